@@ -178,9 +178,10 @@ function influenceText(frame, names, rows, top) {
     `In ${roundsOf(frame)} no client is influential: ${frame.values.centrality.some((value) => value > 0) ? "more than half of the clients are as central as the most central tenth" : "all centralities are 0"}.`;
   const sum = (values, kept) => kept.reduce((total, i) => total + values[i], 0);
   const has = ["prior", "lambda"].filter((key) => frame.values[key]), heads = { prior: "of the prior", lambda: "of λ" };
-  const lines = counts.map(([name, count, size]) => `<tr><th scope="row">${escaped(name)}</th><td>${size}</td><td>${count}</td><td>${percent(size / frame.clients.length)}</td>` +
-    has.map((key) => `<td>${percent(sum(frame.values[key], rows.get(name)) / Math.max(sum(frame.values[key], frame.clients.map((_, i) => i)), 1e-12))}</td>`).join("") + "</tr>");
-  $("influence-table").innerHTML = `<table><thead><tr><th scope="col">region</th><th scope="col">clients</th><th scope="col">influential</th><th scope="col">of the clients</th>${has.map((key) => `<th scope="col">${heads[key]}</th>`).join("")}</tr></thead><tbody>${lines.join("")}</tbody></table>`;
+  const everyone = frame.clients.map((_, i) => i);
+  const share = (key, name) => percent(sum(frame.values[key], rows.get(name)) / Math.max(sum(frame.values[key], everyone), 1e-12));
+  const lines = counts.map(([name, count, size]) => [escaped(name), size, count, percent(size / frame.clients.length), ...has.map((key) => share(key, name))]);
+  $("influence-table").innerHTML = tableOf(["region", "clients", "influential", "of the clients", ...has.map((key) => heads[key])], lines);
   $("influence-note").textContent = "Influential (diamonds): the tenth of the round’s clients whose centrality is largest and above 0, with any that equal them. " +
     "The slider of the graph chooses the round. Click a point to follow its client.";
 }
@@ -273,8 +274,9 @@ function drawHeads({ heads, kept }) {
 function featuresText(all, entry, cloud) {
   const write = (value) => (value === null || value === undefined ? "–" : value.toFixed(2).replace("-", "−"));
   const what = $("features-what").value;
-  const rows = all.rounds.map(({ round, clouds }) => `<tr${round === entry.round ? ' aria-current="true"' : ""}><th scope="row">${round}</th>${["class", "planted", "found"].map((key) => `<td>${write(clouds[what]?.separation[key])}</td>`).join("")}</tr>`);
-  $("features-table").innerHTML = `<table><thead><tr><th scope="col">round</th><th scope="col">class</th><th scope="col">planted group</th><th scope="col">found group</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  const rows = all.rounds.map(({ round, clouds }) =>
+    Object.assign([round, ...["class", "planted", "found"].map((key) => write(clouds[what]?.separation[key]))], { current: round === entry.round }));
+  $("features-table").innerHTML = tableOf(["round", "class", "planted group", "found group"], rows);
   const alone = all.rounds.length === 1 ? " Set run.embeddings_every to see earlier rounds." : "";
   $("features-text").textContent = `Round ${entry.round}: ${CLOUDS[what]}, ${what === "features" ? "each client’s under its own model" : "as its clients keep them"}.${alone}`;
   const shown = cloud.x ? new Set(cloud.client.filter((client) => client >= 0)).size : 0;

@@ -81,9 +81,9 @@ function drawTable() {
     ["gain over Local", (i) => (gains?.[i] === null || gains?.[i] === undefined ? none : points(gains[i]) + pair(sure?.gain[i], points))],
     ["against Local", (i) => sure?.verdict[i] ?? none],
   ].filter(([, cell]) => all.ids.some((_, i) => cell(i) !== none));
-  const rows = all.ids.slice(0, MOST_ROWS).map((_, i) => `<tr><th scope="row">${columns[0][1](i)}</th>${columns.slice(1).map(([, cell]) => `<td>${cell(i)}</td>`).join("")}</tr>`);
+  const rows = all.ids.slice(0, MOST_ROWS).map((_, i) => columns.map(([, cell]) => cell(i)));
   const more = all.ids.length > MOST_ROWS ? `<p class="note">And ${many(all.ids.length - MOST_ROWS, "more client")}.</p>` : "";
-  $("clients-table").innerHTML = `<table><thead><tr>${columns.map(([name]) => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${rows.join("")}</tbody></table>${more}`;
+  $("clients-table").innerHTML = tableOf(columns.map(([name]) => name), rows) + more;
   cue();
 }
 

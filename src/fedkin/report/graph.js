@@ -327,11 +327,12 @@ function movesText(graph, ids, planted) {
     ` by ${many(restless.size, "client")} in ${many(rounds.size, "round")}; the last in round ${lastRound}.`;
   const rows = [...restless].sort((a, b) => b[1].length - a[1].length || a[0] - b[0]).slice(0, 15).map(([client, moves]) => {
     const when = moves.slice(-6).map(([round, from, to]) => `round ${round}: ${from + 1} → ${to + 1}`).join("; ");
-    return `<tr><th scope="row"><button type="button" data-client="${client}">${escaped(ids[client])}</button></th><td>${escaped(planted[client] ?? "–")}</td><td>${moves.length}</td><td class="text">${moves.length > 6 ? "… " : ""}${when}</td></tr>`;
+    const button = `<button type="button" data-client="${client}">${escaped(ids[client])}</button>`;
+    return [button, escaped(planted[client] ?? "–"), moves.length, (moves.length > 6 ? "… " : "") + when];
   });
   $("moves-table").hidden = !rows.length;
-  rewrite($("moves-table"), rows.length ? `<table><thead><tr><th scope="col">client</th><th scope="col">planted</th><th scope="col">moves</th><th scope="col" class="text">when</th></tr></thead><tbody>${rows.join("")}</tbody></table>` +
-    (restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "") : "");
+  const more = restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "";
+  rewrite($("moves-table"), rows.length ? tableOf(["client", "planted", "moves", ">when"], rows) + more : "");
   for (const button of $("moves-table").querySelectorAll("[data-client]")) button.addEventListener("click", () => follow(Number(button.dataset.client)));
 }
 
@@ -344,7 +345,7 @@ function spread(all, most) {
 }
 
 function drawCommunities() {
-  const grouped = frames().filter((frame) => frame.groups), { ids, planted } = federation(), most = 8;
+  const grouped = frames().filter((frame) => frame.groups), { planted } = federation(), most = 8;
   $("communities-head").hidden = $("communities").hidden = $("communities-all").hidden = !grouped.length;
   if (!grouped.length) return;
   const shown = $("communities-all").getAttribute("aria-pressed") === "true" ? grouped : spread(grouped, most);
@@ -353,18 +354,17 @@ function drawCommunities() {
     const members = new Map();
     frame.clients.forEach((client, i) => members.set(frame.groups[i], [...(members.get(frame.groups[i]) ?? []), client]));
     const cells = [...members].sort((a, b) => a[0] - b[0]).map(([group, clients]) => {
-      const names = clients.slice(0, 16).map((client) => (client === state.client ? `<mark>${escaped(ids[client])}</mark>` : escaped(ids[client])));
-      const more = clients.length > names.length ? ` <span class="quiet">and ${clients.length - names.length} more</span>` : "";
       const kinds = new Set(clients.map((client) => planted[client]));
-      const of = kinds.size === 1 && !kinds.has(null) ? ` <span class="quiet">all ${escaped([...kinds][0])}</span>` : "";
-      return `<li>${shapeSample("circle", groupColour(group), groupFill(group))}<span><b>${group + 1}</b>${of}: ${names.join(", ")}${more}</span></li>`;
+      const of = kinds.size === 1 && !kinds.has(null) ? ` ${quiet(`all ${escaped([...kinds][0])}`)}` : "";
+      return `<li>${shapeSample("circle", groupColour(group), groupFill(group))}<span><b>${group + 1}</b>${of}: ${clientNames(clients.slice(0, 16), clients.length)}</span></li>`;
     });
     const kept = cells.slice(0, 12);
     if (cells.length > 12) kept.push(`<li class="quiet">and ${cells.length - 12} more</li>`);
     const ari = ariOf(frame);
-    return `<tr><th scope="row">${roundsOf(frame).replace(/^rounds? /, "")}</th><td>${members.size}</td><td>${ari === null ? "–" : ari.toFixed(2)}</td><td class="text"><ul class="members">${kept.join("")}</ul></td></tr>`;
+    const rounds = roundsOf(frame).replace(/^rounds? /, "");
+    return [rounds, members.size, ari === null ? "–" : ari.toFixed(2), `<ul class="members">${kept.join("")}</ul>`];
   });
-  $("communities").innerHTML = `<table><thead><tr><th scope="col">round</th><th scope="col">groups</th><th scope="col">ARI</th><th scope="col" class="text">members</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  $("communities").innerHTML = tableOf(["round", "groups", "ARI", ">members"], rows);
 }
 
 if ($("history")) {
@@ -400,20 +400,18 @@ function withP(said) {
   return escaped(said).replace(/p (&#60; )?[\de.-]+/g, (p) => `<span class="p">${p}</span>`);
 }
 
-function clientNames(clients, count) {
-  const { ids } = federation();
-  const names = clients.map((client) => (client === state.client ? `<mark>${escaped(ids[client])}</mark>` : escaped(ids[client])));
-  return names.join(", ") + (count > names.length ? ` <span class="quiet">and ${(count - names.length).toLocaleString("en")} more</span>` : "");
-}
-
 function verdictTable({ groups, more, alone }) {
-  const rows = groups.map(({ group, verdict, size, placed, words, said, clients }) =>
-    `<tr><th scope="row"><span class="chip">${groupMark(group)} ${groupName(group)}</span></th><td>${size.toLocaleString("en")}</td><td class="text"><b>${escaped(verdict)}</b></td>` +
-    `<td class="text">${escaped(words)}${placed ? ` <span class="quiet">(${many(placed, "client")} in no test, placed after them)</span>` : ""}</td><td class="text">${said ? withP(said) : "–"}</td>` +
-    `<td class="text">${clientNames(clients, size)}</td></tr>`);
-  if (more[0]) rows.push(`<tr><th scope="row" class="quiet">${many(more[0], "more group")}</th><td>${more[1].toLocaleString("en")}</td><td></td><td></td><td></td><td></td></tr>`);
-  if (alone[0]) rows.push(`<tr><th scope="row">no group</th><td>${alone[0].toLocaleString("en")}</td><td class="text"><b>alone</b></td><td class="text">${escaped(alone[2])}</td><td class="text">–</td><td class="text">${clientNames(alone[1], alone[0])}</td></tr>`);
-  return `<table><thead><tr><th scope="col">group</th><th scope="col">clients</th><th scope="col" class="text">verdict</th><th scope="col" class="text">which means</th><th scope="col" class="text">tests of the group</th><th scope="col" class="text">members</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  const rows = groups.map(({ group, verdict, size, placed, words, said, clients }) => [
+    `<span class="chip">${groupMark(group)} ${groupName(group)}</span>`,
+    size.toLocaleString("en"),
+    `<b>${escaped(verdict)}</b>`,
+    escaped(words) + (placed ? ` ${quiet(`(${many(placed, "client")} in no test, placed after them)`)}` : ""),
+    said ? withP(said) : "–",
+    clientNames(clients, size),
+  ]);
+  if (more[0]) rows.push([quiet(many(more[0], "more group")), more[1].toLocaleString("en"), "", "", "", ""]);
+  if (alone[0]) rows.push(["no group", alone[0].toLocaleString("en"), "<b>alone</b>", escaped(alone[2]), "–", clientNames(alone[1], alone[0])]);
+  return tableOf(["group", "clients", ">verdict", ">which means", ">tests of the group", ">members"], rows);
 }
 
 // Nested lists, of which each part can be closed. Parts inside one group, and deep ones of a large tree, begin closed.

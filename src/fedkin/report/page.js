@@ -83,6 +83,27 @@ function rewrite(place, html) {
   if (held) (place.querySelector(`[data-client="${client}"]`) ?? place).focus({ preventScroll: true });
 }
 
+// A table as HTML. heads: names, ">" in front of those of columns of text. rows: cells as HTML, the first is the row's
+// heading; a row may have a property `current`.
+function tableOf(heads, rows) {
+  const kind = heads.map((head) => (head.startsWith(">") ? ' class="text"' : ""));
+  const head = heads.map((text, i) => `<th scope="col"${kind[i]}>${text.replace(/^>/, "")}</th>`).join("");
+  const lines = rows.map((cells) => {
+    const [first, ...others] = cells.map((cell, i) => (i ? `<td${kind[i]}>${cell}</td>` : `<th scope="row">${cell}</th>`));
+    return `<tr${cells.current ? ' aria-current="true"' : ""}>${first}${others.join("")}</tr>`;
+  });
+  return `<table><thead><tr>${head}</tr></thead><tbody>${lines.join("")}</tbody></table>`;
+}
+
+const quiet = (text) => `<span class="quiet">${text}</span>`;
+
+// Names of clients, of which only the first may be given, with the followed one marked. count: of all.
+function clientNames(clients, count) {
+  const { ids } = federation();
+  const names = clients.map((client) => (client === state.client ? `<mark>${escaped(ids[client])}</mark>` : escaped(ids[client])));
+  return names.join(", ") + (count > names.length ? ` ${quiet(`and ${(count - names.length).toLocaleString("en")} more`)}` : "");
+}
+
 // Groups are numbered from 0 in the data and from 1 on the page.
 const groupName = (group) => `group ${group + 1}`;
 const groupColour = (group) => COLOURS[group % COLOURS.length];
