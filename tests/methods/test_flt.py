@@ -8,22 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedkin import codec
-from fedkin.engines import LocalEngine, LoopbackEngine, Witness
+from fedkin.engines import LocalEngine, Witness
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import method as flt
 from fedkin.methods.flt.method import Flt, State, along_edges, inside_groups
-from fedkin.methods.flt.relatedness import RelatednessSettings, centres_of, relate
+from fedkin.methods.flt.relatedness import RelatednessSettings
 from fedkin.methods.local import Local
 from fedkin.settings import parse
 from methods.flt_world import (
-    a_server,
     assert_equal_models,
     engine_after,
     grouped,
@@ -37,7 +33,7 @@ from methods.flt_world import (
     score,
     with_public,
 )
-from support import small_federation, small_setup, stored
+from support import small_federation, small_setup
 
 # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -52,19 +48,6 @@ def test_planted_groups_are_found_for_shuffled_ids(kind: str, groups: Any) -> No
     assert score(dict(outcome.graph.groups or {}), federation) == 1.0
 
 
-@pytest.mark.parametrize(
-    "stages",
-    [
-        {"distance": "min"}, {"embedding": "pca"}, {"linkage": "average"}, {"linkage": "complete"},
-        {"cluster": "rows", "groups": 3}, {"adjacency": "soft"}, {"adjacency": "soft", "cluster": "rows"},
-    ],
-)  # fmt: skip
-def test_every_stage_can_be_swapped(stages: dict[str, Any]) -> None:
-    federation = grouped()
-    engine = engine_after(Flt(k=2, graph={"groups": "ratio", **stages}), federation, 1)
-    assert score(groups_of(engine), federation) == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.slow
 def test_umap_separates_groups_without_a_warning() -> None:
@@ -74,24 +57,6 @@ def test_umap_separates_groups_without_a_warning() -> None:
         warnings.simplefilter("error")
         engine = engine_after(Flt(k=2, graph={"embedding": "umap", "groups": 3, "neighbours": 5}), federation, 1)
     assert score(groups_of(engine), federation) == 1.0
-
-
-@settings(max_examples=15)
-@given(st.permutations(range(9)), st.sampled_from(["distances", "rows"]), st.sampled_from(["hard", "soft"]))
-def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: str, adjacency: str) -> None:
-    """The clients are put in the order of their centres' contents, so that ids decide nothing."""
-    federation = grouped(9)
-    ids = sorted(federation)
-    method = Flt(graph={"groups": "ratio", "cluster": cluster, "adjacency": adjacency})
-    found = []
-    for names in ({id: id for id in ids}, {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}):
-        server = a_server(method, federation.relabel(names))
-        server.state["signatures"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
-        rows, centres, _ = flt.inputs(server)
-        flt.keep(server, rows, centres, relate(centres, method.graph, 0), method.average, method.graph)
-        state = server.state
-        found.append({id: (state["group"][names[id]], state["row"][names[id]]) for id in ids})
-    assert found[0] == found[1]
 
 
 # -- averages -------------------------------------------------------------------------------------------------
@@ -138,13 +103,6 @@ def test_averages_are_of_the_models_as_they_came() -> None:
     assert neighbours_mean(state_of(values, chain), replies_of(values)) == pytest.approx([0.5, 1, 2, 5, 6.5])
     state = state_of(values, chain, {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1})
     assert groups_mean(state, replies_of(values)) == pytest.approx([1, 14 / 3, 1, 14 / 3, 14 / 3])
-
-
-def test_weights_of_edges_and_sizes_count() -> None:
-    values = {"a": 0.0, "b": 6.0, "c": 100.0}
-    edges = torch.tensor([[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]])
-    replies = replies_of(values) | {"b": Message(params={"w": torch.tensor([6.0])}, n=4)}
-    assert neighbours_mean(state_of(values, edges), replies) == pytest.approx([2 * 6 / 3, 4 * 6 / 4.5, 100])
 
 
 def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
@@ -311,13 +269,6 @@ def test_pretraining_data_of_another_shape_are_refused_by_name() -> None:
         LocalEngine(with_public(method, image_federation(), public((3, 9, 9)))).round(1)
 
 
-def test_loopback_gives_the_same_groups() -> None:
-    federation = grouped()
-    method = Flt(encoder={"fine_tune": 1, "keep": True, "dims": 4}, regroup_every=2, graph={"groups": 3})
-    one, other = (engine_after(method, federation, 3, kind) for kind in (LocalEngine, LoopbackEngine))
-    assert groups_of(one) == groups_of(other)
-
-
 def test_labels_that_differ_are_seen_by_moments_and_not_by_centres() -> None:
     """The planted groups of the shared tests differ in labels only."""
     federation = small_federation()
@@ -367,13 +318,6 @@ def test_a_given_number_can_be_cut_from_moments_too(average: Any) -> None:
     linked = engine.server.state["adjacency"].double()
     same = np.array([federation[id].group for id in sorted(federation, key=engine.server.state["row"].__getitem__)])
     assert np.array_equal(linked.numpy() > 0, (same[:, None] == same) & ~np.eye(12, dtype=bool))
-
-
-def test_with_other_ids_moments_give_the_same_groups() -> None:
-    federation = grouped(9)
-    names = {id: f"new-{(place * 5) % 9}" for place, id in enumerate(sorted(federation))}
-    one, other = (groups_of(engine_after(Flt(), each, 1)) for each in (federation, federation.relabel(names)))
-    assert {names[id]: group for id, group in one.items()} == other
 
 
 def test_changed_data_are_signed_again_with_moments_too() -> None:

@@ -66,36 +66,12 @@ def test_up_to_the_limit_all_distances_are_used_and_nothing_is_sparse() -> None:
     np.testing.assert_array_equal(found.drawn, np.arange(61))
 
 
-def test_sets_of_unlike_sizes_have_neighbours_too(low: None) -> None:
-    sets, labels = planted(200, 4, uneven=True)
-    found = relate(sets, RelatednessSettings(groups=4, adjacency="soft"), 0)
-    assert g.ari(labels, found.groups) > 0.8
-    assert isinstance(found.adjacency, sp.csr_array)
-    assert found.adjacency.nnz > 0
-
-
-def test_the_distance_of_pairs_is_that_of_the_matrix() -> None:
-    sets, _ = planted(40, 4, uneven=True)
-    rows, columns = np.divmod(np.random.default_rng(0).permutation(1600)[:300], 40)
-    whole = g.matching(sets)
-    found = g.matching_of(sets, rows, columns)
-    np.testing.assert_allclose(found, whole[rows, columns], rtol=1e-12, atol=1e-12)
-
-
 def signed(n: int) -> tuple[list[Any], Any]:
     rng = np.random.default_rng(1)
     labels = rng.integers(3, size=n)
     data = [rng.normal(size=(40 + row % 7, 6)) + 2 * labels[row] for row in range(n)]
     plan = Plan.of(Spread.of(x) for x in data)
     return [sign(plan, x) for x in data], labels
-
-
-def test_coordinates_have_the_distances_of_signatures() -> None:
-    signatures, _ = signed(20)
-    points, noise = g.coordinates(signatures)
-    squares = np.square(points[:, None] - points).sum(-1) - noise - noise[:, None]
-    np.fill_diagonal(squares, 0.0)
-    np.testing.assert_allclose(np.sqrt(np.maximum(squares, 0)), g.apart(signatures), atol=1e-6)
 
 
 def test_groups_from_tests_of_some_clients_take_in_the_others_with_evidence_for_those_tested(low: None) -> None:
@@ -225,33 +201,6 @@ def test_a_new_group_of_newcomers_only_starts_from_the_initial_model(lowest: Non
     initial = engine.server.initial
     for one in late:
         assert all(torch.equal(engine.model(one.id)[name], initial[name]) for name in initial)
-
-
-def test_drawn_clients_keep_their_fitted_places_among_the_others(low: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With UMAP, a point that is placed again does not lie where it was fitted, and gamma is of the fitted places."""
-    sets, labels = planted(150, 1)
-
-    def moving(fitted: Any, settings: Any, seed: int, new: Any = None) -> Any:
-        return [one + 5.0 for one in new] if new is not None else [one * 2.0 for one in fitted]
-
-    monkeypatch.setattr("fedkin.methods.flt.relatedness.embedded", moving)
-    how, some = RelatednessSettings(groups=4), relatedness._drawn(150, 0)
-    places, known = relatedness._placed(sets, [sets[row] for row in some], some, how, 0)
-    for row, one in enumerate(sets):
-        np.testing.assert_array_equal(places[row], one * 2.0 if row in some else one + 5.0)
-    np.testing.assert_array_equal(np.concatenate(known), np.concatenate(sets)[some] * 2.0)
-    seen: list[Any] = []
-    neighbours_of = relatedness.neighbours_of
-
-    def spy(places: Any, *more: Any) -> Any:
-        seen.append(places)
-        return neighbours_of(places, *more)
-
-    monkeypatch.setattr("fedkin.methods.flt.relatedness.neighbours_of", spy)
-    relatedness._spread(sets, [sets[row] for row in some], labels[some], some, 1.0, how, 0)
-    newcomers_of_many(sets[140:], sets[:140], [], labels[:140], 1.0, how, 0)
-    for every, rows in ((seen[0], some), (seen[1], relatedness._drawn(140, 0))):
-        np.testing.assert_array_equal(np.concatenate(every)[rows], np.concatenate(sets)[rows] * 2.0)
 
 
 def test_averages_along_a_sparse_graph_are_those_along_the_same_dense_one() -> None:

@@ -83,14 +83,6 @@ def test_centres_of_few_or_equal_points(count: int, distinct: int, k: int, seed:
     assert torch.equal(found, centres_of(x, k, seed))
 
 
-def test_centres_are_means_of_their_nearest_points() -> None:
-    x = stored(samples("a", 50, 3))
-    found = centres_of(x, 4, 0)
-    nearest = torch.cdist(x, found).argmin(1)
-    for label in range(4):
-        torch.testing.assert_close(found[label], x[nearest == label].mean(0), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("kind", ["grey", "linear", "mlp", "none"])
 @pytest.mark.parametrize("tune", [0, 1])
 def test_clients_with_one_sample_one_class_or_constant_images(kind: str, tune: int) -> None:

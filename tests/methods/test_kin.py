@@ -16,6 +16,7 @@ import fedkin
 from fedkin.data import federate
 from fedkin.engines import LocalEngine
 from fedkin.engines.transport import Envelope, Transport
+from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
@@ -24,7 +25,9 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.personal import first_layer, has_place, log_shares, own_view, shared_view
 from fedkin.methods.blocks.signatures import usable
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.flt import Flt
 from fedkin.methods.kin import Kin, level
+from fedkin.settings import parse
 from fedkin.views import ClientView
 from support import small_setup
 
@@ -170,16 +173,6 @@ def test_a_client_like_nobody_else_trains_alone() -> None:
     assert_equal(dict(kin.model("c6")), dict(local.model("c6")))
     assert "1" not in state(kin)["models"]
     assert all(m.floats == 0 for m in outcome.traffic if "c6" in (m.sender, m.receiver))
-
-
-def test_relabelling_clients_relabels_their_groups() -> None:
-    fed = federation([common_draw, swapped, far] * 3)
-    names = {id: f"z{9 - int(id[1:])}" for id in fed}
-    one, other = engine_of(fed), engine_of(fed.relabel(names))
-    one.round(1)
-    other.round(1)
-    assert {frozenset(names[id] for id in group) for group in members(one)} == members(other)
-    assert {names[id]: number for id, number in state(one)["group"].items()} == state(other)["group"]
 
 
 def test_records_say_which_tests_made_the_groups() -> None:
@@ -617,3 +610,13 @@ def test_other_tasks_find_their_groups_too(kind: str) -> None:
     result = fedkin.run("kin", fed, rounds=2, model=model, training={"lr": 0.01})
     assert np.isfinite(result.value)
     assert result.rounds[-1]["figures"]["groups"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "old", "new"),
+    [(Kin, "held", "holdout"), (Kin, "margin", "margin_se"), (Flt, "flags", "regroup_changed"),
+     (Flt, "every", "regroup_every")],
+)  # fmt: skip
+def test_old_names_of_settings_are_refused_with_the_new_one(method: Any, old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{old}: renamed; write \S*{new}"):
+        parse(method, {old: 1}, "method")

@@ -43,17 +43,6 @@ def test_neighbours_are_those_of_the_matrix_of_all_pairs(sparsify: str) -> None:
     np.testing.assert_allclose(found.toarray()[both], dense[both], atol=1e-5)
 
 
-@pytest.mark.parametrize("spread", [1e-2, 3e-4])
-def test_models_near_a_common_one_have_the_neighbours_of_the_matrix_of_all_pairs(spread: float) -> None:
-    rng = np.random.default_rng(0)
-    labels, common = rng.integers(4, size=300), rng.normal(size=200)
-    near = common + spread * (rng.normal(size=(4, 200))[labels] + 0.3 * rng.normal(size=(300, 200)))
-    x = [torch.from_numpy(row).float() for row in near]
-    found = neighbours.neighbour_affinity(x, "knn:10").toarray() > 0
-    truth = np.asarray(g.sparsify_stage("knn:10")(g.cosine(torch.stack(x).double().numpy()))) > 0
-    assert (found & truth).sum() > 0.9 * truth.sum()
-
-
 def test_a_threshold_holds_among_neighbours() -> None:
     x, _ = vectors(60)
     found = neighbours.neighbour_affinity(x, "epsilon:0.9")
@@ -81,15 +70,6 @@ def test_what_compares_all_pairs_is_refused_before_the_run_with_the_clients_that
     with pytest.raises(ConfigError, match=said):
         method.check(with_late_ones(6))
     method.check(grouped(8))
-
-
-def test_graphs_of_neighbours_or_clusters_and_of_the_few_that_answered_are_not_refused() -> None:
-    for method in (
-        FedU(neighbours="all", graph={"source": "cosine", "sparsify": "knn:3"}), FedU(graph={"source": "rbf"}),
-        FedU(neighbours="all"), Tfl(graph={"similarity": "cosine", "scale": "normalised"}), Tfl(graph={"clusters": 3}),
-        Tfl(graph={"similarity": "cosine", "centrality": "closeness"}),
-    ):  # fmt: skip
-        method.check(with_late_ones(6))
 
 
 @pytest.mark.parametrize(

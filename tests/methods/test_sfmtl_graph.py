@@ -85,18 +85,6 @@ def test_the_papers_upload_is_6154_floats() -> None:
     assert message.floats == 6154
 
 
-def test_lambda_zero_changes_no_head() -> None:
-    """The first round's heads are those of a graph without edges, bit for bit, also where anchors have a weight."""
-    still, alone = (SfmtlGraph(lam=0.0, anchor_weight=0.1, graph={"control": name}) for name in ("none", "self"))
-    one, other = Watched(small_setup(still)), Watched(small_setup(alone))
-    graph = one.round(1).graph
-    other.round(1)
-    assert graph is not None
-    assert np.asarray(graph.weights).any()
-    for id in one.federation:
-        assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
-
-
 def test_lambda_zero_is_local_training() -> None:
     """Without pull and without anchors, every client is as if it were alone."""
     one = Watched(small_setup(SfmtlGraph(lam=0.0)))
@@ -208,16 +196,6 @@ def test_exact_class_means() -> None:
             torch.testing.assert_close(anchor, z[client.train.labels() == label].mean(0))
 
 
-def test_clients_not_sampled_keep_their_state() -> None:
-    engine = Watched(small_setup(SfmtlGraph(), per_round=3))
-    first = set(engine.round(1).sampled)
-    before = {id: engine.model(id) for id in engine.federation}
-    second = set(engine.round(2).sampled)
-    for id in engine.federation:
-        assert (engine.model(id) is before[id]) == (id not in second)
-    assert first != second
-
-
 @pytest.mark.parametrize(
     ("control", "expected"),
     [("oracle", {"found": 2, "across": 0.0}), ("self", {"found": 6, "across": 0.0}), ("uniform", {"found": 1})],
@@ -251,20 +229,6 @@ def test_control_graphs_change_nothing_else(control: str) -> None:
         assert all(same[name] for name in one if name.startswith("body."))
         moved.append(not same["head.weight"])
     assert any(moved)
-
-
-@pytest.mark.parametrize(
-    "stages",
-    [
-        {"similarity": "heads"}, {"similarity": "anchors"}, {"similarity": "cosine"}, {"similarity": "l2"},
-        {"sparsify": "knn:2"}, {"sparsify": "epsilon:0.2"}, {"groups": "leiden"}, {"groups": "components"},
-        {"groups": "hierarchical:2"}, {"groups": "alone"}, {"match": "rows"}, {"resolution": 2.0}, {"seed": 5},
-    ],
-)  # fmt: skip
-def test_every_stage_can_be_swapped(stages: dict[str, Any]) -> None:
-    graph = graph_after(SfmtlGraph(graph=stages), small_federation(), rounds=2)
-    assert set(graph.groups) == set(graph.ids)
-    assert np.isfinite(np.asarray(graph.weights)).all()
 
 
 def test_an_unknown_stage_is_refused_before_anything_runs() -> None:

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.codec import size
-from fedkin.flow import Message
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
-from support import Watched, small_federation, small_setup
+from support import Watched, small_setup
 
 ORACLE = {"control": "oracle", "groups": "components"}
 Models = dict[str, dict[str, Tensor]]
@@ -72,14 +70,6 @@ def test_without_edges_all_three_are_the_same(share: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["body", "model"])
-def test_the_order_of_clients_changes_no_bit(share: str) -> None:
-    federation = small_federation()
-    turned = federation.reorder(list(reversed(list(federation))))
-    one, other = (watched(share, 3, each, per_round=4) for each in (federation, turned))
-    assert same(models(one), models(other))
-
-
-@pytest.mark.parametrize("share", ["body", "model"])
 def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
     run = watched(share, 1, graph=ORACLE)
     lost = sorted(run.federation)[0]
@@ -95,20 +85,3 @@ def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
         assert all(torch.equal(run.model(id)[name], tensor) for name, tensor in mean.items())
     # It trained, and took nothing from others.
     assert not all(torch.equal(before[name], tensor) for name, tensor in run.model(lost).items())
-
-
-def test_bytes_of_bodies_are_counted() -> None:
-    runs = {share: watched(share, 1) for share in ("head", "model")}
-    id = sorted(runs["head"].federation)[0]
-    body = sum(tensor.numel() for tensor in body_of(runs["model"].model(id)).values())
-    up = {share: run.replies("train")[id].floats for share, run in runs.items()}
-    assert up["model"] - up["head"] == body
-    down = {share: next(m[id] for phase, m, _ in run.asks if phase == "update") for share, run in runs.items()}
-    assert down["model"].floats - down["head"].floats == body
-    assert size(dict(down["model"]))[0] == down["model"].nbytes
-
-
-def test_integer_tensors_take_the_largest() -> None:
-    bodies = {"a": {"body.n": torch.tensor(3)}, "b": {"body.n": torch.tensor(5)}}
-    found = community_bodies({id: Message(body=body, n=1) for id, body in bodies.items()}, np.array([0, 0]))
-    assert [int(one["body.n"]) for one in found] == [5, 5]

@@ -8,15 +8,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import softmax
 
-from fedkin import graph as graphs
 from fedkin.federation import Federation
-from fedkin.methods.blocks import vectors as vectors_room
-from fedkin.methods.blocks.vectors import last_layers
-from fedkin.methods.tfl import Tfl, Topology, centralities, grouped, sketched
+from fedkin.methods.tfl import Tfl, Topology, centralities, sketched
 from support import Watched, small_federation, small_setup
 
 
@@ -121,12 +116,6 @@ def test_vectors_are_what_was_asked_for(vectors: str, layers: Any) -> None:
         assert torch.equal(engine.server.state["vectors"][id], want)
 
 
-def test_last_layers_count_modules_not_tensors() -> None:
-    names = ["body.0.weight", "body.0.bias", "body.2.weight", "head.weight", "head.bias"]
-    assert last_layers(names, 2) == ["body.2.weight", "head.weight", "head.bias"]
-    assert last_layers(names, 9) == names == last_layers(names, "all")
-
-
 def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one_kth() -> None:
     engine = Watched(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, per_round=2))
     known: dict[str, Any] = {}
@@ -189,18 +178,6 @@ def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
             assert np.asarray(graph.weights)[k, j] == 0
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(2, 4), st.integers(0, 99))
-def test_groups_do_not_depend_on_the_order_of_clients(clusters: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(9, 3))
-    order = rng.permutation(9)
-    one, other = grouped(x, clusters, 1), grouped(x[order], clusters, 1)
-    together = one[:, None] == one[None, :]
-    assert np.array_equal(together[np.ix_(order, order)], other[:, None] == other[None, :])
-    assert set(one) == set(range(one.max() + 1))
-
-
 def test_a_sketch_keeps_inner_products_in_expectation() -> None:
     rng = np.random.default_rng(0)
     x, y = (torch.from_numpy(rng.normal(size=300) + 0.5) for _ in range(2))
@@ -212,16 +189,6 @@ def test_a_sketch_keeps_inner_products_in_expectation() -> None:
     error = float(np.std(found)) / 20
     assert abs(np.mean(found) - float(x @ y)) < 4 * error
     assert error < 0.1 * abs(float(x @ y))
-
-
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 99))
-def test_points_at_their_places_have_the_vectors_similarities(count: int, width: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(count, width)) * 3
-    for name in ("dot", "cosine", "l1", "l2", "rbf"):
-        stage = graphs.similarity_stage(name)
-        found = stage(vectors_room.rows([torch.from_numpy(v) for v in vectors], name))
-        np.testing.assert_allclose(found, stage(vectors), atol=1e-6)
 
 
 @pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
