@@ -361,7 +361,7 @@ def test_bf16_is_refused_where_the_processor_has_none(monkeypatch: pytest.Monkey
 
 
 def test_participants_of_a_network_agree_on_the_precision() -> None:
-    here, there = (Agreement(f'[run]\nprecision = "{how}"', TASK) for how in ("bf16", "float32"))
+    here, there = (Agreement(settings=f'[run]\nprecision = "{how}"', task=TASK) for how in ("bf16", "float32"))
     assert unlike(here, there) == "run.precision is bf16 here and float32 there"
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ class Clients:
     nodes: dict[str, NetworkClient] = field(default_factory=dict)
     said: dict[str, list[str]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    speaking: threading.Condition = field(default_factory=threading.Condition)
 
     def start(self, *names: str, **options: Any) -> Clients:
         """Start these clients (none named: all)."""
@@ -141,13 +143,23 @@ class Clients:
                 self.nodes[name] = NetworkClient(
                     link, options.pop("client", self.federation[name]), options.pop("task", self.federation.task),
                     options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
-                    say=self.said[name].append, patience=0.05, **options,
+                    say=partial(self._note, name), patience=0.05, **options,
                 )  # fmt: skip
                 self.nodes[name].run()
         except Left:
             self.errors[name] = "left"
         except FedkinError as error:
             self.errors[name] = str(error)
+
+    def _note(self, name: str, line: str) -> None:
+        with self.speaking:
+            self.said[name].append(line)
+            self.speaking.notify_all()
+
+    def heard(self, name: str, words: str) -> None:
+        """Wait until this client has said these words."""
+        with self.speaking:
+            assert self.speaking.wait_for(lambda: any(words in line for line in self.said[name]), 60)
 
     def stop(self, *names: str) -> None:
         """Have these clients (none named: all) leave, and wait until they have."""
@@ -166,7 +178,7 @@ class Clients:
         found = {}
         for name in sorted(self.federation):
             files = sorted((self.root / name).glob("*/round-*.safetensors"))
-            part = codec.decode(files[-1].read_bytes())["part"] if files else {}
+            part = codec.decode(files[-1].read_bytes()[32:])["part"] if files else {}
             if "state" in part:
                 found[name] = part["state"]
         return found

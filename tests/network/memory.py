@@ -65,9 +65,11 @@ class MemoryNetwork:
         self._change(lambda: self._holds.append(hold))
         return hold
 
-    def spoil(self, owner: str, prefix: str = "", why: str = "its signature is not that of the owner") -> None:
-        """Have pulls of these subjects refused from now on, as if their signature were wrong."""
-        self._change(lambda: self._spoilt.append((owner, prefix, why)))
+    def spoil(self, owner: str, prefix: str = "", why: str = "its signature is not that of the owner") -> Forging:
+        """Have pulls of these subjects refused until it is released, as if their signature were wrong."""
+        forging = owner, prefix, why
+        self._change(lambda: self._spoilt.append(forging))
+        return Forging(self, forging)
 
     def awaited(self, owner: str, prefix: str = "", timeout: float = 30.0) -> tuple[str, str]:
         """(who, subject) of a pull from `owner` that waits now; waits until there is one, and raises Missed if not."""
@@ -124,6 +126,17 @@ class Hold:
     def release(self) -> None:
         """Let them through."""
         self._network._change(lambda: self._network._holds.remove(self))
+
+
+class Forging:
+    """Offers that are refused until `release`."""
+
+    def __init__(self, network: MemoryNetwork, forging: tuple[str, str, str]) -> None:
+        self._network, self._forging = network, forging
+
+    def release(self) -> None:
+        """Let what was signed through again."""
+        self._network._change(lambda: self._network._spoilt.remove(self._forging))
 
 
 class MemoryLink(Link):

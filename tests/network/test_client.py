@@ -14,18 +14,19 @@ import torch
 import fedkin
 from fedkin import codec
 from fedkin._version import __version__
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation
 from fedkin.learning.measures import MEASURES
 from fedkin.network import agreement
 from fedkin.network.link import Link
+from fedkin.network.messages import read
 from fedkin.network.registration import about_of
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
 from fedkin.tasks import Task
 from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
 
-PLAN = experiment(clients=2)
+PLAN = experiment(clients=2, rounds=4)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ class Server:
         assert plan is not None
         self.plan = plan
         self.number = 0
-        self.link.offer("c00", "terms", codec.encode(self.mine.tree()))
+        self.link.offer("c00", "terms", codec.encode({"agreement": self.mine.tree(), "name": "tiny"}))
 
     def join(self, epoch: str = "e1") -> dict[str, Any]:
         """Let the client in; returns what it says of itself."""
@@ -62,8 +63,8 @@ class Server:
 
     def order(self, **fields: Any) -> None:
         """Send the next order, of round 1 if nothing else is said."""
-        known = {"number": self.number, "round": 1, "begun": 0, "undone": [], "last": 0}
-        self.link.offer("c00", f"r1/{self.epoch}/{self.number}/order", codec.encode({**known, **fields}))
+        order = {"what": "ask", "phase": "train", "round": 1, "begun": 0, "undone": [], "last": 0, **fields}
+        self.link.offer("c00", f"r1/{self.epoch}/{self.number}/order", codec.encode(order))
 
     def answer(self) -> dict[str, Any]:
         """The answer to the last order."""
@@ -73,8 +74,7 @@ class Server:
 
     def train(self, **fields: Any) -> dict[str, Any]:
         """The answer to an order to train the net as it is at first."""
-        message = {"params": dict(self.plan.net.initial)}
-        self.order(**{"what": "ask", "phase": "train", "messages": {"c00": message}, **fields})
+        self.order(**{"message": {"params": dict(self.plan.net.initial)}, **fields})
         return self.answer()
 
 
@@ -91,26 +91,77 @@ def test_a_phase_that_is_not_declared_is_refused(federation: Federation, tmp_pat
     with by_hand(federation, tmp_path) as server:
         server.join()
         told = server.train(phase="model_dump")
-        assert told["error"] == "method 'fedavg' declares no phase 'model_dump'"
-        server.order(what="checkpoint")
-        assert server.answer()["error"] == "a client is not asked 'checkpoint'"
-        server.order(what="models", offers={"c00": {}})
-        assert server.answer()["error"] == "a client is not asked 'models'"
-        assert set(server.train()["answer"]["replies"]) == {"c00"}
-        said = server.there.said["c00"]
-        assert "refused: the server asked for phase 'model_dump', which the method does not have" in said
+        assert told["error"] == "the server asked for phase 'model_dump', which method 'fedavg' does not have"
+        for what in ("checkpoint", "models"):
+            server.order(what=what)
+            assert "order is not readable (what: " in server.answer()["error"]
+        assert "reply" in server.train()
+        assert f"refused: {told['error']}" in server.there.said["c00"]
 
 
-def test_an_order_that_makes_no_sense_is_an_error_and_not_an_end(federation: Federation, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"round": "3"}, {"round": None}, {"round": torch.tensor(1)}, {"round": -1}, {"round": 10**400}, {"undone": 3},
+        {"undone": [[]]}, {"last": 1.5}, {"message": 3}, {"message": {"params": 3}}, {"message": {}}, {"more": 1},
+        {"phase": ["train"]}, {"round": 5},
+    ],
+)  # fmt: skip
+def test_an_odd_order_is_answered_in_one_line_and_the_client_goes_on(
+    fields: dict[str, Any], federation: Federation, tmp_path: Path
+) -> None:
     with by_hand(federation, tmp_path) as server:
         server.join()
-        server.order(what="ask", phase="train")
-        assert "error" in server.answer()
-        server.order(what="ask", phase="train", messages={"c01": {}})
-        assert "error" in server.answer()
-        server.order(what="ask", phase="train", messages={"c00": {}})
-        assert server.answer()["failed"][0][0] == "c00"
-        assert "answer" in server.train()
+        told = server.train(**fields)
+        assert "error" in told or told["failed"]
+        assert "reply" not in told
+        server.link.offer("c00", f"r1/{server.epoch}/{server.number}/order", b"no tree")
+        assert server.answer()["error"].startswith("order is not readable (")
+        assert "reply" in server.train()
+
+
+def test_rounds_beyond_those_of_the_experiment_are_refused(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        assert server.train(round=40)["error"] == "the server asked for round 40 of 4"
+
+
+def test_a_state_in_which_a_bit_has_changed_is_refused(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        server.train()
+        server.there.stop("c00")
+        (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
+        data = bytearray(file.read_bytes())
+        data[-3] ^= 1
+        file.write_bytes(data)
+        server.there.start("c00")
+        server.join("e2")
+        server.order(round=2, begun=1, last=1)
+        server.there.join("c00")
+        assert "its hash does not fit: it was changed or is damaged" in server.there.errors["c00"]
+
+
+def test_a_client_that_reaches_nobody_says_why_and_leaves_after_a_stated_time(
+    federation: Federation, tmp_path: Path
+) -> None:
+    with clients(federation, tmp_path) as there:
+        there.start("c00", give_up=0.3)
+        there.join("c00")
+        assert there.errors["c00"] == "the server was not reached for 0.3 s; the same command comes back"
+        assert "waiting for at most" in there.said["c00"][0]
+
+
+def test_an_offer_that_is_forged_on_its_way_is_refused_and_asked_for_again(
+    federation: Federation, tmp_path: Path
+) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        forge = server.there.network.spoil("server", "r1/e1/0/")
+        server.order(message={"params": dict(server.plan.net.initial)})
+        server.there.heard("c00", "refused: server: r1/e1/0/order")
+        forge.release()
+        assert "reply" in server.answer()
 
 
 def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_path: Path) -> None:
@@ -124,7 +175,7 @@ def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_p
         with by_hand(federation, tmp_path, plan) as server:
             server.join()
             params = {"params": dict(server.plan.net.initial)}
-            server.order(what="scores", offers={"c00": params})
+            server.order(what="scores", message=params)
             told = server.answer()
             said = server.there.said["c00"]
     finally:
@@ -144,9 +195,9 @@ def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Feder
         server.link.offer("c00", f"welcome/{nonce}", codec.encode({"run": "r1", "epoch": "e1", "number": 0}))
         again = server.answer()
         # Trained once: the state has counted one phase, and the answer is that one.
-        assert torch.equal(*(t["answer"]["replies"]["c00"]["params"]["head.bias"] for t in (first, again)))
+        assert torch.equal(*(t["reply"]["params"]["head.bias"] for t in (first, again)))
         (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
-        assert codec.decode(file.read_bytes())["part"]["steps"] == {"train": 0}
+        assert codec.decode(file.read_bytes()[32:])["part"]["steps"] == {"train": 0}
 
 
 @pytest.mark.parametrize(("begun", "left"), [(2, [1, 2]), (0, []), (3, [1, 2, 3])])
@@ -156,29 +207,29 @@ def test_states_that_the_server_has_given_up_are_given_up(
     with by_hand(federation, tmp_path) as server:
         server.join()
         for round in (1, 2, 3):
-            assert "answer" in server.train(round=round, last=round - 1)
+            assert "reply" in server.train(round=round, last=round - 1)
         server.there.stop("c00")
         server.there.start("c00")
         server.join("e2")
-        server.order(what="scores", offers={"c00": {"params": dict(server.plan.net.initial)}}, begun=begun, round=begun)
-        assert "answer" in server.answer()
+        server.order(what="scores", message={"params": dict(server.plan.net.initial)}, begun=begun, round=begun)
+        assert "score" in server.answer()
         assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == left
 
 
 def test_the_last_three_states_are_kept(federation: Federation, tmp_path: Path) -> None:
     with by_hand(federation, tmp_path) as server:
         server.join()
-        for round in (1, 2, 5, 9):
+        for round in (1, 2, 3, 4):
             server.train(round=round)
-        assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == [2, 5, 9]
+        assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == [2, 3, 4]
 
 
 def test_a_client_whose_state_is_lost_does_not_go_on_without(federation: Federation, tmp_path: Path) -> None:
     with by_hand(federation, tmp_path) as server:
         server.join()
-        server.order(what="ask", phase="train", messages={"c00": {}}, round=5, last=4)
+        server.order(message={}, round=3, last=2)
         server.there.join("c00")
-        assert "this client's state of round 4 is not in" in server.there.errors["c00"]
+        assert "this client's state of round 2 is not in" in server.there.errors["c00"]
 
 
 def test_what_leaves_is_shown_before_anything_is_sent(federation: Federation, tmp_path: Path) -> None:
@@ -259,27 +310,18 @@ def test_only_consent_tells_the_labels(federation: Federation) -> None:
 # -- refused on both sides ------------------------------------------------------------------------------------
 
 
-def told(**fields: Any) -> dict[str, Any]:
-    """What a participant says, with these fields otherwise; None leaves one out."""
-    tree = {**agreement.Agreement("[run]\nseed = 1", None).tree(), **fields}
-    return {name: value for name, value in tree.items() if fields.get(name, "") is not None}
-
-
-def test_an_older_version_is_told_so_whatever_it_says() -> None:
-    here = agreement.Agreement("[run]\nseed = 1", None)
-    for fields in ({"metrics": None}, {"metrics": None, "settings": "other"}):
-        said = agreement.unlike(here, agreement.Agreement.of(told(version="0.0.9", **fields)))
-        assert said == f"fedkin is {__version__} here and 0.0.9 there: install the same version"
-    with pytest.raises(ConfigError, match=r"not readable; fedkin is .* here and 0\.0\.9 there: install the same"):
-        agreement.Agreement.of(told(version="0.0.9", net=None))
-    with pytest.raises(ConfigError, match=r"not readable$"):
-        agreement.Agreement.of(told(net=None))
+def test_of_another_version_nothing_else_is_read() -> None:
+    here = agreement.Agreement(settings="")
+    for tree in ({"version": "0.0.9"}, {"version": "0.0.9", "settings": 3, "metrics": {"a": 1}, "of": "it"}):
+        there = agreement.Agreement.model_validate(tree)
+        words = f"fedkin is {__version__} here and 0.0.9 there: install the same version"
+        assert agreement.unlike(here, there) == words
 
 
 @pytest.mark.parametrize("metrics", [5, "abc", {"ab1": 1}, ["abc"], [[1, True, "c"]], [["a", 1, "c"]], [["a", True]]])
 def test_metrics_that_are_not_readable_are_refused(metrics: Any) -> None:
-    with pytest.raises(ConfigError, match="what was said about the experiment is not readable"):
-        agreement.Agreement.of(told(metrics=metrics))
+    with pytest.raises(MethodError, match=r"^terms is not readable \(agreement.metrics"):
+        read(agreement.Terms, codec.encode({"agreement": {"settings": "", "metrics": metrics}}))
 
 
 def other_task(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -303,7 +345,7 @@ def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     def older(*given: Any) -> Any:
         plan, own = agreement.agreed(*given)
-        return plan, replace(own, version="0.0.9")
+        return plan, own.model_copy(update={"version": "0.0.9"})
 
     patch.setattr("fedkin.network.client.agreed", older)
     return {}
@@ -321,7 +363,9 @@ def no_metric(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     def changed(*given: Any) -> Any:
         plan, own = agreement.agreed(*given)
-        return plan, replace(own, metrics=tuple((name, higher, "0123456789abcdef") for name, higher, _ in own.metrics))
+        return plan, own.model_copy(
+            update={"metrics": tuple((name, higher, "0123456789abcdef") for name, higher, _ in own.metrics)}
+        )
 
     patch.setattr("fedkin.network.client.agreed", changed)
     return {}
@@ -366,17 +410,20 @@ def test_what_differs_is_refused_on_both_sides(
 
 
 def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
-    one, other = (agreement.Agreement("", Task(2, (2,)), columns=names) for names in (("age", "dose"), ("age", "sex")))
+    one, other = (
+        agreement.Agreement(settings="", task=Task(2, (2,)), columns=names)
+        for names in (("age", "dose"), ("age", "sex"))
+    )
     assert agreement.unlike(one, other) == "the column 'dose' is here and not there"
     assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
-    assert agreement.unlike(one, agreement.Agreement("", Task(2, (2,)))) == ""
-    assert agreement.Agreement.of(one.tree()) == one
+    assert agreement.unlike(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
+    assert agreement.Agreement.model_validate(one.tree()) == one
 
 
 def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> None:
     with clients(federation, tmp_path) as there, there.network.link("server") as link:
         server = Server(link, there)
-        link.offer("c00", "terms", codec.encode({**server.mine.tree(), "version": "9.9"}))
+        link.offer("c00", "terms", codec.encode({"agreement": {**server.mine.tree(), "version": "9.9"}}))
         there.start("c00")
         server.refuse()
         there.join("c00")

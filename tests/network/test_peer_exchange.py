@@ -18,26 +18,25 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement
 from fedkin.network.link import Missed
-from fedkin.network.peer_exchange import Neighbours, _offers
-from fedkin.network.peer_join import Now
-from fedkin.network.peer_outbox import Sent
+from fedkin.network.peer_exchange import PeerExchange, Whereabouts, _offers
+from fedkin.network.peer_outbox import PeerOutbox
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
 from network.memory import MemoryNetwork
 from network.peers import Killed, peers, states, together
 
-SAME = Agreement("[training]\nlr = 0.1\n", None)
+SAME = Agreement(settings="[training]\nlr = 0.1\n")
 
 
 @contextmanager
 def two(
-    network: MemoryNetwork, sent: Sent | None = None, theirs: Agreement = SAME, done: int = 0, **settings: Any
-) -> Iterator[tuple[Neighbours, Neighbours]]:
+    network: MemoryNetwork, outbox: PeerOutbox | None = None, theirs: Agreement = SAME, done: int = 0, **settings: Any
+) -> Iterator[tuple[PeerExchange, PeerExchange]]:
     """Ann and bob, who know each other if they have the same."""
     chosen = NetworkSettings(**{"clients": 2, "deadline": 20.0, "grace": 0.1, **settings})
     with network.link("ann") as one, network.link("bob") as other:
-        ann = Neighbours(one, ["ann", "bob"], SAME, chosen, 1 << 20, sent=sent, done=done)
-        bob = Neighbours(other, ["ann", "bob"], theirs, chosen, 1 << 20)
+        ann = PeerExchange(one, ["ann", "bob"], SAME, chosen, 1 << 20, outbox=outbox, done=done)
+        bob = PeerExchange(other, ["ann", "bob"], theirs, chosen, 1 << 20)
         try:
             if theirs == SAME:
                 waiting = Thread(target=ann.gather)
@@ -50,7 +49,7 @@ def two(
             bob.close()
 
 
-def bound(each: Neighbours, deadline: float) -> None:
+def bound(each: PeerExchange, deadline: float) -> None:
     """Have this one wait for so long from now on."""
     each.settings = each.settings.model_copy(update={"deadline": deadline})
 
@@ -59,7 +58,7 @@ def box(value: int, to: str, phase: str = "share") -> Outbox:
     return Outbox(phase, {to: Message(value=value)})
 
 
-def told(each: Neighbours, round: int, other: str, value: int = 0) -> Any:
+def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
     """What this one hears of the other in the round; its value, its age in rounds, or why there is none."""
     heard = each.exchange(round, 0, [other], box(value, other))[other]
     return heard.missing or (heard.message and heard.message["value"], round - heard.round)
@@ -186,27 +185,27 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
         assert told_in_turn(bob, 1, 1) == "late: it left round 1 out"
 
 
-def told_in_turn(each: Neighbours, round: int, turn: int) -> str:
+def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
     return each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"].missing
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
-    theirs = replace(SAME, settings="[training]\nlr = 0.2\n")
+    theirs = Agreement(settings="[training]\nlr = 0.2\n")
     network = MemoryNetwork()
     with two(network, theirs=theirs) as (ann, bob):
         said: list[str] = []
         ann.say = said.append
-        bob.link.offer("ann", f"{bob.run}/terms", codec.encode(theirs.tree()))
+        bob.link.offer("ann", f"{bob.run}/terms", codec.encode({"agreement": theirs.tree()}))
         while not said:
             ann.admit()
         assert said == ["bob is refused: training.lr is 0.1 here and 0.2 there (there: at bob)"]
-        assert ann.known == set()
+        assert ann.members == set()
         assert ann.link.refused.counts == {"bob": 1}
 
 
 def test_settings_that_take_seconds_to_come_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    with two(MemoryNetwork(), theirs=replace(SAME, settings="")) as (ann, bob):
-        bob.link.offer("ann", f"{bob.run}/terms", codec.encode(SAME.tree()))
+    with two(MemoryNetwork(), theirs=Agreement(settings="")) as (ann, bob):
+        bob.link.offer("ann", f"{bob.run}/terms", codec.encode({"agreement": SAME.tree()}))
         pull = ann.link.pull
 
         def slow(owner: str, subject: str, timeout: float, most: int) -> bytes:
@@ -220,32 +219,33 @@ def test_settings_that_take_seconds_to_come_are_awaited(monkeypatch: pytest.Monk
 
 def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
     network = MemoryNetwork()
-    with two(network, Sent(tmp_path / "sent")) as (ann, bob):
+    with two(network, PeerOutbox(tmp_path / "sent")) as (ann, bob):
         ann.enter(3)
         bob.link.offer("ann", f"{ann.run}/r3/t0", _encoded(box(1, "ann")))
         assert told(ann, 3, "bob", 7) == (1, 0)
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
-    with two(network, Sent(tmp_path / "sent"), done=4) as (ann, bob):
-        assert bob.now() == {"ann": Now(5, True, {3: 0})}
+    with two(network, PeerOutbox(tmp_path / "sent"), done=4) as (ann, bob):
+        assert bob.whereabouts() == {"ann": Whereabouts(round=5, waits=True, offered=((3, 0),))}
         ann.enter(4)
         bob.enter(3)
-        assert bob.now() == {"ann": Now(4, False, {3: 0}, frozenset({"bob"}))}
+        now = Whereabouts(round=4, waits=False, offered=((3, 0),), counts=frozenset({"bob"}))
+        assert bob.whereabouts() == {"ann": now}
         assert told(bob, 3, "ann") == (7, 0)
         bound(ann, 0.001)
         for round in (4, 5, 6):
             told(ann, round, "bob")
-        assert bob.now()["ann"].first == 4
+        assert bob.whereabouts()["ann"].first == 4
         assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
             f"{round}-0.offers" for round in (4, 5, 6)
         ]
 
 
 def test_the_newest_are_offered_again_also_from_round_10_on(tmp_path: Path) -> None:
-    network, sent = MemoryNetwork(), Sent(tmp_path / "sent")
+    network, sent = MemoryNetwork(), PeerOutbox(tmp_path / "sent")
     for round in (7, 8, 9, 10):
         sent.keep(round, 0, _offers(["bob"], box(round, "bob")))
     with two(network, sent, done=10) as (ann, bob):
-        assert bob.now()["ann"].first == 8
+        assert bob.whereabouts()["ann"].first == 8
         ann.enter(11)
         bob.enter(10)
         assert told(bob, 10, "ann") == (10, 0)
@@ -255,35 +255,37 @@ NAMES = ["ann", "bob", "cid"]
 
 
 @contextmanager
-def began_without_ann(network: MemoryNetwork, **settings: Any) -> Iterator[tuple[Neighbours, Neighbours, Neighbours]]:
+def began_without_ann(
+    network: MemoryNetwork, **settings: Any
+) -> Iterator[tuple[PeerExchange, PeerExchange, PeerExchange]]:
     """Ann, who starts again, and bob and cid, who are in round 3 and count on each other; ann cannot see cid yet."""
     chosen = NetworkSettings(**{"clients": 3, "deadline": 60.0, "grace": 60.0, **settings})
     with ExitStack() as stack:
         made = []
         for name in NAMES:
             link = stack.enter_context(network.link(name))
-            made.append(Neighbours(link, NAMES, SAME, chosen, 1 << 20, done=2))
+            made.append(PeerExchange(link, NAMES, SAME, chosen, 1 << 20, done=2))
             stack.callback(made[-1].close)
         ann, bob, cid = made
         network.cut("ann", "cid")
         for one, other in ((bob, cid), (cid, bob)):
-            one.link.offer("ann", f"{one.run}/terms", codec.encode(SAME.tree()))
-            one.known |= {other.link.me, "ann"}
+            one.link.offer("ann", f"{one.run}/terms", codec.encode({"agreement": SAME.tree()}))
+            one.members |= {other.link.me, "ann"}
             one.enter(3)
         yield ann, bob, cid
 
 
-def looking(each: Neighbours, times: int) -> Event:
+def looking(each: PeerExchange, times: int) -> Event:
     """Set when this one has asked the others so often where they are."""
-    seen, asked, now = Event(), list[int](), each.now
+    seen, asked, now = Event(), list[int](), each.whereabouts
 
-    def counting(ids: Any = None) -> dict[str, Now]:
+    def counting(ids: Any = None) -> dict[str, Whereabouts]:
         asked.append(1)
         if len(asked) > times:
             seen.set()
         return now(ids)
 
-    each.now = counting  # type: ignore[method-assign]
+    each.whereabouts = counting  # type: ignore[method-assign]
     return seen
 
 
@@ -297,7 +299,7 @@ def test_who_starts_again_waits_for_those_on_whom_others_count_although_it_does_
         network.mend("ann", "cid")
         waiting.join(30)
         assert not waiting.is_alive()
-        assert ann.known == {"bob", "cid"}
+        assert ann.members == {"bob", "cid"}
 
 
 def test_who_starts_again_waits_no_longer_for_one_that_the_others_have_given_up() -> None:
@@ -311,7 +313,7 @@ def test_who_starts_again_waits_no_longer_for_one_that_the_others_have_given_up(
         assert told(bob, 3, "cid") == "gone: the connection is lost"
         waiting.join(30)
         assert not waiting.is_alive()
-        assert ann.known == {"bob"}
+        assert ann.members == {"bob"}
 
 
 def test_who_has_ended_counts_on_nobody() -> None:
@@ -324,7 +326,7 @@ def test_who_has_ended_counts_on_nobody() -> None:
         waiting.start()
         waiting.join(30)
         assert not waiting.is_alive()
-        assert ann.known == {"bob"}
+        assert ann.members == {"bob"}
 
 
 def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:

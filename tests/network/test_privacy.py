@@ -16,7 +16,7 @@ from fedkin.flow import Message
 from fedkin.network import agreement
 from fedkin.network.consent import leaving
 from fedkin.network.ledger import Ledger, composed
-from fedkin.network.peer_outbox import Sent
+from fedkin.network.peer_outbox import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.networked import plan_of, settings_of
@@ -151,15 +151,15 @@ def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Pa
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
         server.join("e2")  # a server that has lost round 1
         again = server.train()
-        assert same(first["answer"]["replies"], again["answer"]["replies"])
+        assert same(first["reply"], again["reply"])
         assert again["spent"]["releases"] == 1
         server.there.stop("c00")
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
         server.join("e3")
         moved = {name: tensor + 1 for name, tensor in server.plan.net.initial.items()}
-        other = server.train(messages={"c00": {"params": moved}})
+        other = server.train(message={"params": moved})
         assert other["spent"]["releases"] == 2  # another question is another release
-        assert not same(first["answer"]["replies"], other["answer"]["replies"])
+        assert not same(first["reply"], other["reply"])
 
 
 def test_a_lost_state_does_not_take_the_count_back(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_lost_state_does_not_take_the_count_back(tmp_path: Path) -> None:
             path.unlink()
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
         server.join("e2")
-        told = server.train(messages={"c00": {"params": {n: t * 2 for n, t in server.plan.net.initial.items()}}})
+        told = server.train(message={"params": {n: t * 2 for n, t in server.plan.net.initial.items()}})
         assert told["spent"]["releases"] == 3
 
 
@@ -180,12 +180,11 @@ def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> No
     ledger = Ledger(tmp_path / "ledger", limit=PRIVATE.epsilon(1) + 1e-6)
     with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
         server.join()
-        assert set(server.train()["answer"]["replies"]) == {"c00"}
+        assert set(server.train()["reply"]) == {"params", "n"}
         told = server.train(round=2, last=1)
-        assert told["answer"]["replies"] == {}
-        (failure,) = told["failed"]
-        assert failure[5] == "spent"
-        assert "above its owner's limit" in failure[2]
+        assert "reply" not in told
+        assert told["failed"]["kind"] == "spent"
+        assert "above its owner's limit" in told["failed"]["words"]
         assert told["spent"]["releases"] == 1
 
 
@@ -197,7 +196,7 @@ def test_what_was_released_is_sent_again_though_the_limit_is_reached(tmp_path: P
         server.there.stop("c00")
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger", limit))
         server.join("e2")
-        assert same(first["answer"]["replies"], server.train()["answer"]["replies"])
+        assert same(first["reply"], server.train()["reply"])
 
 
 def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
@@ -229,12 +228,30 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
         "noise: fields 'with noise' are clipped to the norm (all together 1), and get normal noise of 4 times that, "
         "drawn from this machine's own randomness"
     )
-    assert lines[2] == f"epsilon: {PRIVATE.epsilon(3):.3g} at delta 1e-05 after 3 rounds with one message of each kind"
+    assert (
+        lines[2]
+        == f"epsilon: {PRIVATE.epsilon(3):.3g} at delta 1e-05 after 3 rounds with one message of each kind; no more"
+    )
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
     assert lines[-1].endswith("without noise")
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
     more = leaving(plan, client, page=ledger.page("", plan.privacy))
     assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in more
+
+
+def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: Path) -> None:
+    """Three rounds of one release each: whatever is asked in them, there are three releases."""
+    ledger = Ledger(tmp_path / "ledger")
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
+        server.join()
+        said = []
+        for asked in range(8):
+            params = {name: tensor + asked for name, tensor in server.plan.net.initial.items()}
+            said.append(server.train(round=1 + asked // 4, last=asked // 4, message={"params": params}))
+        assert ["reply" in each for each in said] == [True] * 3 + [False] * 5
+        assert said[-1]["spent"]["releases"] == 3
+        assert "its owner consented to 3" in said[-1]["failed"]["words"]
+    assert ledger.epsilon(PRIVATE.delta) == pytest.approx(PRIVATE.epsilon(3))
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -310,7 +327,7 @@ MESH = experiment("dfedavgm", clients=3, rounds=3, privacy=NOISE)
 
 def sent(root: Path) -> dict[str, Any]:
     """What a peer offered in its last rounds."""
-    return {f"{round}/{turn}/{to}": data for round, turn, to, data in Sent(root / "sent").read()}
+    return {f"{round}/{turn}/{to}": data for round, turn, to, data in PeerOutbox(root / "sent").read()}
 
 
 def test_peers_noise_what_they_share_and_count_it(tmp_path: Path) -> None:

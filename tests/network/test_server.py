@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from fedkin.engines import LocalEngine, Score, exchange
 from fedkin.engines.local_site import LocalSite
-from fedkin.errors import ConfigError
-from fedkin.network.server import is_score
+from fedkin.errors import ConfigError, MethodError
+from fedkin.network.messages import Scored
+from fedkin.network.server import score_of
 from fedkin.report.collect import collect
 from fedkin.tasks import Task
 from network.federations import (
@@ -89,16 +91,17 @@ def test_a_client_that_tells_other_figures_than_were_asked_for_is_not_scored(
     monkeypatch.setattr(LocalSite, "scores", scores)
     result, _ = federated(plan, plan.federation(Path()), tmp_path)
     assert result.metrics == {"balanced-accuracy": {"c02": 0.5}}
-    assert {row[1]: row[6] for row in result.messages if row[3] == "evaluate"} == dict.fromkeys(
-        ("c00", "c01"), "refused: not a score"
-    )
+    assert {row[1]: row[6] for row in result.messages if row[3] == "evaluate"} == {
+        "c00": "refused: not a score: other numbers of samples or figures than there are",
+        "c01": "refused: not a score: figures that cannot be",
+    }
 
 
 def test_figures_that_cannot_be_are_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiment(rounds=1, run={"metrics": ["balanced-accuracy"]})
     false: dict[str, dict[str, Any]] = {
         "c00": {"figures": (0.5,) * 1000},
-        "c01": {"n": 2**62, "right": 2**62},
+        "c01": {"n": 2**30, "right": 2**30},
         "c02": {"further": (1.7e308,)},
         "c03": {"loss": 1.7e308},
         "c04": {"digest": ((0.5,) * 1000,)},
@@ -112,7 +115,8 @@ def test_figures_that_cannot_be_are_no_scores(tmp_path: Path, monkeypatch: pytes
     result, _ = federated(plan, plan.federation(Path()), tmp_path)
     assert sorted(result.metrics["balanced-accuracy"]) == ["c05", "c06", "c07"]
     refused = {row[1]: row[6] for row in result.messages if row[3] == "evaluate"}
-    assert refused == dict.fromkeys([f"c0{i}" for i in range(5)], "refused: not a score")
+    assert sorted(refused) == [f"c0{i}" for i in range(5)]
+    assert all(why.startswith("refused: ") for why in refused.values())
     assert result.rounds[-1]["accuracy"]["loss"] is None
 
 
@@ -138,7 +142,11 @@ NUMBERS, MASKS = Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
     ],
 )
 def test_scores_are_those_of_the_task(task: Task, score: Score, right: bool) -> None:
-    assert is_score(score, task, 0, most=5) is right
+    figures, digest = list(score.figures), [list(part) for part in score.digest]
+    told = Scored(n=score.n, loss=score.loss, right=score.right, figures=figures, digest=digest)
+    with nullcontext() if right else pytest.raises(MethodError, match="not a score"):
+        read = score_of(told, task, 0, most=5)
+        assert repr(read) == repr(score)
 
 
 def test_clients_with_unlike_bodies(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.network.status import FILE, Progress, Status, Teller, read_status
+from fedkin.network.status import FILE, Progress, Status, StatusFile, read_status
 from fedkin.running.networked import settings_of
 from network.federations import clients, experiment, served
 from network.memory import MemoryNetwork
@@ -17,7 +17,7 @@ from network.memory import MemoryNetwork
 def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path) -> None:
     network, progress = MemoryNetwork(), Progress(2, 5, {"ann": 2}, {"ann": 1}, {"ann": {"bob": 0.5}})
     with network.link("server") as server, network.link("ann") as ann:
-        told = Teller(server, tmp_path, "server", "trial", lambda: ["ann", "bob"], lambda: progress)
+        told = StatusFile(server, tmp_path, "server", "trial", lambda: ["ann", "bob"], lambda: progress)
         ann.offer("server", "r", b"12345")
         server.pull("ann", "r", 5)
         network.spoil("ann", "s")

@@ -181,7 +181,7 @@ def test_other_settings_of_the_table_are_refused(tmp_path: Path) -> None:
 
 def test_whoever_comes_after_all_are_there_is_refused() -> None:
     shared = encoding.Shared(None, ("ann", "bob"))  # type: ignore[arg-type]
-    assert shared.tree("eve") == {"refused": "the federation is complete without it (ann, bob)"}
+    assert shared.answer("eve").refused == "the federation is complete without it (ann, bob)"
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", codec.encode({"told": 3}), codec.encode({"version": "1"})])

@@ -1,9 +1,13 @@
-"""A client's states on its own disk: one file for each round in which it took part, the last three of them."""
+"""A client's states on its own disk: one file for each round in which it took part, the last three of them.
+
+Each file begins with a hash of the rest: a state in which a bit has changed is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,13 @@ from fedkin import codec
 from fedkin.errors import MethodError, RunError
 from fedkin.folders import made_private, write_private
 
-__all__ = ["Shelf"]
+__all__ = ["ClientCheckpoints"]
 
 _KEPT = 3
+_HASH = 32  # bytes
 
 
-class Shelf:
+class ClientCheckpoints:
     """The states of one client in one run.
 
     A server that writes a checkpoint after every round goes on at most two rounds earlier, so that three are enough.
@@ -43,7 +48,8 @@ class Shelf:
         else:
             path = self._path(round)
             try:
-                write_private(path, lambda file: codec.write(tree, file))
+                data = codec.encode(tree)
+                write_private(path, lambda file: file.write(_hash(data) + data))
             except OSError as error:
                 raise RunError(f"{path}: the client's state cannot be written ({error})") from None
         self.drop(self.rounds()[:-_KEPT])
@@ -53,10 +59,14 @@ class Shelf:
         if self.folder is None:
             return self.memory[round]
         try:
-            return codec.decode(self._path(round).read_bytes())
+            data = self._path(round).read_bytes()
+            if _hash(data[_HASH:]) != data[:_HASH]:
+                raise MethodError("its hash does not fit: it was changed or is damaged")
+            return codec.decode(data[_HASH:])
         except (OSError, MethodError) as error:
-            raise RunError(f"{self._path(round)}: not readable ({error}); remove it to take part with an older state"
-                           ) from None  # fmt: skip
+            raise RunError(
+                f"{self._path(round)}: not readable ({error}); remove it to take part with an older state"
+            ) from None
 
     def drop(self, rounds: list[int]) -> None:
         """Forget the states of these rounds."""
@@ -69,3 +79,7 @@ class Shelf:
     def _path(self, round: int) -> Path:
         assert self.folder is not None
         return self.folder / f"round-{round:06d}.safetensors"
+
+
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_HASH).digest()

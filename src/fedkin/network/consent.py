@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from fedkin.data.own import CLASS
-from fedkin.engines.failures import words_of
 from fedkin.engines.privacy import protects
 from fedkin.engines.setup import Plan
 from fedkin.federation import Client
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
-from fedkin.learning.measures import Unmeasured, file_of
+from fedkin.learning.measures import file_of
 from fedkin.network.ledger import Page
-from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
-__all__ = ["about", "leaving", "why", "without_samples"]
+__all__ = ["about", "leaving", "releases_in"]
 
 
 def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
@@ -47,24 +44,18 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
     labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
     """
-    method = plan.method
-    most = int(plan.engine.message_limit_mb * 2**20)
-    place = Place(method, plan.net_of(client.id), plan.task, plan.engine.largest_n, most)
-    peers = isinstance(method, PeerMethod)
-    names = sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
-    lines, releases = list[str](), 0
-    for name in names:
-        sets = method.declared(name)
+    lines, place, peers = list[str](), _place(plan, client), isinstance(plan.method, PeerMethod)
+    for name in _names(plan):
+        sets = plan.method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        told = [_fields(fields, place, plan.privacy.on) for fields in sets]
-        releases += max(_releases(fields, place, plan) for fields in sets)
-        size = max(count for _, count in told)
+        described = [_fields(fields, place, plan.privacy.on) for fields in sets]
+        size = max(count for _, count in described)
         large = f", about {size:,} bytes each time" if size else ""
-        lines.append(f"{name}: {' or '.join(words for words, _ in told)}{large}")
+        lines.append(f"{name}: {' or '.join(words for words, _ in described)}{large}")
     if plan.privacy.on:
-        lines += _noise(plan, releases, page)
+        lines += _noise(plan, releases_in(plan, client), page)
     lines += about(client, labels, peers)
     if not peers:
         exact = ", without noise" if plan.privacy.on else ""
@@ -72,6 +63,26 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
         further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
         lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
     return lines
+
+
+def releases_in(plan: Plan, client: Client) -> int:
+    """Return how many releases a round has, with one message of each kind, under `[privacy]`."""
+    place, count = _place(plan, client), 0
+    for name in _names(plan):
+        sets = plan.method.declared(name) or ()
+        count += max((_releases(fields, place, plan) for fields in sets), default=0)
+    return count
+
+
+def _names(plan: Plan) -> list[str]:
+    """Return the names of the messages that the method sends."""
+    method = plan.method
+    return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
+
+
+def _place(plan: Plan, client: Client) -> Place:
+    most = int(plan.engine.message_limit_mb * 2**20)
+    return Place(plan.method, plan.net_of(client.id), plan.task, plan.engine.largest_n, most)
 
 
 def _releases(fields: Fields, place: Place, plan: Plan) -> int:
@@ -89,7 +100,7 @@ def _noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
     most = private.epsilon(releases * rounds)
     lines = [
         f"noise: fields 'with noise' are clipped to the norm ({bounds}), and get {spread}",
-        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind",
+        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind; no more",
     ]
     if page is not None and page.ledger.lines:
         lines.append(f"epsilon so far: {page.ledger.epsilon(private.delta):.3g}, with all runs on this machine")
@@ -170,17 +181,3 @@ def _length(dim: Dim, place: Place) -> int | str:
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
         return dim
     return length_of(dim, place)
-
-
-def why(error: Exception, say: Callable[[str], None]) -> str:
-    """Return why this participant does not answer, as it is sent; say: told what is not, since it may hold samples."""
-    if not isinstance(error, Unmeasured):
-        return words_of(error)
-    say(words_of(error))
-    return error.told
-
-
-def without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Return a client's scores without what belongs to single samples."""
-    alone = {"outcomes": "", **({"digest": []} if task.kind == "risk" else {})}
-    return {id: {**fields, **alone} for id, fields in scores.items()}

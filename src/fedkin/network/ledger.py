@@ -66,14 +66,14 @@ class Ledger:
             made_private(folder, "what was released")
             self.lines = list(self._read(folder / _FILE))
 
-    def page(self, run: str, privacy: Privacy) -> Page:
+    def page(self, run: str, privacy: Privacy, consented: int | None = None) -> Page:
         """Return the part of one run; raises ConfigError if nothing in it could be within the owner's limit."""
         if self.limit is not None and not privacy.noise:
             raise ConfigError(
                 f"--max-epsilon {self.limit:g}: this federation adds no noise to what leaves, so that no epsilon is "
                 "finite; take part without the limit, or ask for [privacy] with noise"
             )
-        return Page(self, run, privacy)
+        return Page(self, run, privacy, consented)
 
     def epsilon(self, delta: float, more: Iterable[float] = ()) -> float:
         """Return the epsilon of all releases of all runs, and of those with this noise besides."""
@@ -139,10 +139,13 @@ class Ledger:
 
 
 class Page:
-    """The releases of one run (see `engines.releases.Store`). open: fields that were sent as they are, by phase."""
+    """The releases of one run (see `engines.releases.Store`).
 
-    def __init__(self, ledger: Ledger, run: str, privacy: Privacy) -> None:
-        self.ledger, self.run, self.privacy = ledger, run, privacy
+    open: fields that were sent as they are, by phase. consented: the most releases of this run (None: no limit).
+    """
+
+    def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
+        self.ledger, self.run, self.privacy, self.consented = ledger, run, privacy, consented
         self.open: dict[str, list[str]] = {}
         self.folder = None if ledger.folder is None else ledger.folder / run
         self.memory: dict[str, bytes] = {}
@@ -179,7 +182,12 @@ class Page:
             return None  # it is released anew, and counted once more
 
     def check(self, count: int) -> None:
-        """Raise Spent if so many releases more are beyond the owner's limit."""
+        """Raise Spent if so many releases more are beyond what the owner consented to, or its limit over all runs."""
+        if self.consented is not None and self.made + count > self.consented:
+            raise Spent(
+                f"this participant has made {self.made} releases in this run, and its owner consented to "
+                f"{self.consented}"
+            )
         limit, delta = self.ledger.limit, self.privacy.delta
         if limit is not None and (least := self.ledger.epsilon(delta, [self.privacy.noise or 0.0] * count)) > limit:
             raise Spent(

@@ -157,6 +157,10 @@ class Link(ABC):
     def present(self) -> frozenset[str]:
         """The other participants that are there now, as far as this one sees."""
 
+    def trouble(self) -> str:
+        """Why this link reaches nobody any more, if that is known; else empty."""
+        return ""
+
     @abstractmethod
     def close(self) -> None:
         """Leave; pulls that wait end with LinkError. A second call does nothing."""

@@ -26,11 +26,11 @@ from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
 from fedkin.network.ledger import Page
-from fedkin.network.peer_exchange import Heard, Neighbours
+from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
+from fedkin.network.server import CountingDoor
 from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
-from fedkin.network.watched import WatchedDoor
 from fedkin.untrusted import shown
 
 __all__ = ["PeerEngine"]
@@ -46,12 +46,12 @@ class PeerEngine(Rounds):
     site: LocalSite
 
     def __init__(
-        self, plan: Plan, client: Client, neighbours: Neighbours, page: Page, device: str = "cpu"
+        self, plan: Plan, client: Client, neighbours: PeerExchange, page: Page, device: str = "cpu"
     ) -> None:  # fmt: skip
         self.setup, self.client, self.neighbours, self.device, self.page = plan, client, neighbours, device, page
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.door = WatchedDoor(plan, neighbours.link.refused)
+        self.door = CountingDoor(plan, neighbours.link.refused)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
@@ -93,7 +93,7 @@ class PeerEngine(Rounds):
         near = frozenset[str]()
         if me in active:
             around = network(self.plan.engine.reach, server.clients, self.plan.seed, number)[me]
-            near = frozenset(active).intersection(around, self.neighbours.known)
+            near = frozenset(active).intersection(around, self.neighbours.members)
         if self._is_behind(number, near):
             return []
         self.neighbours.enter(number)
@@ -105,7 +105,7 @@ class PeerEngine(Rounds):
         """Whether a neighbour is so far ahead that it offers nothing for this round any more, or never did."""
         if not self.behind or number < self.next:
             return self.behind
-        ahead = [there for there in self.neighbours.now(near).values() if there.round > number]
+        ahead = [there for there in self.neighbours.whereabouts(near).values() if there.round > number]
         self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
         self.behind = number < self.next
         if self.behind:

@@ -1,32 +1,79 @@
-"""What a peer exchanges with its neighbours: in each exchange it offers a message, or none, to each, and pulls theirs.
+"""What a peer exchanges with the others: how they meet, and in each round the messages of one exchange after another.
 
-All wait for each other. Who is gone or late is left out of that exchange, and not waited for again until it answers.
+Peers wait for those who begin, compare what they have, take in who comes later, and say in which round they are. In
+each exchange a peer offers a message, or none, to each neighbour, and pulls theirs. All wait for each other. Who is
+gone or late is left out of that exchange, and not waited for again until it answers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
+from threading import Event, Lock
+from typing import Annotated, Any
+
+from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import words_of
-from fedkin.errors import MethodError
+from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
-from fedkin.network.link import LinkError, Missed
-from fedkin.network.peer_join import AGAIN, SLICE, Meeting
+from fedkin.network.agreement import Agreement, Terms, unlike
+from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.network.messages import Count, Sent, encode, read
+from fedkin.network.peer_outbox import PeerOutbox
+from fedkin.network.settings import NetworkSettings
+from fedkin.untrusted import said, shown
 
-__all__ = ["Heard", "Neighbours"]
+__all__ = ["Heard", "PeerExchange", "PeerMessage", "Whereabouts"]
 
+SLICE = 0.5  # seconds of one look for an offer
+AGAIN = 0.1  # seconds until the others are looked at again
+_TERMS = 5.0  # seconds of one look for what another has: with many peers on one machine an answer may take long
+_ROOM = 1 << 20  # bytes of an offer beside its message
+_LINGER = 2.0  # seconds for which one that is refused may look why
+_KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offered to it
 _LONGEST = 4  # one that does not answer is tried again after 2, 4, 8 and then every 2 ** 4 rounds
+
+
+class Whereabouts(Sent):
+    """Where a peer is: its round, or the one that it will begin with while it waits for others.
+
+    offered: (round, last turn) of what it offers to the reader. Of a round before its own it offers nothing more.
+    counts: on whom it counts in its round.
+    """
+
+    round: Count
+    waits: StrictBool
+    offered: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=1000)] = ()
+    counts: Annotated[frozenset[StrictStr], Field(max_length=100_000)] = frozenset()
+
+    @property
+    def first(self) -> int | None:
+        """The earliest round of which it offers something to the reader; None: of no round."""
+        return min((round for round, _ in self.offered), default=None)
+
+    def left_out(self, round: int, turn: int) -> bool:
+        """Whether it will not offer anything in this turn of this round any more."""
+        return self.round > round and dict(self.offered).get(round, -1) < turn
+
+
+class PeerMessage(Sent):
+    """What a peer offers in an exchange: a message of this phase, or none. ended: whether its round has ended."""
+
+    ended: StrictBool = False
+    phase: Annotated[StrictStr, Field(max_length=300)] = ""
+    message: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What a neighbour offers in an exchange: its message with the phase, or neither.
+    """What came of a neighbour in an exchange: its message with the phase, or neither.
 
     ended: whether its round has ended. missing: why there is nothing. round: of which the message is.
     """
@@ -46,33 +93,202 @@ class _Down:
     again: int = 0
 
 
-class Neighbours(Meeting):
-    """The exchanges with the others, one after another in each round; see `Meeting` for what it is made of."""
+class PeerExchange:
+    """The link of a peer to all others, `names`.
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    settings: those of `[network]`. limit: the largest message in bytes. stop: set when the peer is to leave. outbox:
+    what it offered before it was started again. done: the rounds that it had done then. members: those that have been
+    there, with equal settings. heard: the last round of each of which a message came.
+    """
+
+    def __init__(
+        self, link: Link, names: Iterable[str], agreement: Agreement, settings: NetworkSettings, limit: int, *,
+        say: Callable[[str], None] = lambda line: None, stop: Event | None = None, outbox: PeerOutbox | None = None,
+        done: int = 0,
+    ) -> None:  # fmt: skip
+        self.link, self.agreement, self.settings, self.say = link, agreement, settings, say
+        self.stop = stop or Event()
+        self.others = sorted(set(names) - {link.me})
+        self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
+        self.most = limit + _ROOM
+        self.outbox = PeerOutbox(None) if outbox is None else outbox
+        self.done, self.round, self.waits, self.ended = done, done + 1, True, False
+        # The rounds of which something is offered to each of the others, with the last turn.
+        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
+        self.members: set[str] = set()
+        self.telling = Lock()
+        self.comparisons: dict[str, Future[str | None]] = {}
+        self.heard: dict[str, int] = {}
         self.down: dict[str, _Down] = {}
         self.older: dict[tuple[str, int], Heard] = {}
         self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
+        self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
 
-    def counted(self) -> frozenset[str]:
-        return super().counted() - self.down.keys()
+    # -- arrivals -------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Wait until those are there who begin, and compare what they have; raises Left, and RunError for what differs.
+
+        Where others are in a round already, it waits for those who are there and on whom they count, for at most
+        `deadline`, and for nobody else. If this peer goes on with a run, it waits for one of them as long as it takes,
+        and for the others for at most `grace`.
+        """
+        for id in self.others:
+            self.link.offer(id, f"{self.run}/terms", codec.encode({"agreement": self.agreement.tree()}))
+        for number, turn, to, data in self.outbox.read():  # what was offered before this peer was started again
+            if number <= self.round and to in self.others:
+                self._put(to, number, turn, data)
+        self.tell(self.others)
+        self._wait()
+        for id in self.link.present().intersection(self.others) - self.members:
+            self.comparisons[id] = self.pool.submit(self._compare, id)
+        for job in self.comparisons.values():
+            job.result()
+        self.admit()
+
+    def _wait(self) -> None:
+        waited, left = -1, self.settings.grace if self.done else self.settings.deadline
+        while missing := self._missing():
+            if self.stop.is_set():
+                raise Left
+            if len(missing) != waited:
+                waited = len(missing)
+                self.say(f"waiting for {', '.join(missing[:8])}{' and others' if len(missing) > 8 else ''}")
+            since, present = time.monotonic(), self.link.present()
+            here = [id for id in missing if id in present]
+            if not here:
+                if trouble := self.link.trouble():
+                    raise RunError(trouble)
+                self.stop.wait(AGAIN)
+            for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
+                if words:
+                    self._linger(id)
+                    raise RunError(f"{id} cannot be a neighbour: {words}")
+            begun = list[Whereabouts]()
+            if not self.link.present().intersection(missing):
+                begun = [there for there in self.whereabouts().values() if not there.waits]
+                # One on whom they count may not have been seen here yet: it is started again, as this peer is.
+                if begun and not {id for there in begun for id in there.counts}.intersection(missing):
+                    return
+            if begun or (self.done and self.members):
+                left -= time.monotonic() - since
+                if left <= 0:
+                    return
+
+    def _missing(self) -> list[str]:
+        """Return who has to be there before this peer begins, and was not yet."""
+        first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
+        if isinstance(first, int):
+            return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
+        return [id for id in missing if id in first]
+
+    def _compare(self, id: str) -> str | None:
+        """Take in a participant whose settings are equal; returns what differs, and None if it says nothing yet."""
+        try:
+            there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.most)).agreement
+        except Missed:
+            return None
+        except (MethodError, LinkError) as error:
+            return words_of(error)
+        if words := unlike(self.agreement, there):
+            return f"{words} (there: at {id})"
+        self.members.add(id)
+        return ""
+
+    def _linger(self, id: str) -> None:
+        """Stay for a moment, so that the other one sees what differs too."""
+        until = time.monotonic() + _LINGER
+        while id in self.link.present() and time.monotonic() < until and not self.stop.wait(AGAIN):
+            pass
+
+    def admit(self) -> None:
+        """Take in who has come since, without waiting for it; who has other settings is refused, and harms nobody."""
+        for id in self.link.present().intersection(self.others) - self.members:
+            if id not in self.comparisons:
+                self.comparisons[id] = self.pool.submit(self._compare, id)
+            elif (job := self.comparisons[id]).done():
+                if words := job.result():
+                    if id not in self.link.refused.counts:
+                        self.say(f"{id} is refused: {shown(words, 400)}")
+                    self.link.refused.add(id, "terms", words)
+                del self.comparisons[id]
+        for id in [id for id, job in self.comparisons.items() if id in self.members and job.done()]:
+            self.say(f"{id} is here")
+            del self.comparisons[id]
+
+    # -- where each is --------------------------------------------------------------------------------------------
+
+    def enter(self, round: int) -> None:
+        """Say which round this peer is in."""
+        self.round, self.waits = round, False
+        self.tell(self.others)
+
+    def tell(self, ids: Iterable[str]) -> None:
+        """Say to these where this peer is."""
+        with self.telling:
+            counts = [] if self.ended else sorted(self.members - self.down.keys())
+            for id in ids:
+                offered = [list(each) for each in sorted(self.offered[id].items())]
+                tree = {"round": self.round, "waits": self.waits, "offered": offered, "counts": counts}
+                self.link.offer(id, f"{self.run}/now", codec.encode(tree))
+
+    def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Whereabouts]:
+        """Return where each of the others is that answers (of these; None: of all)."""
+        here = self.link.present()
+        present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
+        told = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
+        return {id: there for id, there in told if there is not None}
+
+    def whereabouts_of(self, id: str) -> Whereabouts | None:
+        """Return where this one is; None if it does not answer."""
+        try:
+            return read(Whereabouts, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
+        except (LinkError, MethodError):
+            return None
+
+    def _round_of(self, id: str) -> int | None:
+        there = self.whereabouts_of(id)
+        return None if there is None else there.round
+
+    def end(self, round: int) -> None:
+        """Stay until the others that are there have all that this peer offers."""
+        self.ended = True
+        self.enter(round)
+        until = time.monotonic() + self.settings.deadline
+        while not self.stop.wait(AGAIN) and time.monotonic() < until:
+            if all(there.round >= round for there in self.whereabouts().values()):
+                return
+
+    def close(self) -> None:
+        """Release the threads."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
         """Offer to these neighbours (a box of None: the round has ended here), and return what they offer."""
         near = sorted(near)
         offers = _offers(near, box)
-        self.sent.keep(round, turn, offers)
+        self.outbox.keep(round, turn, offers)
         for id, data in offers.items():
-            self.put(id, round, turn, data)
+            self._put(id, round, turn, data)
         if turn == 0:
             self.tell(near)
-            self.sent.drop({kept for rounds in self.offered.values() for kept in rounds})
+            self.outbox.drop({kept for rounds in self.offered.values() for kept in rounds})
         if box is None:
             return {}
         until, phase = time.monotonic() + self.settings.deadline, box.phase
         jobs = {id: self.pool.submit(self._pulled, id, round, turn, phase, until) for id in near}
         return {id: job.result() for id, job in jobs.items()}
+
+    def _put(self, id: str, round: int, turn: int, data: bytes) -> None:
+        """Offer the message of an exchange, and forget those of rounds that nobody asks for any more."""
+        self.link.offer(id, f"{self.run}/r{round}/t{turn}", data)
+        rounds = self.offered[id]
+        rounds[round] = turn
+        for old in sorted(rounds)[: -_KEPT - self.settings.staleness]:
+            self.link.withdraw(f"{self.run}/r{old}/", id)
+            del rounds[old]
 
     def _pulled(self, id: str, round: int, turn: int, phase: str, until: float) -> Heard:
         """Return what a neighbour offers in this exchange, awaited while it may come."""
@@ -83,33 +299,37 @@ class Neighbours(Meeting):
             begun = time.monotonic()
             try:
                 heard = self._newest(id, round, turn, phase, min(left, SLICE))
-                self.down.pop(id, None)
-                self.heard[id] = max(heard.round, self.heard.get(id, 0))
-                if id in self.awaited:
-                    self.awaited.discard(id)
-                    self.say(f"round {round}: {id} is connected again")
-                return heard
             except Missed:
-                there = self.now_of(id) if id in self.link.present() else None
+                there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
                 return Heard(missing=f"refused: {words_of(error)}")
+            else:
+                self._note_heard(id, round, heard)
+                return heard
             if self.stop.is_set():
                 return Heard(missing="late: this peer was stopped")
             if there is not None and there.left_out(round, turn):
                 return Heard(missing=f"late: it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
+            away = id not in self.link.present()
             if silent > self.settings.grace:
-                away = id not in self.link.present()
                 return self._missed(id, round, f"gone: {'the connection is lost' if away else 'it does not answer'}")
-            if id not in self.awaited and id not in self.link.present():
+            if away and id not in self.awaited:
                 self.awaited.add(id)
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._missed(id, round, f"late: nothing within {self.settings.deadline:g} s")
 
+    def _note_heard(self, id: str, round: int, heard: Heard) -> None:
+        self.down.pop(id, None)
+        self.heard[id] = max(heard.round, self.heard.get(id, 0))
+        if id in self.awaited:
+            self.awaited.discard(id)
+            self.say(f"round {round}: {id} is connected again")
+
     def _newest(self, id: str, round: int, turn: int, phase: str, timeout: float) -> Heard:
         """Return the newest message that may be used, if there is one within the timeout; raises Missed."""
         if self.settings.staleness:
-            there = self.round_of(id)
+            there = self._round_of(id)
             for number in range(round, max(round - self.settings.staleness, 1) - 1, -1):
                 if there is not None and number > there:
                     continue
@@ -125,16 +345,14 @@ class Neighbours(Meeting):
     def _read(self, id: str, round: int, turn: int, timeout: float) -> Heard:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
         try:
-            tree = codec.decode(data)
-            if "message" not in tree:
-                return Heard(ended=bool(tree["ended"]), round=round)
-            return Heard(str(tree["phase"]), Message(**tree["message"]), round=round)
-        except (MethodError, KeyError, TypeError) as error:
-            words = f"not a message ({words_of(error)})"
-            self.link.refused.add(id, f"r{round}/t{turn}", words)
-            return Heard(missing=f"refused: {words}", round=round)
+            offer = read(PeerMessage, data)
+        except MethodError as error:
+            self.link.refused.add(id, f"r{round}/t{turn}", said(error))
+            return Heard(missing=f"refused: {said(error)}", round=round)
+        message = None if offer.message is None else Message(**offer.message)
+        return Heard(offer.phase, message, offer.ended, round=round)
 
-    # -- back-off ---------------------------------------------------------------------------------------------------
+    # -- back-off -------------------------------------------------------------------------------------------------
 
     def _missed(self, id: str, round: int, words: str) -> Heard:
         """Note a neighbour that is not waited for again before it answers, and in fewer and fewer rounds."""
@@ -155,7 +373,7 @@ class Neighbours(Meeting):
             return "gone: not connected"
         if round < down.again:
             return f"gone: tried again in round {down.again}"
-        there = self.round_of(id)
+        there = self._round_of(id)
         if there is None:
             return self._missed(id, round, "gone: it does not answer").missing
         return "" if there >= round - 1 else f"late: it is in round {there}"
@@ -163,13 +381,13 @@ class Neighbours(Meeting):
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:
     """Return what is offered to each neighbour; one message to many is encoded once."""
-    nothing, encoded = codec.encode({"ended": box is None}), dict[int, bytes]()
-    for message in box.messages.values() if box is not None else ():
+    if box is None:
+        return dict.fromkeys(near, encode(PeerMessage(ended=True)))
+    nothing, encoded = encode(PeerMessage()), dict[int, bytes]()
+    for message in box.messages.values():
         if id(message) not in encoded:
-            assert box is not None
-            encoded[id(message)] = codec.encode({"ended": False, "phase": box.phase, "message": dict(message)})
-    messages = box.messages if box is not None else {}
-    return {name: encoded[id(messages[name])] if name in messages else nothing for name in near}
+            encoded[id(message)] = encode(PeerMessage(phase=box.phase, message=dict(message)))
+    return {name: encoded[id(box.messages[name])] if name in box.messages else nothing for name in near}
 
 
 def _fits(heard: Heard, phase: str) -> bool:

@@ -17,10 +17,10 @@ from fedkin import codec
 from fedkin.errors import MethodError, RunError
 from fedkin.folders import made_private
 
-__all__ = ["Sent"]
+__all__ = ["PeerOutbox"]
 
 
-class Sent:
+class PeerOutbox:
     """The offers of one peer: a file for each exchange. folder: where they are; None: nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedkin import codec
-from fedkin.engines import wire
+from fedkin.engines.accounting.operations import Operations, Work
 from fedkin.engines.base import Outcome, Score
-from fedkin.engines.failures import Failure, TooFew, words_of
+from fedkin.engines.client_side import Outbox
+from fedkin.engines.door import Awaited, Door
+from fedkin.engines.failures import Failure, TooFew
 from fedkin.engines.observer import Observer
-from fedkin.engines.remote import Remote
 from fedkin.engines.roster import Roster
 from fedkin.engines.rounds import Rounds
 from fedkin.engines.setup import Plan
+from fedkin.engines.site import Site
+from fedkin.engines.transport import Envelope
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
+from fedkin.forms import Fault, Place
 from fedkin.learning.measures import LARGEST
-from fedkin.network.link import LinkError, Missed
-from fedkin.network.registration import Hall
+from fedkin.network.link import LinkError, Missed, Refusals
+from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
+from fedkin.network.registration import Registration
 from fedkin.network.status import Progress, weights_of
-from fedkin.network.watched import WatchedDoor
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 from fedkin.views import no_public_data
@@ -32,27 +35,58 @@ from fedkin.views import no_public_data
 if TYPE_CHECKING:
     from fedkin.data import Dataset
 
-__all__ = ["NetworkEngine", "NetworkSite", "is_score"]
+__all__ = ["CountingDoor", "NetworkEngine", "NetworkSite", "score_of"]
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
-_SLICE = 0.5  # seconds of one look for an answer
-_PHASES = 200  # phases, and fields, of which a client says that it sends them
+_SLICE = 0.5  # seconds between two looks at whether a client is connected
 _END = 5.0  # seconds in which clients hear that the run has ended
 
 
-class NetworkSite(Remote):
+class CountingDoor(Door):
+    """A door that notes what it refuses among the refusals of a link.
+
+    samples: the number of training samples that each sender told when it came; it may count no more in a message.
+    """
+
+    def __init__(self, plan: Plan, refused: Refusals, samples: Mapping[str, int] | None = None) -> None:
+        super().__init__(plan)
+        self.refused, self.samples = refused, samples or {}
+        self.own_places: dict[str, Place] = {}
+
+    def _all_fine(self, envelopes: Sequence[Envelope], awaited: Awaited) -> bool:
+        return False  # each sender has bounds of its own
+
+    def _place(self, sender: str) -> Place:
+        if sender not in self.own_places:
+            place = super()._place(sender)
+            most = min(place.most_n, self.samples.get(sender, place.most_n))
+            self.own_places[sender] = replace(place, most_n=most)
+        return self.own_places[sender]
+
+    def fault(self, sender: str, phase: str, message: Message, asked: Message) -> Fault | None:
+        fault = super().fault(sender, phase, message, asked)
+        if fault is not None:
+            self.refused.add(sender, phase, fault.words)
+        return fault
+
+
+class NetworkSite(Site):
     """The clients at the other ends of links. Their states, models and features stay with them."""
 
-    def __init__(self, plan: Plan, hall: Hall, stopping: Callable[[], bool]) -> None:
-        super().__init__(plan.net, sorted(hall.guests))
-        self.plan, self.hall, self.link, self.stopping = plan, hall, hall.link, stopping
+    def __init__(self, plan: Plan, registration: Registration, stopping: Callable[[], bool]) -> None:
+        self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
+        self.ids = tuple(sorted(registration.members))
         self.number = self.begun = 0
         # Rounds that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
         # What each client says that it has released under [privacy]; it never becomes less.
-        self.spent: dict[str, dict[str, Any]] = {}
+        self.spent: dict[str, Spent] = {}
         self.away: set[str] = set()
+        self.failures: list[Failure] = []
+        # Operations are counted where the samples are.
+        self.total = Work(Operations(plan.net, {}))
+        self.parts: dict[str, Any] = {}
         self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
         self.most = int(plan.engine.message_limit_mb * 2**20) + _ROOM
 
@@ -68,9 +102,33 @@ class NetworkSite(Remote):
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         self.number = self.begun = number
 
+    def failed(self) -> list[Failure]:
+        failures, self.failures = self.failures, []
+        return failures
+
+    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        answers = self._ask_all("ask", phase, messages)
+        self.last |= dict.fromkeys(answers, self.number)
+        return {id: Message(**answer.reply) for id, answer in answers.items() if answer.reply is not None}
+
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        task, further, scores = self.plan.task, len(self.plan.measures), dict[str, Score]()
+        for id, answer in self._ask_all("scores", "evaluate", offers).items():
+            if answer.score is None:
+                continue
+            try:
+                scores[id] = score_of(answer.score, task, further, self.registration.members[id].n_test)
+            except MethodError as error:
+                self.failures.append(self._refused(id, "evaluate", said(error)))
+        return scores
+
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
         return {}
+
+    @property
+    def work(self) -> Work:
+        return self.total
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         return {}
@@ -78,71 +136,91 @@ class NetworkSite(Remote):
     def features(self, id: str, offer: Message) -> Message:
         return Message()
 
-    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        found = super().scores(offers)
-        task, further, guests = self.plan.task, len(self.plan.measures), self.hall.guests
-        wrong = [id for id, score in found.items() if not is_score(score, task, further, guests[id].n_test)]
-        for id in wrong:
-            self.link.refused.add(id, "evaluate", "not a score")
-            self.failures.append(self._failure(id, "evaluate", "refused", "not a score"))
-        risk = task.kind == "risk"
-        return {id: score._replace(outcomes=b"", digest=() if risk else score.digest)
-                for id, score in found.items() if id not in wrong}  # fmt: skip
+    def forget(self, ids: Iterable[str]) -> None:
+        """Clients that never took part are none of a network."""
+
+    def welcome(self, ids: Iterable[str]) -> None:
+        raise NotImplementedError("a network has no unseen clients")
+
+    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
+        raise NotImplementedError("a network with a server has no peers")
+
+    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
+        raise NotImplementedError("a network with a server has no peers")
+
+    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
+        raise NotImplementedError("a network with a server has no peers")
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def end(self) -> None:
+        """Tell all clients that are there that the run has ended."""
+        until = time.monotonic() + _END + self.link.latency
+        with ThreadPoolExecutor(max(len(self.ids), 1)) as pool:
+            for id in filter(self._there, self.ids):
+                pool.submit(self._ask_one, id, Order(what="end"), until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
 
-    def each(self, what: str, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        if not asked:
+    def _ask_all(self, what: str, phase: str, messages: Mapping[str, Message]) -> dict[str, Answer]:
+        """Ask these clients at once; returns the answers, and notes why others have none."""
+        if not messages:
             return {}
-        self._await_somebody(asked)
-        phase = str(next(iter(asked.values())).get("phase", "evaluate"))
-        until = time.monotonic() + self.hall.network.deadline
-        jobs = {id: self.pool.submit(self._one, id, {"what": what, **asked[id]}, phase, until) for id in asked}
-        told = {id: job.result() for id, job in jobs.items()}
+        self._await_somebody(messages)
+        until = time.monotonic() + self.registration.network.deadline
+        place = {"round": self.number, "begun": self.begun, "undone": self.undone}
+        jobs = {}
+        for id, message in messages.items():
+            order = Order(what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), **place)
+            jobs[id] = self.pool.submit(self._ask_one, id, order, until, self.registration.network.grace)
         answers = {}
-        for id, answer in told.items():
-            if isinstance(answer, Failure):
-                self.failures.append(answer)
+        for id, job in jobs.items():
+            result = job.result()
+            if isinstance(result, Failure):
+                # The word of one client alone ends no run.
+                self.failures.append(replace(result, injected=result.injected or len(messages) == 1))
                 continue
-            self.failures += answer[1]
-            answers[id] = answer[0]
-            if "work" in answer[0]:
-                self.counted(id, answer[0]["work"])
-            if what == "ask":
-                self.last[id] = self.number
+            answers[id] = result
+            self._note(id, phase, result)
         return answers
 
-    def _one(
-        self, id: str, fields: Mapping[str, Any], phase: str, until: float, grace: float | None = None
-    ) -> Failure | tuple[dict[str, Any], list[Failure]]:
-        """Ask one client; returns its answer and failures, or why there is none."""
-        hall = self.hall
+    def _note(self, id: str, phase: str, answer: Answer) -> None:
+        """Note what a client says of its work, its releases and its own failures."""
+        if (failed := answer.failed) is not None:
+            failure = self._failure(id, phase, failed.kind, shown(failed.words, 300), not failed.injected)
+            self.failures.append(failure)
+        if self.plan.privacy.on:
+            self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
+        if answer.work is not None:
+            self.parts[id] = answer.work
+            samples = {id: part.samples for id, part in self.parts.items() if part.samples}
+            inferred = sum(part.inferred for part in self.parts.values())
+            self.total.reset(samples, inferred, sum(part.flops for part in self.parts.values()))
+
+    def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
+        """Ask one client; returns its answer, or why there is none."""
+        registration = self.registration
         if id in self.away and not self._there(id):
-            return self._failure(id, phase, "gone", "not connected")
+            return self._failure(id, order.phase, "gone", "not connected")
         self.away.discard(id)
-        with hall.changed:
-            number = hall.next.setdefault(id, 0)
-        place = f"{hall.run}/{hall.epoch}/{number}"
-        order = {
-            "number": number, "run": hall.run, "epoch": hall.epoch, "round": self.number, "begun": self.begun,
-            "undone": self.undone, "last": self.last.get(id, 0), **fields,
-        }  # fmt: skip
-        self.link.offer(id, f"{place}/order", codec.encode(order))
-        hall.point(id)
+        with registration.changed:
+            number = registration.next_order.setdefault(id, 0)
+        place = f"{registration.run}/{registration.epoch}/{number}"
+        self.link.offer(id, f"{place}/order", encode(order))
+        registration.point(id)
         try:
-            data = self._awaited(id, phase, f"{place}/answer", until, hall.network.grace if grace is None else grace)
-            return data if isinstance(data, Failure) else self._read(id, phase, number, data)
+            data = self._awaited(id, order.phase, f"{place}/answer", until, grace)
+            return data if isinstance(data, Failure) else self._read(id, order.phase, number, data)
         finally:
-            with hall.changed:
-                hall.next[id] = number + 1
+            with registration.changed:
+                registration.next_order[id] = number + 1
             self.link.withdraw(f"{place}/", id)
 
     def _awaited(self, id: str, phase: str, subject: str, until: float, grace: float) -> bytes | Failure:
+        """Return a client's answer, which may come in parts until the deadline, or why there is none."""
         absent = 0.0
-        while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                return self._failure(id, phase, "late", f"no answer within {self.hall.network.deadline:g} s")
+        while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
                 return self.link.pull(id, subject, min(left, _SLICE), self.most)
@@ -153,31 +231,26 @@ class NetworkSite(Remote):
                     return self._failure(id, phase, "gone", "the connection is lost")
             except LinkError as error:
                 return self._failure(id, phase, "refused", said(error))
+        return self._failure(id, phase, "late", f"no answer within {self.registration.network.deadline:g} s")
 
-    def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | tuple[dict[str, Any], list[Failure]]:
-        """Return the answer and the failures in these bytes."""
+    def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
+        """Return the answer in these bytes, or why it is none."""
         try:
-            tree = codec.decode(data)
-            if tree["number"] != number:
-                return self._failure(id, phase, "stale", "the answer to another request")
-            if "error" in tree:
-                words = shown(str(tree["error"]), 300)
-                if self.plan.engine.errors == "stop":
-                    raise _Stopped(f"client {id!r}: {words}")
-                return self._failure(id, phase, "failed", words, own=True)
-            if self.plan.privacy.on:
-                self.spent[id] = _spent(tree["spent"], self.spent.get(id, {}))
-            failures = [_cleaned(failure, id, phase) for failure in wire.failures_of(tree["failed"])]
-            answer = dict(tree["answer"])
-            if "work" in answer:
-                answer["work"] = _work(id, answer["work"])
-            if "replies" in answer:
-                wire.messages_of(answer["replies"])
-            return answer, failures
-        except (MethodError, KeyError, TypeError, ValueError, AttributeError) as error:
-            words = f"not an answer ({words_of(error)})"
-            self.link.refused.add(id, phase, words)
-            return self._failure(id, phase, "refused", words)
+            answer = read(Answer, data)
+        except MethodError as error:
+            return self._refused(id, phase, said(error))
+        if answer.number != number:
+            return self._failure(id, phase, "stale", "the answer to another request")
+        if answer.error is None:
+            return answer
+        words = shown(answer.error, 300)
+        if self.plan.engine.errors == "stop":
+            raise RunError(f"client {id!r}: {words}")
+        return self._failure(id, phase, "failed", words, own=True)
+
+    def _refused(self, id: str, phase: str, words: str) -> Failure:
+        self.link.refused.add(id, phase, words)
+        return self._failure(id, phase, "refused", words)
 
     def _failure(self, id: str, phase: str, kind: str, words: str, own: bool = False) -> Failure:
         """Return why an answer is missing; own: it is the client's own part that failed."""
@@ -186,35 +259,21 @@ class NetworkSite(Remote):
     def _there(self, id: str) -> bool:
         return id in self.link.present()
 
-    def _await_somebody(self, asked: Mapping[str, Any]) -> None:
+    def _await_somebody(self, asked: Iterable[str]) -> None:
         """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile."""
         told = False
-        with self.hall.changed:
+        with self.registration.changed:
             while not any(map(self._there, asked)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not told:
                     told = True
-                    self.hall.say("no client is connected: waiting")
-                self.hall.changed.wait(0.2)
-
-    def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-
-    def end(self) -> None:
-        """Tell all clients that are there that the run has ended."""
-        until = time.monotonic() + _END + self.link.latency
-        with ThreadPoolExecutor(max(len(self.ids), 1)) as pool:
-            for id in filter(self._there, self.ids):
-                pool.submit(self._one, id, {"what": "end"}, "end", until, 0.0)
-
-
-class _Stopped(RunError):
-    """A client failed, and `run.errors` says to stop."""
+                    self.registration.say("no client is connected: waiting")
+                self.registration.changed.wait(0.2)
 
 
 class NetworkEngine(Rounds):
-    """The engine of a server: its clients are those in the hall.
+    """The engine of a server, with the clients that are registered.
 
     stopping: whether the run is to stop while it waits for a client.
     """
@@ -223,19 +282,21 @@ class NetworkEngine(Rounds):
     site: NetworkSite
 
     def __init__(
-        self, plan: Plan, roster: Roster, hall: Hall, public: Callable[[str], Dataset] = no_public_data, *,
-        stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
+        self, plan: Plan, roster: Roster, registration: Registration,
+        public: Callable[[str], Dataset] = no_public_data, *, stopping: Callable[[], bool] = lambda: False,
+        observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
-        self.setup, self.hall, self.stopping = plan, hall, stopping
+        self.setup, self.registration, self.stopping = plan, registration, stopping
         self.progress = Progress(0, plan.training.rounds)
         super().__init__(plan, roster, public, observers=observers)
-        self.exchange.door = WatchedDoor(plan, hall.link.refused)
+        samples = {id: about.n_train for id, about in registration.members.items()}
+        self.exchange.door = CountingDoor(plan, registration.link.refused, samples)
 
     def make_site(self) -> NetworkSite:
-        return NetworkSite(self.plan, self.hall, self.stopping)
+        return NetworkSite(self.plan, self.registration, self.stopping)
 
     def facts(self) -> dict[str, Any]:
-        return self.hall.facts()
+        return self.registration.facts()
 
     def round(self, number: int) -> Outcome:
         self.progress = replace(self.progress, round=number)
@@ -243,81 +304,66 @@ class NetworkEngine(Rounds):
         graph, heard = outcome.graph, dict(self.site.last)
         if graph is not None:
             self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
-        spent = {id: self.plan.privacy.epsilon(one["releases"]) for id, one in self.site.spent.items()}
+        spent = {id: self.plan.privacy.epsilon(one.releases) for id, one in self.site.spent.items()}
         self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
 
     def state(self) -> dict[str, Any]:
-        spent = {"spent": dict(self.site.spent)} if self.plan.privacy.on else {}
+        spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.plan.privacy.on else {}
         return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
-        self.site.spent = dict(state.get("spent", {}))
+        self.site.spent = {id: Spent.model_validate(one) for id, one in state.get("spent", {}).items()}
 
     def releases(self) -> dict[str, dict[str, Any]]:
-        none = {"releases": 0, "open": {}}
-        return {id: self.site.spent.get(id, none) for id in self.everyone.seen} if self.plan.privacy.on else {}
+        if not self.plan.privacy.on:
+            return {}
+        none = Spent(releases=0)
+        return {id: self.site.spent.get(id, none).model_dump() for id in self.everyone.seen}
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
         self.site.end()
 
 
-def _cleaned(failure: Failure, id: str, phase: str) -> Failure:
-    """Return a failure as a client may tell it: of itself, of this phase, in a line."""
-    kind = "spent" if failure.kind == "spent" else "failed"
-    return replace(failure, id=id, phase=phase, words=shown(str(failure.words), 300), kind=kind)
+def _never_less(now: Spent, before: Spent | None) -> Spent:
+    """Return what a client says that it has released, and said before."""
+    if before is None:
+        return now
+    phases = now.open.keys() | before.open.keys()
+    open = {phase: sorted({*now.open.get(phase, ()), *before.open.get(phase, ())}) for phase in sorted(phases)}
+    return Spent(releases=max(now.releases, before.releases), open=open)
 
 
-def _spent(told: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client says that it has released, and said before; raises ValueError for anything else."""
-    count, open = told["releases"], {**told["open"]}
-    names = [name for names in open.values() for name in names]
-    if type(count) is not int or count < 0 or len(open) > _PHASES or len(names) > _PHASES:
-        raise ValueError("not a number of releases")
-    if not all(isinstance(name, str) and name.isidentifier() for name in [*open, *names]):
-        raise ValueError("not names of fields")
-    for phase, known in before.get("open", {}).items():
-        open[phase] = sorted({*open.get(phase, ()), *known})
-    return {"releases": max(count, before.get("releases", 0)), "open": open}
+def score_of(told: Scored, task: Task, further: int, most: int) -> Score:
+    """Return a client's score; raises MethodError for figures that cannot be.
 
-
-def _work(id: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client says of its own work; raises ValueError for anything else."""
-    samples, inferred, flops = told["samples"], told["inferred"], told["flops"]
-    counts = [*samples.values(), inferred]
-    if any(type(count) is not int or count < 0 for count in counts) or not 0 <= float(flops) < 1e30:
-        raise ValueError("not an amount of work")
-    return {"samples": {id: samples[id]} if id in samples else {}, "inferred": inferred, "flops": float(flops)}
-
-
-def is_score(score: Score, task: Task, further: int, most: int) -> bool:
-    """Whether these are the figures of a score. further: how many further metrics there are. most: of test samples.
-
-    A loss may be NaN or infinite: so is that of a model that has diverged.
+    further: how many further metrics there are. most: of test samples. A loss may be NaN or infinite: so is that of a
+    model that has diverged.
     """
-    if not all(type(count) is int and count >= 0 for count in (score.n, score.right)):
-        return False
-    count = len(task.figures) if score.n and task.kind != "classification" else 0
-    right = score.right <= score.n <= most and isinstance(score.loss, float)
-    told = len(score.figures) == count and len(score.further) == further
-    if not (right and told and _are_figures(score.further)) or LARGEST < abs(score.loss) < math.inf:
-        return False
-    figures = zip(score.figures, task.figures, strict=False)
-    known = all(_are_figures([value], 1.0 if metric.share else LARGEST) for value, metric in figures)
-    return known and _is_digest(score.digest, task)
+    count = len(task.figures) if told.n and task.kind != "classification" else 0
+    if not told.right <= told.n <= most or len(told.figures) != count or len(told.further) != further:
+        raise MethodError("not a score: other numbers of samples or figures than there are")
+    shares = [metric.share for metric in task.figures]
+    bounds = [1.0 if share else LARGEST for share in shares[:count]]
+    bounded = [abs(value) <= bound for value, bound in zip(told.figures, bounds, strict=True) if value is not None]
+    rest = [value for value in told.further if value is not None]
+    digest = () if task.kind == "risk" else _digest(told.digest, task)
+    rest += [value for part in digest for value in part]
+    if LARGEST < abs(told.loss) < math.inf or not all(bounded) or not all(abs(value) <= LARGEST for value in rest):
+        raise MethodError("not a score: figures that cannot be")
+    return Score(told.n, told.loss, told.right, tuple(told.figures), digest, b"", tuple(told.further))
 
 
-def _is_digest(digest: Sequence[Sequence[Any]], task: Task) -> bool:
-    """Whether this is what a client may tell for the figures over several clients; that of a risk task is not read."""
-    if task.kind == "risk" or not digest:
-        return True
-    pixels = task.kind == "segmentation" and [len(part) for part in digest] == [task.classes - 1] * 2
-    return pixels and all(None not in part and _are_figures(part) for part in digest)
-
-
-def _are_figures(values: Sequence[Any], most: float = LARGEST) -> bool:
-    """Whether each is None or a number of which statistics can be made."""
-    return all(value is None or (type(value) in (int, float) and abs(value) <= most) for value in values)
+def _digest(parts: Sequence[Sequence[float | None]], task: Task) -> tuple[tuple[float, ...], ...]:
+    """Return what a client may tell for the figures over several clients: sums of pixels by class."""
+    if not parts:
+        return ()
+    if task.kind != "segmentation" or [len(part) for part in parts] != [task.classes - 1] * 2:
+        raise MethodError("not a score: no such digest")
+    digest = tuple(tuple(value for value in part if value is not None) for part in parts)
+    if [len(part) for part in digest] != [len(part) for part in parts]:
+        raise MethodError("not a score: no such digest")
+    return digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,12 @@ from fedkin.errors import ConfigError
 from fedkin.network.link import is_name
 from fedkin.settings import Settings
 from fedkin.tasks import Kind, Task
+from fedkin.untrusted import said, shown
 
 __all__ = ["NetworkSettings", "task_from", "tree_of_task"]
+
+_LARGEST = 10**8  # values of one sample
+_MOST_OUTPUTS = 10**5  # classes or targets of a task that another participant sends
 
 
 class NetworkSettings(Settings):
@@ -75,12 +80,22 @@ def tree_of_task(task: Task) -> dict[str, Any]:
     }
 
 
-def task_from(tree: Mapping[str, Any]) -> Task:
-    """Return the task of a tree from `tree_of_task`; raises ConfigError for another tree."""
+def task_from(tree: Any) -> Task:
+    """Return the task of a tree from `tree_of_task`; raises ConfigError for another tree, or one that is too large."""
     try:
         shape = tree["shape"]
-        read = {str(n): tuple(map(int, s)) for n, s in shape.items()} if isinstance(shape, Mapping) else None
+        shapes = {str(n): tuple(map(_count, s)) for n, s in shape.items()} if isinstance(shape, Mapping) else None
+        read = shapes if shapes is not None else tuple(map(_count, shape))
         kind, codes = str(tree["kind"]), tuple(map(str, tree["codes"]))
-        return Task(int(tree["classes"]), read or tuple(map(int, shape)), kind, int(tree["targets"]), codes)  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ConfigError("the task of the federation is not readable") from None
+        task = Task(_count(tree["classes"]), read, kind, _count(tree["targets"]), codes)  # type: ignore[arg-type]
+        if sum(math.prod(each) for each in task.shapes.values()) > _LARGEST or task.outputs > _MOST_OUTPUTS:
+            raise ValueError("too large")
+    except Exception as error:  # another participant has sent it
+        raise ConfigError(f"the task of the federation is not readable ({shown(said(error), 100)})") from None
+    return task
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError("expected a whole number")
+    return value

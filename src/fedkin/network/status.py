@@ -26,7 +26,7 @@ from fedkin.network.link import Link, LinkError, is_name
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import json_of, said, text_in
 
-__all__ = ["FILE", "Other", "Progress", "Status", "Teller", "read_status", "weights_of"]
+__all__ = ["FILE", "Other", "Progress", "Status", "StatusFile", "read_status", "weights_of"]
 
 FILE = "status.json"
 _LOOK = 1.0  # seconds from one look to the next
@@ -141,7 +141,7 @@ def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
     return {id: round(weight, 4) for id, weight in found[:_HEAVIEST]}
 
 
-class Teller:
+class StatusFile:
     """Keeps the status file of a participant while it is in `with`.
 
     names: the others, who may become more. progress: asked at each look. folder: None writes nothing.
@@ -158,7 +158,7 @@ class Teller:
         self.over = Event()
         self.thread = Thread(target=self._keep, name="status", daemon=True)
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> StatusFile:
         if self.folder is not None:
             self.look()
             self.thread.start()

@@ -12,15 +12,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Event
-from typing import Any
 
-from fedkin import codec
+from pydantic import StrictStr
+
 from fedkin._version import __version__
 from fedkin.errors import DataError, MethodError, RunError
 from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike
 from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, unlike
 from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.network.messages import Sent, Text, encode, read
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
@@ -43,15 +44,30 @@ class Shared:
         """The task that follows from it."""
         return self.agreed.target.task(len(self.agreed.encoding.names))
 
-    def tree(self, name: str) -> dict[str, Any]:
+    def answer(self, name: str) -> EncodingAnswer:
         """Return what this participant is told."""
         if name in self.clients:
-            return {"agreed": self.agreed.to_json()}
-        return {"refused": f"the federation is complete without it ({', '.join(self.clients[:8])})"}
+            return EncodingAnswer(agreed=self.agreed.to_json())
+        return EncodingAnswer(refused=f"the federation is complete without it ({', '.join(self.clients[:8])})")
+
+
+class Profile(Sent):
+    """What a participant tells of its table. settings: those that all must have in common. summary: as JSON."""
+
+    version: StrictStr
+    settings: Text
+    summary: StrictStr
+
+
+class EncodingAnswer(Sent):
+    """What the server says to a profile: the encoding on which all agreed, as JSON, or why the profile is refused."""
+
+    agreed: StrictStr = ""
+    refused: StrictStr = ""
 
 
 def _offer(told: TableSummary, settings: str) -> bytes:
-    return codec.encode({"version": __version__, "settings": settings, "told": told.to_json()})
+    return encode(Profile(version=__version__, settings=settings, summary=told.to_json()))
 
 
 def _mark(data: bytes) -> str:
@@ -61,14 +77,14 @@ def _mark(data: bytes) -> str:
 def _read(data: bytes, settings: str) -> TableSummary:
     """Return what another one tells; raises DataError if it is of another federation, or not readable."""
     try:
-        tree = codec.decode(data)
-        there = Agreement(str(tree["settings"]), None, version=str(tree["version"]))
-        text = str(tree["told"])
-    except (MethodError, KeyError) as error:
+        profile = read(Profile, data)
+        if words := unlike(Agreement(settings=settings), Agreement(settings=profile.settings, version=profile.version)):
+            raise DataError(words)
+        return TableSummary.from_json(profile.summary)
+    except DataError:
+        raise
+    except Exception as error:  # whatever another one sends ends nobody's run
         raise DataError(f"what it tells of its table is not readable ({said(error)})") from None
-    if words := unlike(Agreement(settings, None), there):
-        raise DataError(words)
-    return TableSummary.from_json(text)
 
 
 # -- with a server ----------------------------------------------------------------------------------------------------
@@ -106,11 +122,11 @@ def gathered(
                     refused[name] = data
                     say(f"{name} is refused: {said(error)}")
                     link.refused.add(name, PROFILE, said(error))
-                    link.offer(name, f"refused/{_mark(data)}", codec.encode({"refused": said(error)}))
+                    link.offer(name, f"refused/{_mark(data)}", encode(EncodingAnswer(refused=said(error))))
             pause.wait(_AGAIN)
     shared = Shared(agree(told, reading), tuple(sorted(told)))
     for name in shared.clients:
-        link.offer(name, ENCODING, codec.encode(shared.tree(name)))
+        link.offer(name, ENCODING, encode(shared.answer(name)))
     return shared
 
 
@@ -137,12 +153,12 @@ def received(
     try:
         while not stop.is_set():
             try:
-                tree = codec.decode(link.pull(server, next(places), patience, _MOST))
+                answer = read(EncodingAnswer, link.pull(server, next(places), patience, _MOST))
             except Missed:
                 continue
-            if "refused" in tree:
-                raise RunError(f"the server refuses this client: {shown(str(tree['refused']), 400)}")
-            return SharedEncoding.from_json(str(tree.get("agreed", "")))
+            if answer.refused:
+                raise RunError(f"the server refuses this client: {shown(answer.refused, 400)}")
+            return SharedEncoding.from_json(answer.agreed)
         raise Left
     except MethodError as error:
         raise RunError(f"the server sent no encoding ({said(error)})") from None

@@ -72,6 +72,7 @@ class ZenohLink(Link):
         limits: Limits | None = None, router: str = "",
     ) -> None:  # fmt: skip
         super().__init__(identity.name)
+        self._identity = identity
         self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
         for name, member in self._book.items():
             member.check(name, f"members.{shown(name, 64)}")
@@ -135,6 +136,13 @@ class ZenohLink(Link):
     def present(self) -> frozenset[str]:
         with self._state:
             return frozenset(self._present)
+
+    def trouble(self) -> str:
+        try:
+            verify(self._identity.chain, self._identity.roots, self.me, f"the certificate of {self.me}")
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def close(self) -> None:
         with self._state:

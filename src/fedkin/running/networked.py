@@ -30,12 +30,12 @@ from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
-from fedkin.network.peer_exchange import Neighbours
-from fedkin.network.peer_outbox import Sent
-from fedkin.network.registration import Hall
+from fedkin.network.peer_exchange import PeerExchange
+from fedkin.network.peer_outbox import PeerOutbox
+from fedkin.network.registration import Registration
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
-from fedkin.network.status import Progress, Teller
+from fedkin.network.status import Progress, StatusFile
 from fedkin.network.table_profiles import Shared, gathered
 from fedkin.records.files import read_json, write_json
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
@@ -89,7 +89,7 @@ def experiment_of(join: Join, metrics: Sequence[str] = ()) -> Experiment:
 def invited(experiment: Experiment, join: Join) -> Experiment:
     """Return the experiment with the clients of a join file; raises ConfigError if they were invited to another one."""
     there = experiment_of(join)
-    if words := unlike(Agreement(settings_of(experiment), None), Agreement(settings_of(there), None)):
+    if words := unlike(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
         raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
     if "network" in experiment.table:
         return experiment if "clients" in experiment.table["network"] else replace(
@@ -185,17 +185,17 @@ def serve(
                 link, experiment.network.clients, settings, experiment.data.reading(""), stopping=stopping, say=say
             )
             keep(shared, folder)
-        hall = Hall(
+        registration = Registration(
             link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say,
             shared=shared,
         )  # fmt: skip
         engines: list[NetworkEngine] = []
         progress = partial(_progress, engines)
         try:
-            with Teller(link, folder, "server", experiment.name, lambda: list(hall.guests), progress):
-                return _served(experiment, hall, folder, restart, root, watcher, engines)
+            with StatusFile(link, folder, "server", experiment.name, lambda: list(registration.members), progress):
+                return _served(experiment, registration, folder, restart, root, watcher, engines)
         finally:
-            hall.close()
+            registration.close()
 
 
 def _done(folder: Path) -> int:
@@ -232,23 +232,23 @@ def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
 
 
 def _served(
-    experiment: Experiment, hall: Hall, folder: Path, restart: bool, root: Path, watcher: Watcher | None,
-    engines: list[NetworkEngine],
+    experiment: Experiment, registration: Registration, folder: Path, restart: bool, root: Path,
+    watcher: Watcher | None, engines: list[NetworkEngine],
 ) -> Result:  # fmt: skip
     stopping = watcher.stopping if watcher is not None else lambda: False
-    roster = hall.wait(stopping)
-    assert hall.plan is not None
-    hall.plan.method.check(cast(Federation, roster))
-    hall.plan.training.count(len(roster.seen))
+    roster = registration.wait(stopping)
+    assert registration.plan is not None
+    registration.plan.method.check(cast(Federation, roster))
+    registration.plan.training.count(len(roster.seen))
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
 
     def make(plan: Plan) -> NetworkEngine:
-        engines.append(NetworkEngine(plan, roster, hall, public_from(root), stopping=stopping))
+        engines.append(NetworkEngine(plan, roster, registration, public_from(root), stopping=stopping))
         return engines[-1]
 
     result = execute(
-        replace(hall.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-        make=make, restart=restart,
+        replace(registration.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder,
+        watcher=watcher, make=make, restart=restart,
     )  # fmt: skip
     engines[-1].end()
     return result
@@ -286,20 +286,20 @@ def exchange(
     with experiment.claimed(folder, resume, Path("data")):
         if shared is not None:
             keep(shared, folder)
-        mine = replace(mine, columns=tuple(client.about.get("columns", ())))
-        sent, engines = Sent(folder / "sent"), list[PeerEngine]()
+        mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
+        outbox, engines = PeerOutbox(folder / "sent"), list[PeerEngine]()
         if restart:
-            sent.drop(())
+            outbox.drop(())
         begun = 0 if restart else _done(folder)
-        page = ledger.page(sent.life(anew=restart), plan.privacy)
-        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop, sent=sent, done=begun)
+        page = ledger.page(outbox.life(anew=restart), plan.privacy)
+        near = PeerExchange(link, names, mine, experiment.network, limit, say=say, stop=stop, outbox=outbox, done=begun)
 
         def make(plan: Plan) -> PeerEngine:
             engines.append(PeerEngine(plan, client, near, page, device))
             return engines[-1]
 
         try:
-            with Teller(link, folder, "peer", experiment.name, lambda: near.others, partial(_progress, engines)):
+            with StatusFile(link, folder, "peer", experiment.name, lambda: near.others, partial(_progress, engines)):
                 near.gather()
                 result = execute(
                     plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,

@@ -1,0 +1,172 @@
+"""The messages between a server and its clients, and the one function that reads what another participant has sent.
+
+Whatever comes over a network is checked against its form here, before anything else sees it. The fields of a method's
+own messages are trees of tensors and small values; their forms are checked by the door, when a round uses them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
+
+from fedkin import codec
+from fedkin.errors import FedkinError, MethodError
+from fedkin.untrusted import said, shown
+
+__all__ = [
+    "Answer", "Count", "Failed", "Order", "Pointer", "Scored", "Sent", "Spent", "Text", "Welcome", "Work", "encode",
+    "read", "tree_of",
+]  # fmt: skip
+
+_PHASES = 200  # phases, and fields in each, of which a client says that it sends them
+_LARGEST = 10**12  # samples, rounds, releases
+
+Count = Annotated[StrictInt, Field(ge=0, le=_LARGEST)]
+Text = Annotated[StrictStr, Field(max_length=1 << 20)]
+_Word = Annotated[StrictStr, Field(max_length=300)]
+_Id = Annotated[StrictStr, Field(pattern="^[0-9a-z]{1,32}$")]
+_Name = Annotated[StrictStr, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+
+
+class Sent(BaseModel):
+    """A message of this module: exact types, no further fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+S = TypeVar("S", bound=Sent)
+
+
+def read(form: type[S], data: bytes) -> S:
+    """Return the message in these bytes; raises MethodError, in one line, for whatever is not of this form."""
+    try:
+        return form.model_validate(codec.decode(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        words = f"{where}: {first['msg']}" if where else first["msg"]
+    except FedkinError as error:
+        words = said(error)
+    except Exception as error:  # whatever another one sends must end nobody's run
+        words = f"{type(error).__name__}: {said(error)}"
+    raise MethodError(f"{form.__name__.lower()} is not readable ({shown(words, 200)})")
+
+
+def tree_of(message: Sent) -> dict[str, Any]:
+    """Return a message as a tree of the fields that were set."""
+    return {name: _plain(getattr(message, name)) for name in sorted(message.model_fields_set)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Sent):
+        return tree_of(value)
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def encode(message: Sent) -> bytes:
+    """Return the bytes of a message."""
+    return codec.encode(tree_of(message))
+
+
+class Welcome(Sent):
+    """The server's answer to a client that says hello: where it begins, or why it is refused."""
+
+    run: _Id = ""
+    epoch: _Id = ""
+    number: Count = 0
+    refused: Annotated[StrictStr, Field(max_length=2000)] = ""
+
+
+class Pointer(Sent):
+    """The server's newest order to a client. epoch: of the server's process."""
+
+    epoch: _Id
+    number: Count
+
+
+class Order(Sent):
+    """What a server asks of one client.
+
+    what: to answer a phase, to say how well its model does (`scores`), or to end. begun: the round after which the
+    server began. undone: rounds that it has given up. last: the last round in which this client answered a phase.
+    message: the fields of the request, or of the server's offer.
+    """
+
+    what: Literal["ask", "scores", "end"]
+    round: Count = 0
+    begun: Count = 0
+    undone: list[Count] = Field([], max_length=100_000)
+    last: Count = 0
+    phase: _Word = "evaluate"
+    message: dict[str, Any] = Field(default_factory=dict)
+
+
+class Work(Sent):
+    """What a client has computed in this round: samples in training and in inference, floating-point operations."""
+
+    samples: Count = 0
+    inferred: Count = 0
+    flops: Annotated[StrictFloat, Field(ge=0, lt=1e30)] = 0.0
+
+
+class Failed(Sent):
+    """Why a client's own part failed."""
+
+    words: _Word
+    injected: StrictBool = False
+    kind: Literal["failed", "spent"] = "failed"
+
+
+class Spent(Sent):
+    """What a client has released under `[privacy]`. open: fields that it sent as they are, by phase."""
+
+    releases: Count
+    open: dict[_Name, Annotated[list[_Name], Field(max_length=_PHASES)]] = Field({}, max_length=_PHASES)
+
+
+def _numbers(value: Any) -> Any:
+    """Refuse tensors, which can look like lists of numbers."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("expected a list")
+    return value
+
+
+Number = StrictFloat | StrictInt
+Figures = Annotated[list[Number | None], BeforeValidator(_numbers), Field(max_length=10_000)]
+
+
+class Scored(Sent):
+    """How well a client's model does on its test samples: the fields of `Score` that may leave."""
+
+    n: Count
+    loss: StrictFloat
+    right: Count
+    figures: Figures = []
+    digest: Annotated[list[Figures], BeforeValidator(_numbers), Field(max_length=10)] = []
+    further: Figures = []
+
+
+class Answer(Sent):
+    """What a client answers to an order: the fields of its reply, its score, or why there is neither.
+
+    error: why the order was refused. number: of the order.
+    """
+
+    number: Count
+    error: StrictStr | None = None
+    reply: dict[str, Any] | None = None
+    score: Scored | None = None
+    work: Work | None = None
+    failed: Failed | None = None
+    spent: Spent | None = None
