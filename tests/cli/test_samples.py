@@ -7,13 +7,13 @@ from threading import Event
 
 import pytest
 
-from fedkin import codec
 from fedkin.cli.participant import joined, met
 from fedkin.cli.participant import read_samples as reader
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.summaries import agree
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left
+from fedkin.network.messages import encode
 from fedkin.network.table_profiles import Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import shared_in
@@ -44,7 +44,7 @@ def test_a_table_is_shown_told_and_encoded(tmp_path: Path) -> None:
         return True
 
     with network.link("server") as server, network.link("north") as link:
-        server.offer("north", "encoding", codec.encode(Shared(agreed, ("north",)).tree("north")))
+        server.offer("north", "encoding", encode(Shared(agreed, ("north",)).answer("north")))
         client, task = joined(read, plan, link, state, "server", yes, ledger, Event())
     assert (client.group, task.kind, task.shape) == ("west", "risk", (len(agreed.encoding.names),))
     assert any("rare ones may identify people" in line for line in shown)
