@@ -115,13 +115,14 @@ def test_who_says_nonsense_is_refused_once_and_others_are_let_in(federation: Fed
 
 def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
     """Answers and hellos with parts replaced by anything: read, or refused in one line."""
-    draw, odd = np.random.default_rng(0), [
+    draw = np.random.default_rng(0)
+    odd: list[Any] = [
         None, True, -1, 10**400, 1e308, float("nan"), "", "x" * 5000, [], [[]], [None], {}, {"a": {}}, torch.ones(2),
         torch.tensor(3), torch.tensor([float("inf")]),
     ]  # fmt: skip
     about = {"n_train": 1, "n_test": 1, "digest": "0" * 32, "group": None, "labels": {}}
     agreement = {"settings": "", "task": None, "net": [["a", [1], "float32"]], "columns": [], "metrics": []}
-    good = {
+    good: dict[Any, dict[str, Any]] = {
         Answer: {
             "number": 1, "reply": {"params": {"w": torch.ones(2)}, "n": 3}, "failed": None,
             "work": {"samples": 1, "inferred": 0, "flops": 1.0},
