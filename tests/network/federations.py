@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def experiment_table(
         "model": {"name": "mlp", "hidden": [8]},
         "training": {"rounds": rounds, "local_steps": 3, "batch_size": 16, "lr": 0.1},
         "method": {"name": method},
-        "run": {"checkpoint_every": 1},
+        "run": {"checkpoint_every": 1, "mode": "one-by-one"},
         "network": {"clients": clients, "deadline": 60.0, "grace": 0.2},
     }
     for name, fields in sections.items():
@@ -83,6 +83,8 @@ def write_samples(folder: Path, name: str, client: Client) -> None:
 
 def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
     """The same experiment in one process."""
+    # Participants of a network train one client after another, and so does this.
+    plan = replace(plan, run=plan.run.model_copy(update={"mode": "one-by-one"}))
     setup = plan.setup(plan.federation(NOWHERE))
     with plan.claimed(folder, True, NOWHERE):
         return execute(setup, plan.run, name=plan.name, folder=folder, **options)
