@@ -23,7 +23,7 @@ from fedkin.graph import Plan, Spread, sign
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.personal import first_layer, has_place, log_shares, own_view, shared_view
-from fedkin.methods.blocks.signatures import usable
+from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
 from fedkin.methods.kin import Kin, level
@@ -572,13 +572,13 @@ def test_what_no_samples_have_is_refused() -> None:
     def told(one: Any) -> Tensor:
         return torch.frombuffer(bytearray(one.to_bytes()), dtype=torch.uint8)
 
-    assert usable(told(good), plan) is not None
-    assert usable(told(good), other) is None
+    assert read_signature(told(good), plan) is not None
+    assert read_signature(told(good), other) is None
     for name, block in good.blocks.items():
         for bad in (replace(block, mean=block.mean * np.nan), replace(block, effect=0.5), replace(block, n=10**6)):
-            assert usable(told(replace(good, blocks={**good.blocks, name: bad})), plan) is None
-    assert usable(told(replace(good, blocks={"x": good.blocks["x"]})), plan) is None
-    assert usable(told(replace(good, cells=None)), plan) is None
+            assert read_signature(told(replace(good, blocks={**good.blocks, name: bad})), plan) is None
+    assert read_signature(told(replace(good, blocks={"x": good.blocks["x"]})), plan) is None
+    assert read_signature(told(replace(good, cells=None)), plan) is None
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ def assert_equal_models(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 @pytest.mark.parametrize("method", CLUSTERED, ids=lambda method: method.name)
 def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
-    options = {"per_round": 3, "momentum": 0.5}
+    options: dict[str, Any] = {"per_round": 3, "momentum": 0.5}
     one, outcome = after(method.model_copy(update={"weights": weights}), 4, **options)
-    assert_equal_models(one, after(FedAvg(weights=weights), 4, **options)[0])
+    assert_equal_models(one, after(FedAvg.model_validate({"weights": weights}), 4, **options)[0])
     assert outcome.graph is None or set(outcome.graph.groups.values()) == {0}
 
 

@@ -16,7 +16,7 @@ from fedkin.federation import Federation, Samples, Task
 from fedkin.federation.inputs import parts
 from fedkin.flow import ServerMethod
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.signatures import rows_of, width_of
+from fedkin.methods.blocks.signatures import numeric_rows, width_of
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.ifca import Ifca
@@ -136,12 +136,12 @@ def coded(seed: int, low: int, high: int, n: int = 60) -> Samples:
 
 def test_tokens_and_columns_are_told_apart_by_their_codes() -> None:
     """Clients with partly other words are two groups; with the same words they are one."""
-    x = [rows_of(coded(k, 50 * (k % 2), 50 * (k % 2) + 80), WORDS) for k in range(8)]
+    x = [numeric_rows(coded(k, 50 * (k % 2), 50 * (k % 2) + 80), WORDS) for k in range(8)]
     assert {rows.shape[1] for rows in x} == {width_of(WORDS)} == {257}
     plan = g.Plan.of(g.Spread.of(rows, per_feature=True) for rows in x)
     labels = g.find([g.sign(plan, rows) for rows in x]).labels
     assert labels.tolist() == [0, 1] * 4
-    alike = [rows_of(coded(k, 0, 80), WORDS) for k in range(8)]
+    alike = [numeric_rows(coded(k, 0, 80), WORDS) for k in range(8)]
     plan = g.Plan.of(g.Spread.of(rows, per_feature=True) for rows in alike)
     assert g.find([g.sign(plan, rows) for rows in alike]).labels.tolist() == [0] * 8
 
@@ -150,4 +150,4 @@ def test_equal_codes_are_equal_numbers_whatever_their_type() -> None:
     one = coded(0, 0, 9)
     x = parts(one.x)
     other = Samples({**x, "words": x["words"].int()}, one.y)
-    assert np.array_equal(rows_of(one, WORDS), rows_of(other, WORDS))
+    assert np.array_equal(numeric_rows(one, WORDS), numeric_rows(other, WORDS))

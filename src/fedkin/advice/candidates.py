@@ -13,7 +13,7 @@ from scipy import stats
 from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Signature, Spread, Verdicts, sign
 from fedkin.keys import key
-from fedkin.methods.blocks.signatures import LEAST, found_among, rows_of
+from fedkin.methods.blocks.signatures import LEAST, find_groups, numeric_rows
 
 __all__ = ["CANDIDATES", "MOST_CLIENTS", "Coefficients", "Shape", "alike", "coefficients_of", "grouped", "shapes_of"]
 
@@ -225,7 +225,7 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
     """Groups by the tests of `fedkin.graph.find`, as `kin` makes them."""
     data = {
         id: (
-            rows_of(one, task),
+            numeric_rows(one, task),
             one.labels().numpy() if task.labels else one.labels().double().sum(1).numpy(),
         )
         for id, one in samples.items()
@@ -236,7 +236,7 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
         classes=task.classes if task.labels else None, seed=key(seed, "advice", "plan") >> 32,
     )  # fmt: skip
     signed: dict[str, Signature] = {id: sign(plan, *data[id]) for id in sorted(data)}
-    found = found_among(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
+    found = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
     return Shape.of_labels(found.groups, dict(enumerate(found.verdicts)), _differs(found))
 
 

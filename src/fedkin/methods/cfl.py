@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, groups_from_test
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups
 from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -99,7 +99,7 @@ class Cfl(SigningMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         if self.split != "norms":
-            state["same"] = yield from groups_from_test(server, state["same"], sampled, self.split)
+            state["same"] = yield from ask_for_groups(server, state["same"], sampled, self.split)
         state["node"] = {**state["node"], **(yield from self.placed(server, sampled))}
         node = {id: state["node"].get(id, _ROOT) for id in server.clients}
         at_leaf = [id for id in sampled if not _is_split(state, node[id])]

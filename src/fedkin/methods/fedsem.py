@@ -25,7 +25,7 @@ from fedkin.methods.blocks.clusters import (
     members_graph,
     squared_distances,
 )
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
@@ -81,7 +81,7 @@ class FedSem(SigningMethod):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
-        state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
+        state["same"] = yield from ask_for_count(server, state["same"], sampled, self.clusters)
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
@@ -99,7 +99,7 @@ class FedSem(SigningMethod):
         """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""
         ids = sorted(replies)
         rows = [replies[id].params for id in ids]
-        names, clusters = self.compared(server), count_of(self.clusters, server.state["same"]) or 1
+        names, clusters = self.compared(server), group_count(self.clusters, server.state["same"]) or 1
         centres = list(_by_number(server.state["models"]).values())
         if clusters == 1:
             labels = np.zeros(len(ids), dtype=np.int64)

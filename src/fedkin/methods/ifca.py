@@ -24,7 +24,7 @@ from fedkin.learning.robust import Rule, aggregated
 from fedkin.learning.torch_rng import seeded
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 
@@ -76,7 +76,7 @@ class Ifca(SigningMethod):
 
     def wanted(self, server: ServerView[State]) -> int:
         """C; 1 while it is not known."""
-        return count_of(self.clusters, server.state["same"]) or 1
+        return group_count(self.clusters, server.state["same"]) or 1
 
     def open_clusters(self, server: ServerView[State]) -> None:
         """Give each cluster its own start: model 0 stays, the others are redrawn."""
@@ -102,7 +102,7 @@ class Ifca(SigningMethod):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state, before = server.state, self.wanted(server)
-        state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
+        state["same"] = yield from ask_for_count(server, state["same"], sampled, self.clusters)
         if self.wanted(server) > before and not self.warmup:
             self.open_clusters(server)
         replies = yield from Ask("train", dict.fromkeys(sampled, self.packed(server)))

@@ -27,7 +27,7 @@ from fedkin.methods.blocks.signatures import (
     SigningMethod,
     Tests,
     by_content,
-    collected,
+    collect_signatures,
     evidence_of,
     tests_of,
     unsigned,
@@ -160,7 +160,7 @@ class Kin(SigningMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Once: whoever has not signed does; groups are found, and newcomers placed in them.
-        signed = yield from collected(server, server.state, due_to_sign(server, sampled, self.regroup_every))
+        signed = yield from collect_signatures(server, server.state, due_to_sign(server, sampled, self.regroup_every))
         if signed:
             take(server, signed, self)
         # Each round: train, and average inside groups.
@@ -205,7 +205,7 @@ class Kin(SigningMethod):
         found = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return found
-        signed = yield from collected(server, server.state, sorted(ids))
+        signed = yield from collect_signatures(server, server.state, sorted(ids))
         for id, number in nearest(server, signed, self).items():
             if number is not None and server.state["verdict"][number] != "alone":
                 model, verdict = server.state["models"][number], server.state["verdict"][number]

@@ -24,7 +24,7 @@ from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
@@ -123,7 +123,7 @@ class PcaKmHc(SigningMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         if self.clusters is not None:
-            state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
+            state["same"] = yield from ask_for_count(server, state["same"], sampled, self.clusters)
         unsigned = [id for id in sampled if id not in state["signatures"]]
         yield from self.take_signatures(server, unsigned)
         known = set(state["cluster"] or state["signatures"]) - (set(unsigned) - set(super().sample(server)))
@@ -163,7 +163,7 @@ class PcaKmHc(SigningMethod):
 
     def wanted(self, server: ServerView[State]) -> int | None:
         """C; None: to be found from the centres; 0: not known yet."""
-        return None if self.clusters is None else count_of(self.clusters, server.state["same"]) or 0
+        return None if self.clusters is None else group_count(self.clusters, server.state["same"]) or 0
 
     def groups(self, signatures: Mapping[str, Signature], clusters: int | None) -> dict[str, str]:
         """{client id: group} by hierarchical clustering of the distances between sets of centres."""

@@ -35,7 +35,7 @@ from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
 from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
-from fedkin.methods.blocks.signatures import Same, SigningMethod, groups_from_test, labels_of
+from fedkin.methods.blocks.signatures import Same, SigningMethod, ask_for_groups, group_labels
 from fedkin.methods.blocks.stages import (
     ControlStage,
     GroupsStage,
@@ -218,7 +218,7 @@ class SfmtlGraph(SigningMethod):
         check_size(len(sampled), self.graph)  # before anybody has trained for nothing
         if self.graph.from_test:
             held = server.state["same"]
-            server.state["same"] = yield from groups_from_test(server, held, sampled, self.graph.groups)
+            server.state["same"] = yield from ask_for_groups(server, held, sampled, self.graph.groups)
         replies = yield from Ask("train", {id: Message() for id in sampled})
         if not replies:
             return
@@ -258,7 +258,7 @@ class SfmtlGraph(SigningMethod):
         changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
         weights = changed if len(ids) > neighbours.LARGEST else dense(changed)
         if how.from_test:
-            return weights, labels_of(server.state["same"], ids)
+            return weights, group_labels(server.state["same"], ids)
         find = graph.groups_stage(how.groups)
         return weights, find(weights, seed=how.seed, resolution=how.resolution, planted=planted)
 

@@ -30,16 +30,16 @@ from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
 __all__ = [
-    "LEAST", "SIGNED", "Planned", "Same", "SameStage", "SigningMethod", "Tests", "by_content", "collected",
-    "count_from_test", "count_of", "evidence_of", "found_among", "groups_from_test", "labels_of", "rows_of", "tests_of",
-    "unsigned", "usable", "verdicts_of", "width_of",
+    "LEAST", "SIGNED", "Planned", "Same", "SameStage", "SigningMethod", "Tests", "ask_for_count", "ask_for_groups",
+    "by_content", "collect_signatures", "evidence_of", "find_groups", "group_count", "group_labels", "numeric_rows",
+    "read_signature", "tests_of", "unsigned", "verdicts_of", "width_of",
 ]  # fmt: skip
 
 _WIDTH = 128  # hashed columns for codes wherever they occur, and as many for codes at their place
 
 
 def width_of(task: Task) -> int:
-    """Numbers per sample in `rows_of`.
+    """Numbers per sample in `numeric_rows`.
 
     >>> width_of(Task(2, (1, 28, 28))), width_of(Task(2, (30,), codes=("x",)))
     (784, 256)
@@ -47,7 +47,7 @@ def width_of(task: Task) -> int:
     return sum(2 * _WIDTH if name in task.codes else math.prod(shape) for name, shape in task.shapes.items())
 
 
-def rows_of(samples: Samples, task: Task) -> npt.NDArray[np.float32]:
+def numeric_rows(samples: Samples, task: Task) -> npt.NDArray[np.float32]:
     """The scaled inputs of all samples as numbers [n, width_of(task)], arrays in the order of their names."""
     every = parts(samples.inputs(slice(None)))
     return np.concatenate([_numbers(name, every[name], task) for name in sorted(every)], axis=1)
@@ -103,7 +103,7 @@ class Planned(TypedDict):
 
 
 class SigningMethod(ServerMethod):
-    """A method whose server may ask clients for signatures (`collected`)."""
+    """A method whose server may ask clients for signatures (`collect_signatures`)."""
 
     @property
     def reads_order(self) -> bool:
@@ -126,7 +126,7 @@ class SigningMethod(ServerMethod):
 
 def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
     """(x [n, d], y [n] or None) as numpy arrays: the inputs as numbers, and class labels or the sum of the targets."""
-    x, y = rows_of(client.train, client.task), client.train.labels()
+    x, y = numeric_rows(client.train, client.task), client.train.labels()
     if client.task.labels:
         return x, y.numpy()
     return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
@@ -157,10 +157,10 @@ def signature_of(client: ClientView[Any], message: Message, ordered: bool) -> Me
 # -- at the server ----------------------------------------------------------------------------------------------------
 
 
-def collected(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[Signatures]:
-    """Signatures of these clients, those that came and make sense.
+def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[Signatures]:
+    """Ask these clients for signatures; return the valid ones, {client id: bytes}.
 
-    held: where the plan is kept; it is made first if there is none.
+    held: the state that keeps the plan, which is made first if there is none.
     """
     if not ids or not (yield from _planned(server, held, ids)):
         return {}
@@ -169,7 +169,7 @@ def collected(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> Ser
     known = Plan.from_arrays(arrays(plan))
     return {
         id: reply["signature"] for id, reply in replies.items()
-        if "signature" in reply and usable(reply["signature"], known) is not None
+        if "signature" in reply and read_signature(reply["signature"], known) is not None
     }  # fmt: skip
 
 
@@ -187,10 +187,7 @@ def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> Serv
 
 
 def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
-    """Those that may set the scale: of this task's shape, and neither in size nor in variance far above the median.
-
-    Ordered by content, as sums of floats depend on the order.
-    """
+    """Spreads of this task's shape whose size and variance are not far above the median, ordered by content."""
     width = width_of(server.task)
     columns = width if _has_columns(server.task) else 1
     good = [
@@ -206,8 +203,8 @@ def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
     return sorted(kept, key=lambda one: (one.n, one.squares.tobytes(), one.target.tobytes()))
 
 
-def usable(data: Tensor, plan: Plan) -> Signature | None:
-    """The signature in these bytes; None if it is damaged, of another plan, or of values that no samples have."""
+def read_signature(data: Tensor, plan: Plan) -> Signature | None:
+    """The signature in these bytes; None if it is damaged, of another plan, or out of range."""
     try:
         one = Signature.from_bytes(data.numpy().tobytes())
         widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
@@ -293,7 +290,7 @@ def evidence_of(tests: Tests) -> Evidence:
     )
 
 
-def groups_from_test(
+def ask_for_groups(
     server: ServerView[Any], held: Same | None, sampled: Sequence[str], spec: str
 ) -> ServerFlow[Same]:  # fmt: skip
     """Ask clients without a group for their signature. The first make the groups; later ones join one, or open one.
@@ -301,7 +298,7 @@ def groups_from_test(
     spec: "same" or "same:alpha".
     """
     new = Same(signatures={}, group={}) if held is None else held.copy()
-    signed = yield from collected(server, new, unsigned(server, sampled, new["group"]))
+    signed = yield from collect_signatures(server, new, unsigned(server, sampled, new["group"]))
     if signed and not new["group"]:
         new["signatures"] = signed
         new["group"] = verdicts_of(server, signed, same_alpha(spec), LEAST).groups
@@ -315,23 +312,23 @@ def groups_from_test(
     return new
 
 
-def count_from_test(
+def ask_for_count(
     server: ServerView[Any], held: Same | None, sampled: Sequence[str], clusters: int | str
 ) -> ServerFlow[Same | None]:  # fmt: skip
     """For a method that needs only the number of groups: ask for signatures until groups are found from them."""
     if isinstance(clusters, int) or (held and held["group"]):
         return held
-    return (yield from groups_from_test(server, held, sampled, clusters))
+    return (yield from ask_for_groups(server, held, sampled, clusters))
 
 
-def count_of(clusters: int | str, held: Same | None) -> int | None:
+def group_count(clusters: int | str, held: Same | None) -> int | None:
     """The number of groups: given, or found from signatures; None before these came."""
     if isinstance(clusters, int):
         return clusters
     return len(set(held["group"].values())) if held and held["group"] else None
 
 
-def labels_of(held: Same | None, ids: Sequence[str]) -> Labels:
+def group_labels(held: Same | None, ids: Sequence[str]) -> Labels:
     """The group of each of these clients [n]; clients without a signature are each by themselves."""
     group = {} if held is None else held["group"]
     free = max(group.values(), default=-1) + 1
@@ -359,10 +356,10 @@ def verdicts_of(server: ServerView[Any], signatures: Mapping[str, Tensor], alpha
 # Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.
 @lru_cache(maxsize=4)
 def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
-    return found_among({id: Signature.from_bytes(data) for id, data in signed}, alpha, least, seed)
+    return find_groups({id: Signature.from_bytes(data) for id, data in signed}, alpha, least, seed)
 
 
-def found_among(signatures: Mapping[str, Signature], alpha: float, least: float, seed: int) -> Verdicts:
+def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float, seed: int) -> Verdicts:
     """`fedkin.graph.find`, but no client is alone for its class shares.
 
     Where nothing but class shares differs and some client is alone, all are one group of "shares" after all. Groups of

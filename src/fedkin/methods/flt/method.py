@@ -41,7 +41,7 @@ from fedkin.methods.blocks.signatures import (
     SigningMethod,
     Tests,
     by_content,
-    collected,
+    collect_signatures,
     evidence_of,
     tests_of,
     unsigned,
@@ -398,7 +398,7 @@ def signatures(
     settings: None for signatures of moments, in place of centres.
     """
     if settings is None:
-        signed = yield from collected(server, server.state, ids)
+        signed = yield from collect_signatures(server, server.state, ids)
         n = {id: {"n": _count(data)} if sizes else {} for id, data in signed.items()}
         return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
     replies = yield from _centres(server, settings, ids)

@@ -50,7 +50,7 @@ from fedkin.learning.encoders import (
 )  # fmt: skip
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.signatures import LEAST, SameStage, found_among
+from fedkin.methods.blocks.signatures import LEAST, SameStage, find_groups
 from fedkin.methods.blocks.stages import ControlStage
 from fedkin.settings import Settings
 from fedkin.views import ClientView
@@ -391,7 +391,7 @@ def adjacency(between: Array, gamma: float, settings: RelatednessSettings) -> Ar
 def tested(signed: Sets, settings: RelatednessSettings, seed: int) -> graph.Verdicts:
     """Ours, in place of lines 18 and 19: clients that no test of their signatures of moments tells apart."""
     every = {str(row): one for row, one in enumerate(signed)}
-    return found_among(every, graph.same_alpha(str(settings.groups)), LEAST, seed)
+    return find_groups(every, graph.same_alpha(str(settings.groups)), LEAST, seed)
 
 
 def clusters(between: Array, settings: RelatednessSettings) -> Labels:
