@@ -44,7 +44,7 @@ def experiment(count: int, rounds: int, peers: bool) -> Experiment:
         "model": {"name": "mlp", "hidden": [64]},
         "training": {"rounds": rounds, "local_steps": 5, "batch_size": 32, "lr": 0.1},
         "method": {"name": "dfedavgm" if peers else "fedavg"},
-        "run": {"checkpoint_every": 1, **({"network": "regular:4"} if peers else {})},
+        "run": {"checkpoint_every": 1, "mode": "one-by-one", **({"network": "regular:4"} if peers else {})},
         "network": {"clients": count, "classes": 10, "deadline": 300.0, "grace": 60.0},
     })  # fmt: skip
 

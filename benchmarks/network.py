@@ -54,7 +54,7 @@ def table(clients: int, rounds: int, method: str) -> dict[str, Any]:
         "model": {"name": "mlp", "hidden": [64]},
         "training": {"rounds": rounds, "local_steps": 5, "batch_size": 32, "lr": 0.3},
         "method": {"name": method},
-        "run": {"checkpoint_every": 1},
+        "run": {"checkpoint_every": 1, "mode": "one-by-one"},
         "network": {"classes": 10, "deadline": 120.0},
     }
 

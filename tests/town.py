@@ -8,7 +8,9 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from queue import Queue
+from threading import Condition, Event, Thread
+from time import monotonic
 from typing import Any
 
 from cryptography import x509
@@ -207,6 +209,62 @@ class Wire:
         for thread in self._threads:
             thread.join(30)
         for each in (self._server, *self._sockets):
+            each.close()
+
+
+class SlowWire:
+    """A TCP connection between the server of a federation and the members opened from now on: slow, and far away.
+
+    rate: bytes a second each way. delay: seconds each way. passed: bytes towards who dialled.
+    """
+
+    def __init__(self, net: Net, rate: float, delay: float) -> None:
+        self.rate, self.delay, self.passed = rate, delay, 0
+        self._to = int(net.place.rpartition(":")[2])
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = [self._server]
+        self._pause = Event()
+        net.book = {**net.book, "server": Member(locator=f"tls/127.0.0.1:{self._server.getsockname()[1]}")}
+        net.stack.callback(self.close)
+        Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._sockets += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    # No more is on its way than what the line holds.
+                    line = Queue[tuple[float, bytes]](max(2, int(self.rate * 2 * self.delay / 8192)))
+                    Thread(target=self._take, args=(source, line), daemon=True).start()
+                    Thread(target=self._bring, args=(line, target, source is far), daemon=True).start()
+
+    def _take(self, source: socket.socket, line: Queue[tuple[float, bytes]]) -> None:
+        free = 0.0
+        with suppress(OSError):
+            while data := source.recv(8192):
+                free = max(free, monotonic()) + len(data) / self.rate
+                self._pause.wait(max(0.0, free - monotonic()))
+                line.put((free + self.delay, data))
+        line.put((0.0, b""))
+
+    def _bring(self, line: Queue[tuple[float, bytes]], target: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while True:
+                due, data = line.get()
+                if not data:
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                self._pause.wait(max(0.0, due - monotonic()))
+                self.passed += len(data) if answers else 0
+                target.sendall(data)
+
+    def close(self) -> None:
+        self._pause.set()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
 

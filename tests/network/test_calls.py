@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from fedkin.errors import MethodError
 from fedkin.flow import ServerMethod
 from fedkin.methods import METHODS
 from fedkin.network.calls import AnsweringLink, CallingLink
@@ -123,14 +121,6 @@ def test_a_letter_of_another_name_is_refused() -> None:
 
 
 LETTER = Mailbox("ann", "server").letter()
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"abc", struct.pack("<I", 9) + b"{}", struct.pack("<I", 2) + b"{}", LETTER + b"x"]
-)
-def test_what_is_no_letter_is_refused(data: bytes) -> None:
-    with pytest.raises(MethodError, match="not a letter"):
-        Mailbox("server", "ann").read(data)
 
 
 def test_a_letter_that_was_overtaken_changes_nothing() -> None:

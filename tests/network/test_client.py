@@ -418,13 +418,3 @@ def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
     assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
     assert agreement.unlike(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
     assert agreement.Agreement.model_validate(one.tree()) == one
-
-
-def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> None:
-    with clients(federation, tmp_path) as there, there.network.link("server") as link:
-        server = Server(link, there)
-        link.offer("c00", "terms", codec.encode({"agreement": {**server.mine.tree(), "version": "9.9"}}))
-        there.start("c00")
-        server.refuse()
-        there.join("c00")
-        assert f"fedkin is {__version__} here and 9.9 there: install the same version" in there.errors["c00"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shutil
 import stat
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from fedkin.errors import ConfigError
@@ -22,7 +20,6 @@ from fedkin.network import identity as keys
 from fedkin.network.identity import (
     certificate_pem,
     certificates_of,
-    common_name,
     fingerprint,
     hosts_of,
     load,
@@ -237,35 +234,3 @@ def test_requests_that_cannot_be_signed(town: Town) -> None:
             make_request(keys.make_key(), name)
     with pytest.raises(ConfigError, match=r"^--host: 'ü' is no host name or address$"):
         make_request(keys.make_key(), "ann", ["ü"])
-
-
-def test_names_in_certificates() -> None:
-    two = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in ("ann", "bob")])
-    with pytest.raises(ConfigError, match=r"expected one common name .* got 'ann', 'bob'"):
-        common_name(two, "c")
-    with pytest.raises(ConfigError, match="got none"):
-        common_name(x509.Name([]), "c")
-
-
-def test_a_signature_of_rsa(town: Town) -> None:
-    key = rsa.generate_private_key(65537, 2048)
-    signature = keys.sign(key, b"x")
-    assert keys.is_signed(key.public_key(), signature, b"x")
-    assert not keys.is_signed(key.public_key(), signature, b"y")
-    assert not keys.is_signed(town.ca.public_key(), signature, b"x")
-    assert not keys.is_signed(ed25519.Ed25519PrivateKey.generate().public_key(), signature, b"x")
-    assert replace(town["ann"], key=key).sign(b"x") != signature
-
-
-@pytest.mark.skipif(os.name == "nt", reason="modes of files")
-def test_a_key_is_made_unreadable_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = []
-    real = os.open
-
-    def noted(path: Path, flags: int, mode: int) -> int:
-        modes.append(mode)
-        return real(path, flags, mode)
-
-    monkeypatch.setattr("os.open", noted)
-    keys.write_private(tmp_path / "k", b"x")
-    assert modes == [0o600]

@@ -13,7 +13,6 @@ from fedkin.data.sources.folder import Folder
 from fedkin.errors import RunError
 from fedkin.federation import Federation
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import settings_of
 from network.federations import Ending, clients, federated, served, simulated
 from sites import wards
 
@@ -79,28 +78,3 @@ def test_a_site_that_numbers_classes_otherwise_is_refused(tmp_path: Path) -> Non
     error, said = refusal(plan, federation, tmp_path, task=tasks["south"])
     assert error == "this client cannot take part: the class 'cat' is there and not here"
     assert said == ["south is refused: the class 'cat' is here and not there"]
-
-
-def test_a_site_that_reads_images_otherwise_is_refused(tmp_path: Path) -> None:
-    place = wards(tmp_path, *NAMES)
-    plan, other = plan_for(place), plan_for(place, size=5)
-    federation, _ = sites(plan, place)
-    error, said = refusal(plan, federation, tmp_path, settings=settings_of(other))
-    assert error == "this client cannot take part: images.size is 5 here and 4 there"
-    assert said == ["south is refused: images.size is 4 here and 5 there"]
-
-
-def test_a_site_with_images_of_another_size_is_refused(tmp_path: Path) -> None:
-    place = wards(tmp_path, *NAMES)
-    for file in place.glob("*/*/[1-4].png"):
-        file.unlink()
-    made = wards(tmp_path / "more", "south")
-    for file in made.glob("*/*/[02-4].png"):
-        file.unlink()
-    plan = plan_for(place, size="same", test_fraction=0)
-    federation, _ = sites(plan, place)
-    odd, task = own_images("south", str(made / "south"), Folder(path=Path(), size="same", test_fraction=0))
-    assert task.shape == (3, 9, 7)
-    error, said = refusal(plan, federation, tmp_path, client=odd, task=task)
-    assert error == "this client cannot take part: inputs have shape (3, 9, 7) here and (3, 8, 7) there"
-    assert said == ["south is refused: inputs have shape (3, 8, 7) here and (3, 9, 7) there"]

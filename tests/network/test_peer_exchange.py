@@ -86,14 +86,6 @@ def _encoded(outbox: Outbox) -> bytes:
     return _offers(list(outbox.messages), outbox)[next(iter(outbox.messages))]
 
 
-def test_a_message_of_another_phase_is_not_used_again() -> None:
-    with two(MemoryNetwork(), staleness=1, deadline=0.5) as (ann, bob):
-        ann.enter(1)
-        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob", "prototypes")))
-        bob.enter(2)
-        assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
-
-
 def test_without_staleness_a_round_waits_for_its_own_messages() -> None:
     with two(MemoryNetwork()) as (ann, bob):
         ann.enter(1)
@@ -203,20 +195,6 @@ def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
         assert ann.link.refused.counts == {"bob": 1}
 
 
-def test_settings_that_take_seconds_to_come_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    with two(MemoryNetwork(), theirs=Agreement(settings="")) as (ann, bob):
-        bob.link.offer("ann", f"{bob.run}/terms", codec.encode({"agreement": SAME.tree()}))
-        pull = ann.link.pull
-
-        def slow(owner: str, subject: str, timeout: float, most: int) -> bytes:
-            if timeout < 2:
-                raise Missed(owner, subject, "fifty peers on one machine")
-            return pull(owner, subject, timeout, most)
-
-        monkeypatch.setattr(ann.link, "pull", slow)
-        assert ann._compare("bob") == ""
-
-
 def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
     network = MemoryNetwork()
     with two(network, PeerOutbox(tmp_path / "sent")) as (ann, bob):
@@ -238,17 +216,6 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
             f"{round}-0.offers" for round in (4, 5, 6)
         ]
-
-
-def test_the_newest_are_offered_again_also_from_round_10_on(tmp_path: Path) -> None:
-    network, sent = MemoryNetwork(), PeerOutbox(tmp_path / "sent")
-    for round in (7, 8, 9, 10):
-        sent.keep(round, 0, _offers(["bob"], box(round, "bob")))
-    with two(network, sent, done=10) as (ann, bob):
-        assert bob.whereabouts()["ann"].first == 8
-        ann.enter(11)
-        bob.enter(10)
-        assert told(bob, 10, "ann") == (10, 0)
 
 
 NAMES = ["ann", "bob", "cid"]

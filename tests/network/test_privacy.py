@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +92,6 @@ def test_released_numbers_that_are_damaged_or_were_not_counted_are_not_sent_agai
     file.write_bytes(data)
     (tmp_path / "releases.jsonl").unlink()  # as if killed before the line was written
     assert Ledger(tmp_path).page("run1", PRIVATE).find("1 train - 0") is None
-
-
-def test_only_its_owner_may_read_a_ledger(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 1, FIELDS)
-    ledger.salted("digest")
-    paths = [path for path in (tmp_path / "ledger").rglob("*") if path.is_file()]
-    assert {path.stat().st_mode & 0o077 for path in paths} == {0}
-    assert (tmp_path / "ledger").stat().st_mode & 0o077 == 0
 
 
 def test_a_salted_digest_is_the_same_again_and_other_elsewhere(tmp_path: Path) -> None:
@@ -208,14 +198,6 @@ def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
     assert told["about"]["n_train"] == client.size
 
 
-def test_names_of_columns_are_among_what_is_told_as_it_is(tmp_path: Path) -> None:
-    federation = PLAN.federation(NOWHERE)
-    named = replace(federation["c00"], about={"columns": ["age", "dose"]})
-    with by_hand(federation, tmp_path, PLAN, client=named) as server:
-        server.join()
-        assert server.train()["spent"]["open"]["join"] == ["columns", "group", "n_test", "n_train"]
-
-
 def test_what_leaves_is_told_with_what_it_costs() -> None:
     federation = PLAN.federation(NOWHERE)
     plan, _ = agreement.agreed(settings_of(PLAN), federation.task, plan_of)
@@ -298,18 +280,6 @@ def test_a_server_that_is_stopped_and_goes_on_has_the_bits_of_one_that_is_not(tm
     # Three rounds, one of them twice: what was asked again was sent again.
     assert result.summary["privacy"]["releases"] == {"c00": 3, "c01": 3}
     assert {len(ledger.lines) for ledger in ledgers.values()} == {3}
-
-
-def test_a_client_at_its_limit_is_missing_and_the_others_go_on(tmp_path: Path) -> None:
-    with clients(PLAN.federation(NOWHERE), tmp_path / "nodes") as there:
-        there.start("c00", ledger=Ledger(limit=PRIVATE.epsilon(2) + 1e-6))
-        there.start("c01")
-        result = served(PLAN, there.network, tmp_path / "there")
-        there.join()
-        assert there.errors == {}
-    assert result is not None
-    assert result.summary["privacy"]["releases"] == {"c00": 2, "c01": 3}
-    assert result.summary["missing"]["kinds"] == {"spent": 1}
 
 
 def test_a_client_with_a_limit_leaves_a_federation_without_noise(tmp_path: Path) -> None:

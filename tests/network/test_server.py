@@ -10,7 +10,7 @@ import pytest
 
 from fedkin.engines import LocalEngine, Score, exchange
 from fedkin.engines.local_site import LocalSite
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import MethodError
 from fedkin.network.messages import Scored
 from fedkin.network.server import score_of
 from fedkin.report.collect import collect
@@ -26,7 +26,6 @@ from network.federations import (
     state_in,
     with_own_metric,
 )
-from network.memory import MemoryNetwork
 from support import Losing, by_pattern
 
 METHODS = by_pattern(["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"])
@@ -77,24 +76,6 @@ def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path)
     assert result.metrics == here.metrics
     assert result.summary["metrics"] == here.summary["metrics"]
     assert list(result.metrics) == ["balanced-accuracy", "wrong-share"]
-
-
-def test_a_client_that_tells_other_figures_than_were_asked_for_is_not_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = experiment(clients=3, rounds=2, run={"metrics": ["balanced-accuracy"]})
-    told: dict[str, tuple[Any, ...]] = {"c00": (), "c01": (float("nan"),), "c02": (0.5,)}
-
-    def scores(site: LocalSite, offers: Any, whole: Any = LocalSite.scores) -> dict[str, Score]:
-        return {id: score._replace(further=told[id]) for id, score in whole(site, offers).items()}
-
-    monkeypatch.setattr(LocalSite, "scores", scores)
-    result, _ = federated(plan, plan.federation(Path()), tmp_path)
-    assert result.metrics == {"balanced-accuracy": {"c02": 0.5}}
-    assert {row[1]: row[6] for row in result.messages if row[3] == "evaluate"} == {
-        "c00": "refused: not a score: other numbers of samples or figures than there are",
-        "c01": "refused: not a score: figures that cannot be",
-    }
 
 
 def test_figures_that_cannot_be_are_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +138,6 @@ def test_clients_with_unlike_bodies(tmp_path: Path) -> None:
     result, there = federated(plan, plan.federation(Path()), tmp_path)
     assert result.rounds == here.rounds
     assert same(state_in(tmp_path / "here")["clients"], there.states())
-
-
-def test_unlike_bodies_are_dealt_by_name(tmp_path: Path) -> None:
-    plan = experiment("fedproto", clients=3, model={"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8})
-    with pytest.raises(ConfigError, match=r"network\.clients: 'mixed' deals bodies out by name"):
-        served(plan, MemoryNetwork(), tmp_path)
 
 
 def without(rows: list[Any], client: str) -> list[Any]:

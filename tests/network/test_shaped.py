@@ -6,14 +6,18 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from fedkin.network.link import Missed
+from fedkin.network.status import FILE, read_status
 from network.federations import experiment
 from network.processes import ended, made, rounds, rows, simulated
-from town import SHAPED, Town
+from town import SHAPED, Net, SlowWire, Town
 
 pytestmark = pytest.mark.slow
 
@@ -91,3 +95,53 @@ def test_a_slow_link_that_goes_down_changes_no_bit(tmp_path: Path, town: Town, l
         ended(place, {"server": server, **nodes})
     assert rounds(run) == here.rounds
     assert sorted(rows(run)) == sorted(here.messages)
+
+
+def test_a_federation_with_a_model_of_6_mb_is_the_simulation(tmp_path: Path, town: Town, link: Link) -> None:
+    """Four processes over 20 Mbit/s: each transfer takes longer than one look of those who wait for it."""
+    names = NAMES[:3]
+    model = {"name": "mlp", "hidden": [1024, 1400]}
+    plan = experiment("fedavg", clients=3, rounds=2, model=model)
+    written = {**plan.table, "network": {"classes": 10, "deadline": 300.0, "grace": 60.0}}
+    run = tmp_path / "there"
+    with made(tmp_path, written, town, experiment(clients=3).federation(Path()), host=SHAPED[0]) as place:
+        here = simulated(place, tmp_path / "here")
+        begun = monotonic()
+        server = place.serve("--out", str(run), space=link.server)
+        ended(place, {"server": server, **{name: place.join(name, space=link.clients) for name in names}})
+        took = monotonic() - begun
+        status = {name: read_status(tmp_path / f"{name}-state" / FILE).others["server"] for name in names}
+    assert rounds(run) == here.rounds
+    assert sorted(rows(run)) == sorted(here.messages)
+    # Each round every client is sent the model twice, to train and to evaluate, and sends it once.
+    size = 4 * (64 * 1024 + 1024 + 1024 * 1400 + 1400 + 1400 * 10 + 10)
+    down, up = (sum(getattr(one, way) for one in status.values()) for way in ("bytes_in", "bytes_out"))
+    print(f"{size / 1e6:.1f} MB a model: {down / 1e6:.1f} MB down, {up / 1e6:.1f} MB up in {took:.0f} s")
+    assert down < 1.1 * 3 * 2 * 2 * size
+    assert up < 1.1 * 3 * 2 * size
+    assert took < 30 + 1.5 * (down + up) / 2.5e6
+
+
+@pytest.mark.parametrize(
+    ("megabits", "size"), [(2, 100_000), (2, 2_000_000), (20, 6_000_000), (100, 100_000), (100, 50_000_000)]
+)
+def test_a_pull_in_short_slices_takes_what_the_link_takes(net: Net, megabits: int, size: int) -> None:
+    """50 ms each way: bytes sent at most 1.1 times the offer, and 1.5 times the time that the link needs."""
+    rate, delay = megabits * 125_000, 0.05
+    server = net.server()
+    wire = SlowWire(net, rate, delay)
+    ann, data = net.member("ann"), os.urandom(size)
+    server.offer("ann", "r/now", b"")
+    assert ann.pull("server", "r/now", 60) == b""  # connected
+    before, begun, got = wire.passed, monotonic(), None
+    server.offer("ann", "r", data)
+    while got is None:
+        assert monotonic() - begun < 600
+        with suppress(Missed):
+            got = ann.pull("server", "r", 0.5)
+    took, sent = monotonic() - begun, wire.passed - before
+    ideal = size / rate + 4 * delay
+    print(f"{megabits} Mbit/s, {size:,} bytes: {sent / size:.3f} times the offer, {took / ideal:.2f} times the link")
+    assert got == data
+    assert sent < 1.1 * size + 10_000
+    assert took < 1.5 * ideal + 0.3

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import Member
 from fedkin.network.link import LinkError, Missed, Refused
-from fedkin.network.offers import FIRST, LATER, Limits
+from fedkin.network.offers import FIRST
 from fedkin.network.zenoh_config import PART
 from fedkin.network.zenoh_link import ZenohLink
 from town import Net, Town, institution, kept_port
@@ -62,23 +61,6 @@ def test_a_later_offer_is_pulled_at_once(net: Net) -> None:
     server.withdraw("r/")
     with pytest.raises(Missed, match=r"^server: r/0: not offered within 0.1 s$"):
         ann.pull("server", "r/0", 0.1)
-
-
-def test_an_owner_says_not_yet_and_is_asked_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, ann = net.server(limits=Limits(hold=0.01)), net.member("ann")
-    answered, answer = Event(), server._answer
-
-    def noted(query: Any, asker: str, kind: bytes, data: bytes) -> None:
-        answer(query, asker, kind, data)
-        if kind == LATER:
-            answered.set()
-
-    monkeypatch.setattr(server, "_answer", noted)
-    with ThreadPoolExecutor(1) as pool:
-        pulled = pool.submit(ann.pull, "server", "r/0", 30)
-        assert answered.wait(30)
-        server.offer("ann", "r/0", b"late")
-        assert pulled.result(30) == b"late"
 
 
 def test_who_dials_is_asked_over_its_own_connection(net: Net) -> None:
@@ -142,22 +124,6 @@ def test_peers_reach_each_other_without_a_server(net: Net) -> None:
     links["bob"].offer("ann", "r", b"from bob")
     assert links["ann"].pull("bob", "r", 60) == b"from bob"
     assert links["bob"].pull("ann", "r", 60) == b"from ann"
-
-
-def test_a_pull_goes_on_after_its_connection_was_cut(net: Net) -> None:
-    server, wire = net.server(), net.wired()
-    ann = net.member("ann")
-    data = os.urandom(6_000_000)
-    server.offer("ann", "r", data)
-    with ThreadPoolExecutor(1) as pool:
-        wire.allow(2_500_000)
-        pulled = pool.submit(ann.pull, "server", "r", 60)
-        assert wire.spent()
-        wire.cut()
-        assert not pulled.done()
-        wire.allow(None)
-        assert pulled.result(60) == data
-    assert wire.passed < 2 * len(data)
 
 
 def test_certificates_of_an_institution_with_its_own_ca(net: Net, town: Town) -> None:
