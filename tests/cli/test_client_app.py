@@ -15,8 +15,7 @@ import tomli_w
 from fedkin.cli.flower_app import answered
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.learning.measures import MEASURES
-from fedkin.network.calls import AnsweringLink
-from fedkin.network.mailbox import Mailbox
+from fedkin.network.calls import AnsweringLink, Mailbox
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.flowered import simulated as for_simulation

@@ -5,8 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 from fedkin.errors import FedkinError
-from fedkin.network.calls import AnsweringLink, CallingLink, NotReached
-from fedkin.network.mailbox import _opened
+from fedkin.network.calls import AnsweringLink, CallingLink, NotReached, _opened
 
 
 class CalledNetwork:

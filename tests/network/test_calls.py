@@ -10,9 +10,8 @@ import pytest
 
 from fedkin.flow import ServerMethod
 from fedkin.methods import METHODS
-from fedkin.network.calls import AnsweringLink, CallingLink
+from fedkin.network.calls import AnsweringLink, CallingLink, Mailbox
 from fedkin.network.link import LinkError, Missed, Refused
-from fedkin.network.mailbox import Mailbox
 from fedkin.running.experiment import Experiment
 from network.called import CalledNetwork
 from network.federations import NOWHERE, Clients, Ending, experiment, same, served, simulated, state_in

@@ -13,10 +13,9 @@ from fedkin import codec
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import held
-from fedkin.network.calls import AnsweringLink
+from fedkin.network.calls import AnsweringLink, Mailbox, addressee
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Missed
-from fedkin.network.mailbox import Mailbox, addressee
 from fedkin.network.stateless_client import VisitingLink, visited
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of

@@ -119,7 +119,7 @@ def answered(experiment: Path, letter: bytes, context: Any) -> bytes:
 
     context: Flower's, with the configuration of the node and of the run.
     """
-    from fedkin.network.mailbox import addressee
+    from fedkin.network.calls import addressee
     from fedkin.running.experiment import load
     from fedkin.running.flowered import in_app
     from fedkin.running.shared_metrics import read_metrics

@@ -14,9 +14,8 @@ from typing import Any
 from fedkin import codec
 from fedkin.errors import FedkinError, RunError
 from fedkin.folders import write_private
-from fedkin.network.calls import Boxed
+from fedkin.network.calls import Boxed, Mailbox
 from fedkin.network.link import LARGEST, Left
-from fedkin.network.mailbox import Mailbox
 from fedkin.untrusted import said
 
 __all__ = ["VisitingLink", "visited"]

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import MethodError
-from fedkin.network.calls import AnsweringLink
+from fedkin.network.calls import AnsweringLink, Mailbox
 from fedkin.network.flower.client_app import Listening, ask
-from fedkin.network.mailbox import Mailbox
 
 
 def test_calls_are_answered_side_by_side_by_owner_and_group_alone(tmp_path: Path) -> None:

@@ -13,17 +13,10 @@ flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 
 
 from fedkin.cli.flower_app import answered  # noqa: E402
 from fedkin.errors import DataError  # noqa: E402
-from fedkin.network.calls import NotReached  # noqa: E402
-from fedkin.network.flower.client_app import (  # noqa: E402  # noqa: E402
-    SOCKET,
-    Listening,
-    letter_of,
-    message_of,
-    relayed,
-)
+from fedkin.network.calls import Mailbox, NotReached  # noqa: E402
+from fedkin.network.flower.client_app import SOCKET, Listening, letter_of, message_of, relayed  # noqa: E402
 from fedkin.network.flower.server_calls import GridCalls, NumberedCalls  # noqa: E402
 from fedkin.network.link import LinkError  # noqa: E402
-from fedkin.network.mailbox import Mailbox  # noqa: E402
 
 pytestmark = pytest.mark.slow  # Flower is in an environment of its own
 
