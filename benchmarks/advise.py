@@ -120,7 +120,7 @@ def with_events(hospital: Hospital, count: int, events: int, rng: np.random.Gene
 
 
 BENCH = Bench(
-    Mlp(hidden=(16,)), Training(rounds=5, local_steps=20, batch_size=32, lr=0.1), RunSettings(mode="stacked"), 0
+    Mlp(hidden=(16,)), Training(rounds=5, local_steps=20, batch_size=32, lr=0.1), RunSettings(mode="fast"), 0
 )
 PLAN = Plan(folds=5, rates=(1.0, 3.0))
 
@@ -234,7 +234,7 @@ def _by_federation(lines: Sequence[Mapping[str, Any]], each: Sequence[Mapping[st
 
 
 # From raw tables to a decision: the experiments of the studies.
-_EVERY = {"model": {"name": "mlp", "hidden": [16]}, "method": {"name": "local"}, "run": {"mode": "stacked"}}
+_EVERY = {"model": {"name": "mlp", "hidden": [16]}, "method": {"name": "local"}, "run": {"mode": "fast"}}
 STUDIES: dict[str, dict[str, Any]] = {
     "eicu": {
         "name": "advise-eicu", "data": {"source": "eicu-demo"}, "scenario": {"name": "regions", "min_size": 80},

@@ -119,7 +119,7 @@ class Work:
             result = fedkin.run(
                 method, federation, rounds=rounds, seed=seed, model=self.told[name].model,
                 training={"local_steps": STEPS, "batch_size": BATCH, "lr": lr},
-                settings={"mode": "stacked", "evaluate_every": rounds},
+                settings={"mode": "fast", "evaluate_every": rounds},
             )  # fmt: skip
         except FedkinError as error:
             return self.add(**known, failed=str(error), seconds=time.process_time() - begun)

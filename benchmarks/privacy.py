@@ -29,7 +29,7 @@ METHODS: dict[str, tuple[dict[str, Any], Any]] = {
     "flt": ({"graph": {"groups": 4}}, {"centres": 3.5, "params": 1.0}),
 }
 TRAINING = {"lr": 0.3, "local_epochs": 2, "batch_size": 16}
-SETTINGS = {"evaluate_every": 30, "mode": "stacked"}
+SETTINGS = {"evaluate_every": 30, "mode": "fast"}
 
 
 def accuracy(method: str, noise: float | None, seed: int) -> tuple[float, float | None]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -19,7 +22,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import by_pattern, small_federation, small_setup
+from support import by_pattern, local_site, small_federation, small_setup
 
 MODES = ["one-by-one", "fast", "workers"]
 
@@ -134,10 +137,14 @@ def test_phases_with_many_requests() -> None:
 
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
     engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
-    engine.site.executor.workers[0].process.kill()  # type: ignore[attr-defined]
-    with pytest.raises(RunError, match="worker 0 ended with status -9"):
-        engine.round(1)
+    executor: Any = local_site(engine).executor
+    engine.round(1)
+    for pid in executor.pool._processes:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RunError, match=r"a worker process has ended: .*; if memory ran out, lower run.workers"):
+        engine.round(2)
     engine.close()
+    assert not Path(executor.folder.name).exists()
 
 
 class _Unreadable:

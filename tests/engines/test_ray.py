@@ -12,7 +12,6 @@ import torch
 
 from fedkin import Fit, Message, phase
 from fedkin.engines import LocalEngine
-from fedkin.engines.executors import sharing
 from fedkin.engines.ray import RayEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import ClientFlow
@@ -69,7 +68,7 @@ class Stepwise(FedAvg):
 
 
 def test_parameters_that_a_client_changes_between_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_HEAVY", 0)
+    monkeypatch.setattr("fedkin.engines.executors.ray._HEAVY", 0)
     setup = small_setup(Stepwise()).having(workers=2)  # more clients than models that are kept
     local, cluster = LocalEngine(setup), RayEngine(setup)
     try:

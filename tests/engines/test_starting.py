@@ -21,10 +21,10 @@ try:
 except fedkin.FedkinError as error:
     print(error)
 """
-WORKERS = '{"mode": "workers", "workers": 1}'
+PROCESSES = '{"engine": "processes"}'
 
 
-def said(folder: Path, first: str = "", settings: str = WORKERS, piped: bool = False) -> tuple[str, str]:
+def said(folder: Path, first: str = "", settings: str = PROCESSES, piped: bool = False) -> tuple[str, str]:
     """Standard output and error of the script."""
     path = folder / "script.py"
     path.write_text(SCRIPT.format(first=first, settings=settings))
@@ -44,19 +44,16 @@ def test_a_script_that_does_not_guard_its_main_part_is_told_to(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_process_per_client_says_so_too(tmp_path: Path) -> None:
-    out, err = said(tmp_path, settings='{"engine": "processes"}')
-    assert out.count("\n") == 1
-    assert 'if __name__ == "__main__":' in out
-    assert err == ""
+@pytest.mark.parametrize("piped", [False, True])
+def test_workers_need_no_guard_and_no_file(tmp_path: Path, piped: bool) -> None:
+    assert said(tmp_path, settings='{"mode": "workers", "workers": 1}', piped=piped) == ("", "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [WORKERS, '{"engine": "processes"}'])
-def test_a_process_that_ends_while_it_starts_is_named(tmp_path: Path, settings: str) -> None:
+def test_a_process_that_ends_while_it_starts_is_named(tmp_path: Path) -> None:
     # Not sys.exit: where processes are forked from a clean one, Python makes a 1 of its status.
     ends = 'if multiprocessing.current_process().name != "MainProcess": import os; os._exit(3)'
-    out, _ = said(tmp_path, ends, settings)
+    out, _ = said(tmp_path, ends)
     assert out.count("\n") == 1
     assert "ended with status 3 while it started" in out
 

@@ -67,7 +67,6 @@ class Driver:
                         self.work.add(job, result)
                         if isinstance(job, FitJob):
                             result = self._handed_on(job, result, phase)
-                        self.side.states.rest(job.params.values())
                         busy += self._advance(running, job.id, result, stopped)
                     except Exception as error:
                         self.failures.note(error, job.id, phase)

@@ -24,11 +24,8 @@ class LocalEngine(Simulation):
 
     def make_site(self) -> LocalSite:
         setup = self.setup
-        nets = [setup.net, *(setup.nets or {}).values()]
-        initial = [tensor for net in nets for tensor in net.initial.values()]
-        states = States(setup.engine.state_limit_mb, initial)
         return LocalSite(
-            setup.plan, setup.federation, self.make_executor(), states, self.clock, self.adversaries,
+            setup.plan, setup.federation, self.make_executor(), States(), self.clock, self.adversaries,
             noise=keyed(setup.seed),
         )  # fmt: skip
 

@@ -54,7 +54,6 @@ class LocalSite(Site):
     def turn_to(self, number: int) -> None:
         self.side.turn_to(number)
         self.driver.work.reset()
-        self.side.states.rest()  # a checkpoint has read all of them into memory
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         return dict(self.replies(phase, messages))
@@ -153,10 +152,9 @@ class LocalSite(Site):
                     again += [replace(job, ids=(id,)) for id in job.ids]
                 else:
                     self._unscored(job, results, models)
-                self.side.states.rest(job.params.values())
             jobs = again
         if self.plan.measures:
-            self.scored.measure(models, self.plan, self.side.states.rest)
+            self.scored.measure(models, self.plan)
         return {id: self.scored.known[id][2] for id in models}
 
     def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:
@@ -220,4 +218,3 @@ class LocalSite(Site):
 
     def close(self) -> None:
         self.executor.close()
-        self.side.states.close()

@@ -17,8 +17,7 @@ import torch
 from fedkin.engines import wire
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import Score
-from fedkin.engines.executors.cluster import own_rows
-from fedkin.engines.executors.jobs import OneByOne
+from fedkin.engines.executors.jobs import OneByOne, with_own_rows
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import keyed
@@ -78,7 +77,7 @@ class RemoteSite(Remote):
         for id, client in setup.federation.items():
             self.lines[id], there = socketpair()
             own = replace(plan, net=plan.net_of(id), nets=None)
-            args = there, own, own_rows(client), id in adversaries
+            args = there, own, with_own_rows(client), id in adversaries
             self.processes.append(begin(context, f"the process of client {id!r}", serve, *args))
             there.close()
         for id, process in zip(self.lines, self.processes, strict=True):

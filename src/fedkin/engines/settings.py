@@ -33,8 +33,6 @@ class EngineSettings(Settings):
     "scale", "shuffle", "noise", "model-replacement", "label-flip", "sybil", "alie", "ipm", and "copy:0.2:FIELD",
     "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
     evaluated.
-    state_limit_mb: memory for clients' states in MB (2^20 bytes); states above it are kept in the folder for temporary
-    files (None: all in memory). It is for personal models of many clients.
     min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
     1) of those asked. too_few: otherwise those that are missing are asked again, up to `ask_again` times ("wait", then
     as for "skip"), or the round is skipped and leaves all states as before ("skip"), or the run stops and can be
@@ -52,7 +50,6 @@ class EngineSettings(Settings):
     network: str = "full"
     alone: bool = False
     adversaries: str = "none"
-    state_limit_mb: float | None = Field(None, ge=0)
     min_replies: int | float = Field(0, ge=0)
     too_few: Literal["skip", "wait", "stop"] = "skip"
     ask_again: int = Field(3, ge=1)

@@ -62,11 +62,8 @@ class Scores:
             for id in self.same[first]:
                 self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
 
-    def measure(self, ids: Iterable[str], plan: Plan, rest: Callable[[Iterable[Tensor]], None]) -> None:
-        """Add the further metrics to the scores of these clients that lack them: each model once on each test set.
-
-        rest: told the tensors of a model when no more is computed with it.
-        """
+    def measure(self, ids: Iterable[str], plan: Plan) -> None:
+        """Add the further metrics to the scores of these clients that lack them: each model once on each test set."""
         found, models = _Models(), dict[int, list[str]]()
         known: dict[tuple[int, int], tuple[float | None, ...]] = {}
         for id in ids:
@@ -81,8 +78,6 @@ class Scores:
                 if (at := (model, builtins.id(test))) not in known:
                     known[at] = values(plan.measures, plan.net_of(id), params, test, id)
                 self.known[id] = params, test, score._replace(further=known[at])
-            if lacking:
-                rest(self.known[lacking[0]][0].values())
 
 
 class _Models:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +35,10 @@ __all__ = [
     "TrainingPath",
     "carry_out",
     "job_of",
+    "own_rows",
     "samples_of",
+    "whose",
+    "with_own_rows",
 ]
 
 
@@ -134,6 +137,31 @@ def samples_of(job: FitJob | InferJob, federation: Mapping[str, Any]) -> Samples
     """Return the samples of the job."""
     samples: Samples = job.data if job.data is not None else federation[job.id].at(job.round).train
     return samples
+
+
+def whose(job: Job) -> str:
+    """Return the client that names the job in errors."""
+    return job.ids[0] if isinstance(job, ScoreJob) else job.id
+
+
+def own_rows(data: Samples, client: Client) -> Tensor | None:
+    """Return which of the client's training samples these are; None if they are others."""
+    whole = client.train
+    if data.x is not whole.x or data.y is not whole.y or data.scale != whole.scale:
+        return None
+    if whole.rows is None:
+        return torch.arange(len(data)) if data.rows is None else data.rows
+    if data.rows is None:
+        return None
+    sorted_rows, order = whole.rows.sort(stable=True)
+    at = torch.searchsorted(sorted_rows, data.rows).clamp(max=len(order) - 1)
+    return order[at] if torch.equal(sorted_rows[at], data.rows) else None
+
+
+def with_own_rows(client: Client) -> Client:
+    """Return the client with only its own rows, for another process or machine."""
+    changes = tuple(replace(c, train=c.train.own(), test=c.test.own()) for c in client.changes)
+    return replace(client, train=client.train.own(), test=client.test.own(), changes=changes)
 
 
 def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
