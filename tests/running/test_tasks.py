@@ -87,7 +87,7 @@ def test_figures_against_the_models_themselves(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_modes_agree(kind: str) -> None:
-    reference = run(kind)
+    reference = run(kind, settings={"mode": "one-by-one"})
     for mode in ("fast", "workers"):
         other = run(kind, settings={"mode": mode, "workers": 2})
         for id, params in reference.models.items():
