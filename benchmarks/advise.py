@@ -119,9 +119,7 @@ def with_events(hospital: Hospital, count: int, events: int, rng: np.random.Gene
     return Samples(torch.from_numpy(x[rows].astype(np.float32)), torch.from_numpy(y[rows]))
 
 
-BENCH = Bench(
-    Mlp(hidden=(16,)), Training(rounds=5, local_steps=20, batch_size=32, lr=0.1), RunSettings(mode="fast"), 0
-)
+BENCH = Bench(Mlp(hidden=(16,)), Training(rounds=5, local_steps=20, batch_size=32, lr=0.1), RunSettings(mode="fast"), 0)
 PLAN = Plan(folds=5, rates=(1.0, 3.0))
 
 
