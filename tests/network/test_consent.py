@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.flow import Message
 from fedkin.methods import METHODS
-from fedkin.network.consent import leaving
+from fedkin.network.consent import largest_message, leaving
 from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, experiment, with_own_metric
 
@@ -21,6 +22,14 @@ def test_every_method_says_what_leaves_a_participant(method: str) -> None:
     lines = leaving(plan, CLIENT)
     assert not [line for line in lines if "not declared" in line]
     assert "about this" in " ".join(lines)
+
+
+def test_no_more_is_taken_than_the_declared_form_can_have() -> None:
+    plan = plan_of(settings_of(experiment("fedavg")), FEDERATION.task).equipped()
+    size = Message(params=plan.net.initial, n=100).nbytes
+    assert size < largest_message(plan, "c00") < 2 * size + 100_000
+    open_form = plan_of(settings_of(experiment("fedproto")), FEDERATION.task).equipped()
+    assert largest_message(open_form, "c00") == 2**30
 
 
 @pytest.mark.parametrize("method", ["given", "kin"])

@@ -16,7 +16,9 @@ from fedkin.learning.measures import file_of
 from fedkin.network.ledger import Page
 from fedkin.untrusted import shown
 
-__all__ = ["about", "leaving", "releases_in"]
+__all__ = ["about", "largest_message", "leaving", "releases_in"]
+
+_ROOM = 1 << 16  # bytes of names in a message
 
 
 def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
@@ -44,7 +46,7 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
     labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
     """
-    lines, place, peers = list[str](), _place(plan, client), isinstance(plan.method, PeerMethod)
+    lines, place, peers = list[str](), _place(plan, client.id), isinstance(plan.method, PeerMethod)
     for name in _names(plan):
         sets = plan.method.declared(name)
         if sets is None:
@@ -67,11 +69,66 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
 def releases_in(plan: Plan, client: Client) -> int:
     """Return how many releases a round has, with one message of each kind, under `[privacy]`."""
-    place, count = _place(plan, client), 0
+    place, count = _place(plan, client.id), 0
     for name in _names(plan):
         sets = plan.method.declared(name) or ()
         count += max((_releases(fields, place, plan) for fields in sets), default=0)
     return count
+
+
+def largest_message(plan: Plan, id: str) -> int:
+    """Return the most bytes that a message of this participant may have, with room for its head and for rounding.
+
+    By its declared form twice that; `run.message_limit_mb` where a form leaves the size open, and never more.
+    """
+    limit, place, largest = int(plan.engine.message_limit_mb * 2**20), _place(plan, id), 0
+    for name in _names(plan):
+        sets = plan.method.declared(name)
+        if sets is None:
+            return limit
+        for fields in sets:
+            sizes = [_bound(form, place) for form in fields.values()]
+            known = [size for size in sizes if size is not None]
+            if len(known) < len(sizes):
+                return limit
+            largest = max(largest, sum(known))
+    return min(limit, 2 * largest + _ROOM)
+
+
+def _bound(form: Form, place: Place) -> int | None:
+    """Return the most bytes of a field; None if its form leaves that open."""
+    match form:
+        case Sometimes():
+            return _bound(form.form, place)
+        case Weights():
+            return _weights(form, place)[1]
+        case Shaped():
+            sizes = [_most(dim, place) for dim in form.dims]
+            width = (form.dtype or place.net.dtype).itemsize
+            known = [size for size in sizes if size is not None]
+            return math.prod(known) * width if len(known) == len(sizes) else None
+        case Wholes():
+            length = _most(form.dim, place)
+            return None if length is None else 16 * length
+        case Whole() | Number() | Flag():
+            return 32
+        case Choice():
+            return max(map(len, form.texts), default=0)
+        case Bytes():
+            return form.most
+    return None
+
+
+def _most(dim: Dim, place: Place) -> int | None:
+    """Return the largest length; None for a name that is free, or a length that depends on what is asked."""
+    if isinstance(dim, Upto):
+        return _most(dim.most, place)
+    if isinstance(dim, str) and dim not in ("classes", "width", "size"):
+        return None
+    try:
+        return length_of(dim, place)
+    except KeyError:  # nothing was asked yet
+        return None
 
 
 def _names(plan: Plan) -> list[str]:
@@ -80,9 +137,9 @@ def _names(plan: Plan) -> list[str]:
     return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
 
 
-def _place(plan: Plan, client: Client) -> Place:
+def _place(plan: Plan, id: str) -> Place:
     most = int(plan.engine.message_limit_mb * 2**20)
-    return Place(plan.method, plan.net_of(client.id), plan.task, plan.engine.largest_n, most)
+    return Place(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, most)
 
 
 def _releases(fields: Fields, place: Place, plan: Plan) -> int:

@@ -24,6 +24,7 @@ from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Fault, Place
 from fedkin.learning.measures import LARGEST
+from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed, Refusals
 from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
 from fedkin.network.registration import Registration
@@ -88,7 +89,7 @@ class NetworkSite(Site):
         self.total = Work(Operations(plan.net, {}))
         self.parts: dict[str, Any] = {}
         self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
-        self.most = int(plan.engine.message_limit_mb * 2**20) + _ROOM
+        self.most = {id: largest_message(plan, id) + _ROOM for id in self.ids}
 
     # -- what a site is asked -------------------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class NetworkSite(Site):
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
-                return self.link.pull(id, subject, min(left, _SLICE), self.most)
+                return self.link.pull(id, subject, min(left, _SLICE), self.most[id])
             except Missed:
                 absent = 0.0 if self._there(id) else absent + time.monotonic() - begun
                 if absent > grace:

@@ -25,7 +25,7 @@ from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.agreement import Agreement, agreed, unlike
-from fedkin.network.consent import leaving
+from fedkin.network.consent import largest_message, leaving
 from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
@@ -282,7 +282,7 @@ def exchange(
     ledger = ledger or Ledger()
     if not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
         raise Left
-    limit = int(run.message_limit_mb * 2**20)
+    limit = max(largest_message(plan, name) for name in names)
     with experiment.claimed(folder, resume, Path("data")):
         if shared is not None:
             keep(shared, folder)
