@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,6 @@ __all__ = ["Rows", "Signatures", "read_rows", "read_signatures", "read_signed", 
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_TOGETHER = 16  # columns of a table that are read at a time
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def read_signatures(path: str | Path) -> Signatures:
     entries. With a column `centre`, each row is one vector of a client's set.
     """
     path = Path(path)
-    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+    readers = {".npz": _read_npz, ".csv": _from_table, ".parquet": _from_table}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
     if not path.is_file():
@@ -61,10 +58,7 @@ def read_signatures(path: str | Path) -> Signatures:
 
 
 def _read_npz(path: Path) -> Signatures:
-    try:
-        arrays, names = arrays_in(path, ("ids", "x").__contains__)
-    except (OSError, Refused) as error:
-        raise DataError(f"{path}: not a .npz file of plain arrays ({error})") from None
+    arrays, names = _arrays(path, "ids", "x")
     if "ids" not in arrays or "x" not in arrays:
         raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
     x, given = arrays["x"], arrays["ids"]
@@ -82,49 +76,45 @@ def _read_npz(path: Path) -> Signatures:
     return Signatures(ids, x)
 
 
-def _read_csv(path: Path) -> Signatures:
+def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.Table:
+    """Read a .csv or .parquet file with unique column names; of a .csv, `texts` (and the first column) as text."""
     import pyarrow as pa
     from pyarrow import csv
 
     try:
-        names = csv.open_csv(path).schema.names
-        ids = {names[0]: pa.string(), "client": pa.string(), "centre": pa.string()}
-        table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=ids))
-    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
+        if path.suffix.lower() == ".parquet":
+            table = parquet_in(path)
+        else:
+            names = csv.open_csv(path).schema.names
+            kinds = dict.fromkeys([*texts, *names[:first]], pa.string())
+            table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=kinds))
+    except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
         raise DataError(f"{path}: not a readable table: {said(error)}") from None
-    if all(_is_number(name) for name in names):
-        raise DataError(f"{path}: the first line holds only numbers; expected column names")
-    return _from_table(path, table)
-
-
-def _read_parquet(path: Path) -> Signatures:
-    import pyarrow as pa
-
-    try:
-        table = parquet_in(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable table: {said(error)}") from None
-    return _from_table(path, table)
-
-
-def _from_table(path: Path, table: pa.Table) -> Signatures:
-    names = table.column_names
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if twice:
         raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
+    return table
+
+
+def _ids_of(path: Path, table: pa.Table, key: str) -> list[str]:
+    ids = ["" if id is None else str(id) for id in table[key].to_pylist()]
+    if "" in ids:
+        raise DataError(f"{path}: row {ids.index('') + 1} has no id in column {key!r}")
+    return ids
+
+
+def _from_table(path: Path) -> Signatures:
+    table = _read_table(path, ("client", "centre"), first=True)
+    names = table.column_names
+    if path.suffix.lower() == ".csv" and all(_is_number(name) for name in names):
+        raise DataError(f"{path}: the first line holds only numbers; expected column names")
     key = "client" if "client" in names else names[0] if names else ""
     columns = [name for name in names if name not in (key, "centre")]
     if not columns:
         raise DataError(f"{path}: expected a column of ids and at least one of numbers, found {names}")
-    ids = tuple("" if id is None else str(id) for id in table[key].to_pylist())
-    if "" in ids:
-        raise DataError(f"{path}: row {ids.index('') + 1} has no id in column {key!r}")
+    ids = tuple(_ids_of(path, table, key))
     _check_ids(path, ids)
-    x = np.empty((len(ids), len(columns)))
-    # Several columns at a time: one alone writes 8 bytes here and there.
-    for at in range(0, len(columns), _TOGETHER):
-        some = [_numbers(path, table, name, ids) for name in columns[at : at + _TOGETHER]]
-        x[:, at : at + _TOGETHER] = np.array(some).T
+    x = np.array([_numbers(path, table, name, ids) for name in columns]).T.copy()
     if "centre" not in names:
         _unique(path, ids, "; a column 'centre' would make them one set of vectors")
         return Signatures(ids, x)
@@ -286,26 +276,12 @@ def _arrays(path: Path, *wanted: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _rows_from_table(path: Path, client: str, target: str | None) -> Rows:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    try:
-        if path.suffix.lower() == ".csv":
-            options = csv.ConvertOptions(column_types={client: pa.string()})
-            table = csv.read_csv(path, convert_options=options)
-        else:
-            table = parquet_in(path)
-        known = table.column_names
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: not a readable table: {said(error)}") from None
-    if twice := sorted(name for name, count in Counter(known).items() if count > 1):
-        raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
+    table = _read_table(path, (client,))
+    known = table.column_names
     for name in (client, target):
         if name is not None and name not in known:
             raise DataError(f"{path}: no column {name!r}; {nearest(name, known)}")
-    ids = np.array(["" if id is None else str(id) for id in table[client].to_pylist()])
-    if (ids == "").any():
-        raise DataError(f"{path}: row {int(np.argmax(ids == '')) + 1} has no id in column {client!r}")
+    ids = np.array(_ids_of(path, table, client))
     columns, names = [], []
     for name in known:
         if name not in (client, target):
