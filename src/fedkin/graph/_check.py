@@ -148,11 +148,11 @@ def as_sets(sets: Any, name: str = "U") -> list[Array]:
         return list(as_vectors(sets, name, ndim=3))
     if not isinstance(sets, Sequence | np.ndarray) or len(sets) == 0:
         raise GraphError(f"{name}: expected an array [n, k, d] or n arrays [k_i, d], one per client")
-    found = [as_vectors(one, f"{name}: client {row}") for row, one in enumerate(sets)]
-    for row, one in enumerate(found):
-        if one.shape[1] != found[0].shape[1]:
+    arrays = [as_vectors(one, f"{name}: client {row}") for row, one in enumerate(sets)]
+    for row, one in enumerate(arrays):
+        if one.shape[1] != arrays[0].shape[1]:
             raise GraphError(
                 f"{name}: client {row} has centres of width {one.shape[1]}; "
-                f"expected {found[0].shape[1]} as client 0 has"
+                f"expected {arrays[0].shape[1]} as client 0 has"
             )
-    return found
+    return arrays

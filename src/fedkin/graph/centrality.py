@@ -91,8 +91,8 @@ def _betweenness_of_long_paths(edges: sp.csr_array) -> Array:
     graph = rx.PyGraph(multigraph=False)
     graph.add_nodes_from(range(edges.shape[0]))
     graph.add_edges_from_no_data(list(zip(upper.row.tolist(), upper.col.tolist(), strict=True)))
-    found = rx.graph_betweenness_centrality(graph, normalized=False)
-    return np.array([found[node] for node in range(edges.shape[0])])
+    values = rx.graph_betweenness_centrality(graph, normalized=False)
+    return np.array([values[node] for node in range(edges.shape[0])])
 
 
 def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool = False) -> tuple[Array, Array]:

@@ -123,22 +123,22 @@ class Verdicts:
     def lines(self, most: int = 40) -> list[str]:
         """The result in words: groups, then the tree of tests, at most `most` lines of each."""
         count = len(self.verdicts)
-        found = [f"{len(self.ids)} clients, {count} group{'s' * (count != 1)} (alpha {self.alpha:g})"]
+        lines = [f"{len(self.ids)} clients, {count} group{'s' * (count != 1)} (alpha {self.alpha:g})"]
         for g in range(min(count, most)):
             members = self.members(g)
             some = ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "")
-            found.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some}")
-        found += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
-        found += [f"warning: {text}" for text in self.warnings]
+            lines.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some}")
+        lines += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
+        lines += [f"warning: {text}" for text in self.warnings]
         depth: dict[int, int] = {}
         for node in self.tree:
             parent = node["parent"]
             depth[node["node"]] = 0 if parent is None else depth[parent] + 1
         for at in self._depth_first()[:most]:
-            found.append("  " * min(depth[at], 20) + _line(self.tree[at], self.evidence.nodes[at]))
+            lines.append("  " * min(depth[at], 20) + _line(self.tree[at], self.evidence.nodes[at]))
         if len(self.tree) > most:
-            found.append(f"and {len(self.tree) - most} more tests")
-        return found
+            lines.append(f"and {len(self.tree) - most} more tests")
+        return lines
 
     def _depth_first(self) -> list[int]:
         todo, order = [0] if self.tree else [], []
@@ -187,41 +187,41 @@ def find(
     >>> print(find([sign(plan, x) for x in data]).lines()[0])
     10 clients, 1 group (alpha 0.001)
     """
-    ids, found = _checked(signatures)
+    ids, signed = _checked(signatures)
     if not 0 < alpha < 1:
         raise GraphError(f"alpha: expected a number between 0 and 1, got {alpha}")
     if least < 0:
         raise GraphError(f"least: expected a number of at least 0, got {least}")
     # By content, so that neither sums nor draws know in which order clients came.
-    order = sorted(range(len(found)), key=lambda row: _content(found[row]))
-    search = Search([found[row] for row in order], alpha, seed)
+    order = sorted(range(len(signed)), key=lambda row: _content(signed[row]))
+    search = Search([signed[row] for row in order], alpha, seed)
     search.run()
     if least:
         search.leaves = merged_when_close(search.stacks, search.leaves, least)
-    return _verdicts(search, ids, found, np.array(order))
+    return _verdicts(search, ids, signed, np.array(order))
 
 
 def _checked(signatures: Any) -> tuple[tuple[str, ...], list[Signature]]:
     if isinstance(signatures, Mapping):
-        ids, found = tuple(str(id) for id in signatures), list(signatures.values())
+        ids, signed = tuple(str(id) for id in signatures), list(signatures.values())
     else:
-        found = list(signatures)
-        ids = tuple(str(row) for row in range(len(found)))
-    if not found:
+        signed = list(signatures)
+        ids = tuple(str(row) for row in range(len(signed)))
+    if not signed:
         raise GraphError("signatures: expected those of at least one client, got none")
-    for id, one in zip(ids, found, strict=True):
+    for id, one in zip(ids, signed, strict=True):
         if not isinstance(one, Signature):
             raise GraphError(f"signatures: client {id!r}: expected a Signature, got {type(one).__name__}")
-        if one.plan != found[0].plan or set(one.blocks) != set(found[0].blocks):
+        if one.plan != signed[0].plan or set(one.blocks) != set(signed[0].blocks):
             raise GraphError(f"signatures: client {id!r} and {ids[0]!r} signed with two plans; sign with one")
-    return ids, found
+    return ids, signed
 
 
 def _content(one: Signature) -> Any:
     return one.n, *(one.blocks[name].mean.tobytes() for name in BLOCKS if name in one.blocks)
 
 
-def _verdicts(search: Search, ids: tuple[str, ...], found: list[Signature], order: Labels) -> Verdicts:
+def _verdicts(search: Search, ids: tuple[str, ...], signed: list[Signature], order: Labels) -> Verdicts:
     raw = np.empty(len(ids), dtype=np.int64)
     for group, (rows, _) in enumerate(search.leaves):
         raw[order[rows]] = group
@@ -230,7 +230,7 @@ def _verdicts(search: Search, ids: tuple[str, ...], found: list[Signature], orde
     verdicts = [""] * len(number)
     profiles: list[Any] = [None] * len(number)
     for group, (rows, verdict) in enumerate(search.leaves):
-        members = [found[row] for row in order[rows]]
+        members = [signed[row] for row in order[rows]]
         verdicts[number[group]], profiles[number[group]] = verdict, _profile(members, verdict)
     tree = []
     for node in search.tree:
@@ -240,7 +240,7 @@ def _verdicts(search: Search, ids: tuple[str, ...], found: list[Signature], orde
             "group": int(labels[rows[0]]) if node["verdict"] else None,
         })  # fmt: skip
     return Verdicts(
-        ids, labels, tuple(verdicts), tuple(tree), tuple(profiles), search.alpha, search.tests, _warnings(ids, found)
+        ids, labels, tuple(verdicts), tuple(tree), tuple(profiles), search.alpha, search.tests, _warnings(ids, signed)
     )  # fmt: skip
 
 
@@ -252,14 +252,14 @@ def _profile(members: list[Signature], verdict: str) -> Signature:
     return replace(merged, cells=Cells.total(without_offsets(cells)))
 
 
-def _warnings(ids: tuple[str, ...], found: list[Signature]) -> tuple[str, ...]:
+def _warnings(ids: tuple[str, ...], signed: list[Signature]) -> tuple[str, ...]:
     texts: dict[str, list[int]] = {}
-    for row, one in enumerate(found):
+    for row, one in enumerate(signed):
         for text in one.warnings:
             texts.setdefault(text, []).append(row)
     return tuple(
         f"{len(rows)} of {len(ids)} clients, such as {ids[rows[0]]!r}: {text}; counted as one independent sample in "
-        f"{np.median([found[row].effect for row in rows]):.1f} (median)"
+        f"{np.median([signed[row].effect for row in rows]):.1f} (median)"
         for text, rows in sorted(texts.items())
     )
 
@@ -540,17 +540,17 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
 
 def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> float:
     """The smallest p-value over the tests that a group of this verdict passes itself."""
-    found = [1.0]
+    p_values = [1.0]
     if verdict in ("same", "alone"):
         for name, moments in one.blocks.items():
             shares = name == "y" and bool((moments.mean >= 0).all()) and abs(moments.mean.sum() - 1) < 0.01
-            found.append(stacked([moments, profile.blocks[name]], shares=shares).p(enough, 0))
+            p_values.append(stacked([moments, profile.blocks[name]], shares=shares).p(enough, 0))
     if one.cells is not None and profile.cells is not None:
         effects = table_of([one.cells, profile.cells]).test()
-        found.append(effects.concept_p)
+        p_values.append(effects.concept_p)
         if verdict != "offsets":
-            found.append(effects.offset_p)
-    return min(found)
+            p_values.append(effects.offset_p)
+    return min(p_values)
 
 
 # -- distances between clients -----------------------------------------------------------------------------------------
@@ -570,19 +570,19 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
     >>> apart([sign(plan, x) for x in data])[0] > 0.5
     array([False,  True, False,  True])
     """
-    known = list(signatures if others is None else others)
-    total = np.zeros((len(signatures), len(known)))
-    for name in known[0].blocks:
-        there = stacked([one.blocks[name] for one in known])
-        here = there if others is None else stacked([one.blocks[name] for one in signatures])
-        t1 = max(float(there.pooled()[0][0]), 1e-9)
-        squares = cdist(here.means, there.means, "sqeuclidean") / t1
-        noise = [1 / np.maximum(one.n, 1e-9) for one in (here, there)]
+    columns = list(signatures if others is None else others)
+    total = np.zeros((len(signatures), len(columns)))
+    for name in columns[0].blocks:
+        theirs = stacked([one.blocks[name] for one in columns])
+        ours = theirs if others is None else stacked([one.blocks[name] for one in signatures])
+        t1 = max(float(theirs.pooled()[0][0]), 1e-9)
+        squares = cdist(ours.means, theirs.means, "sqeuclidean") / t1
+        noise = [1 / np.maximum(one.n, 1e-9) for one in (ours, theirs)]
         total += (squares - noise[0][:, None] - noise[1]) / SHARE[name]
-    found = np.sqrt(np.maximum(total, 0.0))
+    distances = np.sqrt(np.maximum(total, 0.0))
     if others is None:
-        np.fill_diagonal(found, 0.0)
-    return np.asarray(found)
+        np.fill_diagonal(distances, 0.0)
+    return np.asarray(distances)
 
 
 def coordinates(signatures: Sequence[Signature]) -> tuple[Array, Array]:
@@ -643,12 +643,12 @@ class Stack:
             covariance = np.diag(p) - np.outer(p, p)
             square = covariance @ covariance
             return np.array([np.trace(covariance), np.trace(square), np.trace(square @ covariance)]), np.inf
-        found, total = pool(self.traces, self.free)
+        traces, total = pool(self.traces, self.free)
         if not total[0]:
             return np.zeros(3), 0.0
         if not total[1]:
-            found[1:] = self._from_halves(found[0])
-        return found, float(total[0])
+            traces[1:] = self._from_halves(traces[0])
+        return traces, float(total[0])
 
     def _from_halves(self, t1: float) -> Array:
         """tr S^2 and tr S^3 from products of different clients' halves, where no client has six samples."""
@@ -679,15 +679,15 @@ class Stack:
             # No client varies at all: any difference beyond rounding is one.
             apart = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
             return 0.0 if apart else 1.0
-        found = same_p(means, n, traces, free)
-        if _LOOKS * found >= enough:
+        p = same_p(means, n, traces, free)
+        if _LOOKS * p >= enough:
             own = None if self.shares else self.traces[have, 0]
-            found = min(found, outlier_p(means, n, traces, free, own))
-        if _LOOKS * found >= enough:
-            found = min(found, top_p(means, n, traces, seed))
-        if _LOOKS * found >= enough:
-            found = min(found, split_p(means, self.halves[have], n, traces, free))
-        return min(1.0, _LOOKS * found)
+            p = min(p, outlier_p(means, n, traces, free, own))
+        if _LOOKS * p >= enough:
+            p = min(p, top_p(means, n, traces, seed))
+        if _LOOKS * p >= enough:
+            p = min(p, split_p(means, self.halves[have], n, traces, free))
+        return min(1.0, _LOOKS * p)
 
 
 def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
@@ -735,9 +735,9 @@ def joined(stacks: Sequence[Stack]) -> Stack:
 def noise_covariance(stack: Stack) -> Array:
     """Covariance of one sample's noise from all clients' halves, with the trace that they state."""
     h = stack.halves * np.sqrt(stack.n)[:, None]
-    found: Array = h.T @ h / max(len(h), 1)
-    trace, t1 = float(np.trace(found)), stack.pooled()[0][0]
-    return found * (t1 / trace) if trace > 0 else found
+    covariance: Array = h.T @ h / max(len(h), 1)
+    trace, t1 = float(np.trace(covariance)), stack.pooled()[0][0]
+    return covariance * (t1 / trace) if trace > 0 else covariance
 
 
 # -- class means of many clients ---------------------------------------------------------------------------------------

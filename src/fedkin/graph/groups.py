@@ -32,13 +32,13 @@ def canonical(labels: Any) -> Labels:
     >>> canonical(["b", "a", "a", "c"])
     array([1, 0, 0, 2])
     """
-    found = as_labels(labels)
-    size = np.bincount(found)
-    first = np.full(len(size), len(found))
-    np.minimum.at(first, found, np.arange(len(found)))
+    group = as_labels(labels)
+    size = np.bincount(group)
+    first = np.full(len(size), len(group))
+    np.minimum.at(first, group, np.arange(len(group)))
     rank = np.empty(len(size), dtype=np.int64)
     rank[np.lexsort((first, -size))] = np.arange(len(size))
-    return rank[found]
+    return rank[group]
 
 
 def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
@@ -47,12 +47,12 @@ def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
     >>> by_id(["ann", "bob"], np.array([1, 0]))
     {'ann': 1, 'bob': 0}
     """
-    found = np.asarray(labels)
-    if found.shape != (len(ids),) or found.dtype.kind not in "iu":
-        raise GraphError(f"labels: expected {len(ids)} whole numbers, one per id, got {found.dtype} {found.shape}")
+    array = np.asarray(labels)
+    if array.shape != (len(ids),) or array.dtype.kind not in "iu":
+        raise GraphError(f"labels: expected {len(ids)} whole numbers, one per id, got {array.dtype} {array.shape}")
     if len(set(ids)) != len(ids):
         raise GraphError("ids: an id occurs twice; expected one row per client")
-    return dict(zip(ids, found.tolist(), strict=True))
+    return dict(zip(ids, array.tolist(), strict=True))
 
 
 def components(a: Any) -> Labels:
@@ -259,19 +259,19 @@ def silhouette(d: Any, labels: Any) -> Array:
     array([0.9 , 0.89, 0.89, 0.9 ])
     """
     d = as_dense(d, "D", nonnegative=True)
-    found = as_labels(labels, d.shape[0])
-    member = np.eye(found.max() + 1)[found]
+    groups = as_labels(labels, d.shape[0])
+    member = np.eye(groups.max() + 1)[groups]
     size = member.sum(0)
     if len(size) < 2:
-        return np.zeros(len(found))
+        return np.zeros(len(groups))
     total = np.asarray(d @ member)
-    rows = np.arange(len(found))
-    inner = total[rows, found] / np.maximum(size[found] - 1, 1)
+    rows = np.arange(len(groups))
+    inner = total[rows, groups] / np.maximum(size[groups] - 1, 1)
     mean = total / size
-    mean[rows, found] = np.inf
+    mean[rows, groups] = np.inf
     outer = mean.min(1)
     larger = np.maximum(inner, outer)
-    return np.where((size[found] > 1) & (larger > 0), (outer - inner) / np.where(larger > 0, larger, 1), 0.0)
+    return np.where((size[groups] > 1) & (larger > 0), (outer - inner) / np.where(larger > 0, larger, 1), 0.0)
 
 
 def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:

@@ -145,7 +145,7 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
     root = root[root > 1e-4 * root[0]]
     # Small matrices cost nothing, and few clients vary most.
     replicas = _TOP_REPLICAS * (4 if min(df, len(root)) <= 40 else 1)
-    found = np.empty(replicas)
+    largest = np.empty(replicas)
     for at in range(replicas):
         if df > len(root):  # Bartlett: the triangular root of a Wishart matrix.
             y = np.tril(draw.standard_normal((len(root), len(root))), -1)
@@ -155,11 +155,11 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
         else:
             y = draw.standard_normal((df, len(root))) * root
             gram = y @ y.T
-        found[at] = np.linalg.eigvalsh(gram)[-1]
-    mean, spread = float(found.mean()), float(found.std(ddof=1))
+        largest[at] = np.linalg.eigvalsh(gram)[-1]
+    mean, spread = float(largest.mean()), float(largest.std(ddof=1))
     # No less skewed than a chi-square of this mean and deviation, which one direction alone is, or than the limit
     # for many (Tracy and Widom's law).
-    third = float(np.mean(((found - mean) / spread) ** 3))
+    third = float(np.mean(((largest - mean) / spread) ** 3))
     return mean, spread, max(third, 2 * spread / mean, 0.3)
 
 
@@ -217,14 +217,14 @@ class Tree:
 
     def leaves(self, node: int) -> Labels:
         """Rows under `node`, sorted."""
-        todo, found = [node], []
+        todo, rows = [node], []
         while todo:
             at = todo.pop()
             if at < self.size:
-                found.append(at)
+                rows.append(at)
             else:
                 todo.extend(self.children(at))
-        return np.sort(np.array(found))
+        return np.sort(np.array(rows))
 
 
 def ward(means: Any, n: Any) -> Array:
@@ -285,7 +285,7 @@ def _costs(x: Array, n: Array) -> Any:
 
 def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
     """Merges sorted by cost, with nodes numbered in that order."""
-    found = np.zeros((k - 1, 4))
+    tree = np.zeros((k - 1, 4))
     parent, node, size = np.arange(k), np.arange(k), np.ones(k)
 
     def top(row: int) -> int:
@@ -297,10 +297,10 @@ def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
     order = sorted(range(k - 1), key=lambda at: (merges[at][2], at))
     for step, at in enumerate(order):
         a, b = top(merges[at][0]), top(merges[at][1])
-        found[step] = min(node[a], node[b]), max(node[a], node[b]), merges[at][2], size[a] + size[b]
+        tree[step] = min(node[a], node[b]), max(node[a], node[b]), merges[at][2], size[a] + size[b]
         parent[b], node[a] = a, k + step
         size[a] += size[b]
-    return found
+    return tree
 
 
 def two_means(means: Array, n: Array) -> Labels:
@@ -343,14 +343,14 @@ def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.i
     means, halves, n = means[have], halves[have], n[have]
     if len(n) < 4:
         return 1.0
-    found = [1.0]
+    p_values = [1.0]
     for cut, other in ((means + halves, means - halves), (means - halves, means + halves)):
         labels = two_means(cut, n)
         one, two = (float(n[labels == group].sum()) for group in (0, 1))
         if one and two:
             away = (n * (labels == 0)) @ other / one - (n * (labels == 1)) @ other / two
-            found.append(float(null_p(one * two / (one + two) * np.square(away).sum() / 2, 1, traces, residual)))
-    return min(1.0, 2 * min(found))
+            p_values.append(float(null_p(one * two / (one + two) * np.square(away).sum() / 2, 1, traces, residual)))
+    return min(1.0, 2 * min(p_values))
 
 
 # -- clumps: are clients that differ in clumps, or spread like one Gaussian? Only clumps are worth a cut ---------------

@@ -209,8 +209,8 @@ def _places(weights: Any, seed: int) -> Array:
         graph.add_edges_from(
             list(zip(upper.row.tolist(), upper.col.tolist(), (upper.data / upper.data.max()).tolist(), strict=True))
         )
-        found = rx.spring_layout(graph, weight_fn=float, num_iter=80, seed=seed)
-        xy = np.array([found[row] for row in range(len(linked))])
+        positions = rx.spring_layout(graph, weight_fn=float, num_iter=80, seed=seed)
+        xy = np.array([positions[row] for row in range(len(linked))])
         low, high = xy.min(axis=0), xy.max(axis=0)
         place[linked] = 2 * (xy - low) / np.maximum(high - low, 1e-9) - 1
     return place

@@ -112,21 +112,21 @@ class Evidence:
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Of each node, in the order of their numbers."""
-        found: list[list[int]] = [[] for _ in self.nodes]
+        children: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             if node.parent is not None:
-                found[node.parent].append(number)
-        return tuple(map(tuple, found))
+                children[node.parent].append(number)
+        return tuple(map(tuple, children))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The number of clients of each node."""
-        found = [0] * len(self.nodes)
+        sizes = [0] * len(self.nodes)
         for number in self.leaf.values():
-            found[number] += 1
+            sizes[number] += 1
         for number in range(len(self.nodes) - 1, 0, -1):
-            found[self.nodes[number].parent or 0] += found[number]
-        return tuple(found)
+            sizes[self.nodes[number].parent or 0] += sizes[number]
+        return tuple(sizes)
 
     @classmethod
     def of(cls, tree: Iterable[Mapping[str, Any]], leaf: Mapping[str, int], alpha: float) -> Evidence:
@@ -297,7 +297,7 @@ class Graph:
 
     def digest(self) -> str:
         """A hash of everything in the graph except its round: equal graphs have equal digests."""
-        found = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         arrays: dict[str, Any] = {"ids": np.array(self.ids), "directed": np.array(self.directed)}
         for name, matrix in (("weights", self.weights), ("mixing", self.mixing)):
             arrays |= {} if matrix is None else _packed(name, matrix)
@@ -306,9 +306,9 @@ class Graph:
         arrays |= {f"values/{name}": value for name, value in self.values.items()} | self._tests()
         for name in sorted(arrays):
             array = np.ascontiguousarray(arrays[name])
-            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            found.update(array.tobytes())
-        return found.hexdigest()
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
 
     def save(self, path: str | Path | BinaryIO) -> None:
         """Write a .npz without pickles; the same graph always gives the same bytes."""
@@ -415,15 +415,15 @@ def _unpacked(name: str, stored: Mapping[str, Any], n: int) -> Matrix | None:
 def _ids(ids: Any) -> tuple[str, ...]:
     if isinstance(ids, str):
         raise GraphError("ids: expected a tuple of texts, got one text")
-    found = tuple(ids)
+    texts = tuple(ids)
     seen: set[str] = set()
-    for row, id in enumerate(found):
+    for row, id in enumerate(texts):
         if not isinstance(id, str) or not id or "\0" in id:
             raise GraphError(f"ids: row {row} is {id!r}; expected a non-empty text")
         if id in seen:
             raise GraphError(f"ids: {id!r} occurs twice, again in row {row}; expected unique ids")
         seen.add(id)
-    return tuple(str(id) for id in found)
+    return tuple(str(id) for id in texts)
 
 
 def _groups(groups: Mapping[str, int], ids: tuple[str, ...]) -> dict[str, int]:

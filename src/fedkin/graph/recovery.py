@@ -75,15 +75,15 @@ def modularity(a: Any, labels: Any, *, resolution: float = 1.0) -> float:
     0.5
     """
     coo = as_sparse(a, nonnegative=True).tocoo()
-    found = as_labels(labels, coo.shape[0])
+    groups = as_labels(labels, coo.shape[0])
     loop = coo.row == coo.col
     weight = np.where(loop, 2.0, 1.0) * coo.data
     total = weight.sum()
     if total == 0:
         return 0.0
     weight = weight / total
-    inside = float(weight[found[coo.row] == found[coo.col]].sum())
-    degree = np.bincount(found[coo.row], weights=weight, minlength=found.max() + 1)
+    inside = float(weight[groups[coo.row] == groups[coo.col]].sum())
+    degree = np.bincount(groups[coo.row], weights=weight, minlength=groups.max() + 1)
     return inside - resolution * float(np.square(degree).sum())
 
 
@@ -94,10 +94,10 @@ def across_share(a: Any, labels: Any) -> float:
     0.25
     """
     coo = as_sparse(a, symmetric=False, nonnegative=True).tocoo()
-    found = as_labels(labels, coo.shape[0])
+    groups = as_labels(labels, coo.shape[0])
     weight = np.where(coo.row == coo.col, 0.0, coo.data)
     total = float(weight.sum())
-    return float(weight[found[coo.row] != found[coo.col]].sum()) / total if total > 0 else 0.0
+    return float(weight[groups[coo.row] != groups[coo.col]].sum()) / total if total > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -64,28 +64,28 @@ def unpack(data: bytes, what: str = "signature") -> Arrays:
         if data[:4] != _MAGIC:
             raise ValueError("other magic")
         (count,) = struct.unpack_from("<H", data, 4)
-        at, found = 6, {}
+        offset, arrays = 6, {}
         for _ in range(count):
-            named, kinded, ndim = struct.unpack_from("<BBB", data, at)
-            name = data[at + 3 : at + 3 + named].decode()
-            text = data[at + 3 + named : at + 3 + named + kinded].decode()
-            if text not in _KINDS:
-                raise ValueError(f"an array of {text!r}")
-            kind = np.dtype("<" + text)
-            at += 3 + named + kinded
-            shape = struct.unpack_from(f"<{ndim}I", data, at)
-            size, at = math.prod(shape), at + 4 * ndim
-            if at + size * kind.itemsize > len(data):
+            name_length, kind_length, ndim = struct.unpack_from("<BBB", data, offset)
+            name = data[offset + 3 : offset + 3 + name_length].decode()
+            kind_name = data[offset + 3 + name_length : offset + 3 + name_length + kind_length].decode()
+            if kind_name not in _KINDS:
+                raise ValueError(f"an array of {kind_name!r}")
+            kind = np.dtype("<" + kind_name)
+            offset += 3 + name_length + kind_length
+            shape = struct.unpack_from(f"<{ndim}I", data, offset)
+            size, offset = math.prod(shape), offset + 4 * ndim
+            if offset + size * kind.itemsize > len(data):
                 raise ValueError("cut short")
-            found[name] = np.frombuffer(data, kind, size, at).reshape(shape).astype(kind.newbyteorder("="))
-            at += size * kind.itemsize
-        if at != len(data):
+            arrays[name] = np.frombuffer(data, kind, size, offset).reshape(shape).astype(kind.newbyteorder("="))
+            offset += size * kind.itemsize
+        if offset != len(data):
             raise ValueError("bytes left over")
     except (ValueError, struct.error) as error:
         raise DataError(
             f"{what}: {len(data)} bytes that are not a {what} of fedkin ({said(error)}); send it again"
         ) from None
-    return found
+    return arrays
 
 
 # -- means of features, and how far a mean of so many samples strays ---------------------------------------------------
@@ -395,8 +395,8 @@ class Plan:
             frequencies, phases = draw.standard_normal(width) * 1.5, draw.uniform(0, 2 * np.pi, width)
             waves: Array = np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
             return waves
-        found: Array = self._tables[0][y]
-        return found
+        shares: Array = self._tables[0][y]
+        return shares
 
     def signs(self, y: Any) -> Array:
         """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
@@ -405,8 +405,8 @@ class Plan:
             frequencies, phases = draw.standard_normal(self.features), draw.uniform(0, 2 * np.pi, self.features)
             waves: Array = np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
             return waves
-        found: Array = self._tables[1][y]
-        return found
+        signs: Array = self._tables[1][y]
+        return signs
 
     @cached_property
     def _tables(self) -> tuple[Array, Array]:
@@ -602,12 +602,12 @@ class Signature:
 
     def to_arrays(self, dtype: Any = np.float16) -> Arrays:
         """A flat dict of arrays, "x.mean" and so on, for a message; means as `dtype`."""
-        found = {"head": np.array([self.n, self.plan, self.flags], dtype=np.int64)}
+        arrays = {"head": np.array([self.n, self.plan, self.flags], dtype=np.int64)}
         for name, moments in self.blocks.items():
-            found |= {f"{name}.{key}": value for key, value in moments.to_arrays(dtype).items()}
+            arrays |= {f"{name}.{key}": value for key, value in moments.to_arrays(dtype).items()}
         if self.cells is not None:
-            found |= {f"cells.{key}": value for key, value in self.cells.to_arrays(dtype).items()}
-        return found
+            arrays |= {f"cells.{key}": value for key, value in self.cells.to_arrays(dtype).items()}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Signature:
@@ -770,8 +770,8 @@ def _within(p: Array, kinds: Any) -> Array:
     """Features about their class's mean, so that samples sorted by class do not look dependent."""
     if kinds is None:
         return np.asarray(p - p.mean(axis=0))
-    found, of = np.unique(kinds, return_inverse=True)
-    sums = np.zeros((len(found), p.shape[1]))
+    classes, of = np.unique(kinds, return_inverse=True)
+    sums = np.zeros((len(classes), p.shape[1]))
     np.add.at(sums, of, p)
     centred: Array = p - (sums / np.bincount(of)[:, None])[of]
     return centred
@@ -798,8 +798,8 @@ def _bounded(p: Array) -> Array:
 
 
 def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
-    found, of, every = np.unique(kinds, return_inverse=True, return_counts=True)
-    often = np.lexsort((found, -every))[: plan.cells]
+    classes, of, every = np.unique(kinds, return_inverse=True, return_counts=True)
+    often = np.lexsort((classes, -every))[: plan.cells]
     used = np.sort(often[every[often] >= _FEWEST_OF_CLASS])
     means, scatter = np.zeros((len(used), p.shape[1])), np.zeros(len(used))
     rest: list[Array] = []
@@ -811,7 +811,7 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
     counts = every[used].astype(np.float64)
     dof = np.maximum(counts - effect, 0)
     traces, free = _residual_traces(rest, float(dof.sum()), effect, plan.seed)
-    return Cells(found[used].astype(np.int64), counts, means, scatter, dof, traces, free, effect)
+    return Cells(classes[used].astype(np.int64), counts, means, scatter, dof, traces, free, effect)
 
 
 def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:

@@ -376,10 +376,10 @@ def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[
 
 
 def _by_size(sets: list[Array]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    rows: dict[int, list[int]] = {}
     for row, one in enumerate(sets):
-        found.setdefault(len(one), []).append(row)
-    return found
+        rows.setdefault(len(one), []).append(row)
+    return rows
 
 
 def _costs(one: list[Array], two: list[Array]) -> Array:
@@ -490,8 +490,8 @@ def umap(
 
 def _fitted(x: Array, dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
     """Return the fitted model for these arguments, from the cache if it was used recently."""
-    told = repr((x.shape, dims, neighbours, min_dist, seed)).encode()
-    key = blake2b(told + np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
+    arguments = repr((x.shape, dims, neighbours, min_dist, seed)).encode()
+    key = blake2b(arguments + np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
     if key in _FITTED:
         _FITTED.move_to_end(key)
         return _FITTED[key]

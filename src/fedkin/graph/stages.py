@@ -99,20 +99,20 @@ class Stage:
         every = any(one.kind is one.VAR_KEYWORD for one in known)
         taken = {name: value for name, value in more.items() if every or name in {one.name for one in known}}
         try:
-            found = self.function(first, **taken)
+            output = self.function(first, **taken)
         except GraphError:
             raise
         except Exception as error:  # whatever a function of the user's does
             raise GraphError(f"{self._who}: {type(error).__name__}: {said(error)}") from error
-        return self._checked(found, first.shape[0] if hasattr(first, "shape") else len(first))
+        return self._checked(output, first.shape[0] if hasattr(first, "shape") else len(first))
 
     @property
     def _who(self) -> str:
         return f"{self.kind} stage {self.name!r}"
 
-    def _checked(self, found: Any, n: int) -> Any:
+    def _checked(self, output: Any, n: int) -> Any:
         try:
-            table = np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+            table = np.asarray(output.toarray() if hasattr(output, "toarray") else output)
         except Exception as error:  # of whatever a function of the user's gave
             raise GraphError(f"{self._who}: expected one array, got {type(error).__name__}: {said(error)}") from error
         square = self.kind in ("similarity", "sparsify", "control")
@@ -163,10 +163,10 @@ def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any
 
 def own_stage(spec: str, kind: str) -> Stage | None:
     """Return the stage with this name, None if there is none; raises ConfigError for one of another kind."""
-    found = STAGES.get(spec.strip())
-    if found is not None and found.kind != kind:
-        raise ConfigError(f"{kind} {spec!r}: this is a {found.kind} stage")
-    return found
+    stage = STAGES.get(spec.strip())
+    if stage is not None and stage.kind != kind:
+        raise ConfigError(f"{kind} {spec!r}: this is a {stage.kind} stage")
+    return stage
 
 
 # -- fedkin's own ------------------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ def read_signatures(path: str | Path) -> Signatures:
         raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    found = readers[path.suffix.lower()](path)
-    if len(found.ids) < 2:
-        raise DataError(f"{path}: {len(found.ids) or 'no'} client; expected at least two to compare")
-    return found
+    signatures = readers[path.suffix.lower()](path)
+    if len(signatures.ids) < 2:
+        raise DataError(f"{path}: {len(signatures.ids) or 'no'} client; expected at least two to compare")
+    return signatures
 
 
 def _read_npz(path: Path) -> Signatures:
@@ -220,8 +220,8 @@ class Rows:
 
     def sign(self, seed: int = 0) -> dict[str, Signature]:
         """Every client's signature, in the order of first rows; rows of a client keep their order."""
-        found, first, of = np.unique(self.ids, return_index=True, return_inverse=True)
-        members = {str(found[c]): np.flatnonzero(of == c) for c in np.argsort(first)}
+        ids, first, of = np.unique(self.ids, return_index=True, return_inverse=True)
+        members = {str(ids[c]): np.flatnonzero(of == c) for c in np.argsort(first)}
         parts = {id: (self.x[rows], None if self.y is None else self.y[rows]) for id, rows in members.items()}
         plan = Plan.of((Spread.of(x, y, per_feature=self.per_feature) for x, y in parts.values()), seed=seed)
         return {id: sign(plan, x, y) for id, (x, y) in parts.items()}
@@ -242,18 +242,18 @@ def read_rows(path: str | Path, client: str = "client", target: str | None = Non
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix.lower() == ".npz":
-        found = _from_npz(path)
+        rows = _from_npz(path)
     elif path.suffix.lower() in (".csv", ".parquet"):
-        found = _rows_from_table(path, client, target)
+        rows = _rows_from_table(path, client, target)
     else:
         raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
-    names, first, counts = np.unique(found.ids, return_index=True, return_counts=True)
+    names, first, counts = np.unique(rows.ids, return_index=True, return_counts=True)
     for row, id in zip(first.tolist(), names.tolist(), strict=True):
         check_id(path, row, str(id))
     if len(counts) < 2 or counts.max() == 1:
         what = "one client" if len(counts) < 2 else "one row per client"
         raise DataError(f"{path}: {what}; expected the raw samples of two or more clients, one row each")
-    return found
+    return rows
 
 
 def _from_npz(path: Path) -> Rows:
@@ -313,13 +313,13 @@ def _features(path: Path, name: str, values: Any) -> tuple[list[str], Any]:
             row = int(np.argmin(np.isfinite(values)))
             raise DataError(f"{path}: row {row + 1}, column {name!r}: not finite; expected a number")
         return [name], values[:, None]
-    found, of = np.unique(values, return_inverse=True)
-    if values.dtype.kind != "U" or len(found) > _MOST_CATEGORIES:
+    categories, of = np.unique(values, return_inverse=True)
+    if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
         raise DataError(
-            f"{path}: column {name!r} has {len(found)} different values that are not numbers; expected numbers or at "
-            f"most {_MOST_CATEGORIES} categories; leave it out"
+            f"{path}: column {name!r} has {len(categories)} different values that are not numbers; expected numbers or "
+            f"at most {_MOST_CATEGORIES} categories; leave it out"
         )
-    return [f"{name}={value}" for value in found], np.eye(len(found))[of]
+    return [f"{name}={value}" for value in categories], np.eye(len(categories))[of]
 
 
 def _target(path: Path, name: str, values: Any) -> Any:
@@ -375,7 +375,7 @@ def read_signed(path: str | Path) -> dict[str, Signature] | None:
         check_id(path, row, id)
     pieces = data.tobytes()
     try:
-        found = {str(id): Signature.from_bytes(pieces[a:b]) for id, a, b in zip(ids, starts, ends, strict=True)}
+        signatures = {str(id): Signature.from_bytes(pieces[a:b]) for id, a, b in zip(ids, starts, ends, strict=True)}
     except (DataError, GraphError) as error:
         raise DataError(f"{path}: {error}") from None
-    return found
+    return signatures

@@ -202,15 +202,15 @@ class Kin(SigningMethod):
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the model of the group that they belong to, if any."""
-        found = {id: self.offer(server, id) for id in ids}
+        offers = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
-            return found
+            return offers
         signed = yield from collect_signatures(server, server.state, sorted(ids))
         for id, number in nearest(server, signed, self).items():
             if number is not None and server.state["verdict"][number] != "alone":
                 model, verdict = server.state["models"][number], server.state["verdict"][number]
-                found[id] = Message(params=model, verdict=verdict, look=0)
-        return found
+                offers[id] = Message(params=model, verdict=verdict, look=0)
+        return offers
 
 
 # -- at the server: who signs, when groups are found, who joins them --------------------------------------------------
@@ -258,21 +258,21 @@ def _make(server: ServerView[State], how: Kin) -> None:
     """Find all groups; each goes on from the model of the old group that most of its members come from."""
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    found = verdicts(server, list(state["signatures"]), how)
-    before = [int(state["group"][id]) if id in state["group"] else None for id in found.ids]
-    numbers = continued(found.labels.tolist(), before, [int(number) for number in state["verdict"]])
+    result = verdicts(server, list(state["signatures"]), how)
+    before = [int(state["group"][id]) if id in state["group"] else None for id in result.ids]
+    numbers = continued(result.labels.tolist(), before, [int(number) for number in state["verdict"]])
     whole = common(server)
     models: dict[str, Params] = {}
-    for (number, parent), verdict in zip(numbers, found.verdicts, strict=True):
+    for (number, parent), verdict in zip(numbers, result.verdicts, strict=True):
         start = state["models"].get(str(parent))
         by_itself = start is None and (parent is None or state["verdict"][str(parent)] == "alone")
         # Who is alone goes on from what it has; all others start from a model of the server's.
         if verdict != "alone" or not by_itself:
             models[str(number)] = whole if start is None else start
     state["models"] = models
-    state["group"] = {id: str(numbers[label][0]) for id, label in found.groups.items()}
-    state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, found.verdicts, strict=True)}
-    state["tests"] = tests_of(found)
+    state["group"] = {id: str(numbers[label][0]) for id, label in result.groups.items()}
+    state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, result.verdicts, strict=True)}
+    state["tests"] = tests_of(result)
 
 
 def _join(server: ServerView[State], ids: Sequence[str], how: Kin) -> None:
@@ -298,9 +298,9 @@ def _join(server: ServerView[State], ids: Sequence[str], how: Kin) -> None:
 def nearest(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
     group, placed = server.state["group"], server.state["placed"]
-    found = verdicts(server, [id for id in group if id not in placed], how)
-    number = [group[found.members(label)[0]] for label in range(len(found.verdicts))]
-    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), found).group for id, data in signed.items()}
+    known = verdicts(server, [id for id in group if id not in placed], how)
+    number = [group[known.members(label)[0]] for label in range(len(known.verdicts))]
+    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), known).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
 
 

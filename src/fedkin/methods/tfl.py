@@ -159,19 +159,19 @@ class Tfl(Minimax):
         """Renew the graph, Eq. (4), and the prior p = softmax(centrality)."""
         known = server.state["vectors"]
         ids = tuple(id for id in server.clients if id in known)
-        found = learned(
+        topology = learned(
             [known[id] for id in ids], self.graph, planted=planted_labels(server, ids),
             seed=server.key("clusters"), control_seed=server.key("control"),
         )  # fmt: skip
-        prior = graph.softmax(found.centrality, self.graph.temperature)
+        prior = graph.softmax(topology.centrality, self.graph.temperature)
         server.state["prior"] = tensors_by_id(ids, prior)
         lam = dict(zip(server.clients, self.weights(server).tolist(), strict=True))
         server.graph = graph.Graph(
             ids,
-            found.edges,
-            groups=None if found.clusters is None else graph.by_id(ids, found.clusters),
+            topology.edges,
+            groups=None if topology.clusters is None else graph.by_id(ids, topology.clusters),
             round=server.round,
-            values={"centrality": found.centrality, "prior": prior, "lambda": np.array([lam[id] for id in ids])},
+            values={"centrality": topology.centrality, "prior": prior, "lambda": np.array([lam[id] for id in ids])},
         )
 
 

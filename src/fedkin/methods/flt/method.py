@@ -251,8 +251,8 @@ class Flt(SigningMethod):
         take_signatures(state, replies)  # 12
         if anew:
             order, signed, planted = inputs(server)
-            found = relate(signed, self.graph, seed_of(server), planted)  # 13 to 19
-            keep(server, order, signed, found, self.average, self.graph)
+            related = relate(signed, self.graph, seed_of(server), planted)  # 13 to 19
+            keep(server, order, signed, related, self.average, self.graph)
         else:
             attach(server, self.graph, self.average)
         return joined
@@ -453,7 +453,7 @@ def inputs(server: ServerView[State]) -> tuple[list[str], Sets, list[str] | None
 
 
 def keep(
-    server: ServerView[State], order: Sequence[str], signed: Sets, found: Related, average: str,
+    server: ServerView[State], order: Sequence[str], signed: Sets, related: Related, average: str,
     settings: RelatednessSettings,
 ) -> None:  # fmt: skip
     """Set graph and groups of these clients; a new group starts from the model of the group it comes from.
@@ -461,7 +461,7 @@ def keep(
     average: "groups", or "neighbours", where models belong to clients.
     """
     state = server.state
-    labels = found.groups.tolist()
+    labels = related.groups.tolist()
     numbers = continued(labels, [state["group"].get(id) for id in order], state["group"].values())
     group = {id: numbers[label][0] for id, label in zip(order, labels, strict=True)}
     if average == "groups":
@@ -471,20 +471,20 @@ def keep(
         }
         state["model"] = {id: str(number) for id, number in group.items()}
     else:
-        _adopt_models(server, order, signed, found, settings)
+        _adopt_models(server, order, signed, related, settings)
     state["group"], state["row"] = group, {id: place for place, id in enumerate(order)}
-    state["founders"], state["gamma"] = len(order), found.gamma
-    state["adjacency"], state["tests"] = stored(found.adjacency), None
-    if found.verdicts is not None:
-        tests = tests_of(found.verdicts)
-        leaf = {order[found.drawn[int(place)]]: node for place, node in tests["leaf"].items()}
+    state["founders"], state["gamma"] = len(order), related.gamma
+    state["adjacency"], state["tests"] = stored(related.adjacency), None
+    if related.verdicts is not None:
+        tests = tests_of(related.verdicts)
+        leaf = {order[related.drawn[int(place)]]: node for place, node in tests["leaf"].items()}
         state["tests"] = Tests(**{**tests, "leaf": leaf})
-        state["verdict"] = {str(numbers[label][0]): said for label, said in enumerate(found.verdicts.verdicts)}
+        state["verdict"] = {str(numbers[label][0]): verdict for label, verdict in enumerate(related.verdicts.verdicts)}
     record(server)
 
 
 def _adopt_models(
-    server: ServerView[State], order: Sequence[str], signed: Sets, found: Related, settings: RelatednessSettings
+    server: ServerView[State], order: Sequence[str], signed: Sets, related: Related, settings: RelatednessSettings
 ) -> None:
     """Case I: a client without a model takes that of its strongest neighbour that has one.
 
@@ -499,17 +499,17 @@ def _adopt_models(
     if not len(old):
         state["models"], state["model"] = {"0": server.initial}, dict.fromkeys(order, "0")
         return
-    between = sp.csr_array(found.adjacency[new][:, old])
+    between = sp.csr_array(related.adjacency[new][:, old])
     linked = np.diff(between.indptr) > 0
     giver = np.full(len(order), -1)
     giver[new[linked]] = old[np.asarray(between.argmax(axis=1)).ravel()[linked]]
     alone = new[~linked]
-    for group in np.unique(found.groups[alone]).tolist():
-        asks, there = alone[found.groups[alone] == group], old[found.groups[old] == group]
-        if len(there):
-            wanted, known = ([signed[row] for row in rows.tolist()] for rows in (asks, there))
-            _, near = relatedness.joining(wanted, known, found.groups[there], settings, seed_of(server))
-            giver[asks] = there[near]
+    for group in np.unique(related.groups[alone]).tolist():
+        takers, givers = alone[related.groups[alone] == group], old[related.groups[old] == group]
+        if len(givers):
+            wanted, known = ([signed[row] for row in rows.tolist()] for rows in (takers, givers))
+            _, near = relatedness.joining(wanted, known, related.groups[givers], settings, seed_of(server))
+            giver[takers] = givers[near]
     initial = str(1 + max(map(int, state["models"])))
     if (giver[new] < 0).any():
         state["models"] = {**state["models"], initial: server.initial}
@@ -520,16 +520,16 @@ def _adopt_models(
 def attach(server: ServerView[State], settings: RelatednessSettings, average: str) -> None:
     """Give clients that signed for the first time the group and the model of their nearest; no other client moves."""
     state = server.state
-    known = sorted(state["row"], key=lambda id: state["row"][id])
+    placed = sorted(state["row"], key=lambda id: state["row"][id])
     new = by_content((id for id in state["signatures"] if id not in state["row"]), state["signatures"])
-    founders, others = known[: state["founders"]], known[state["founders"] :]
+    founders, others = placed[: state["founders"]], placed[state["founders"] :]
     numbers = sorted({state["group"][id] for id in founders})
     label = {number: place for place, number in enumerate(numbers)}
     labels = np.array([label[state["group"][id]] for id in founders])
-    fresh, made, late = (decoded(state["signatures"], ids) for ids in (new, founders, others))
     dense = isinstance(state["adjacency"], Tensor)
-    find: Any = relatedness.newcomers_relatedness if dense else relatedness.newcomers_of_many
-    rows, joins, closest = find(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
+    relate_newcomers: Any = relatedness.newcomers_relatedness if dense else relatedness.newcomers_of_many
+    signed = [decoded(state["signatures"], ids) for ids in (new, founders, others)]
+    rows, joins, closest = relate_newcomers(*signed, labels, state["gamma"], settings, seed_of(server))
     group = {id: numbers[label] for id, label in zip(new, joins.tolist(), strict=True)}
     if average == "groups":
         model = {id: str(number) for id, number in group.items()}
@@ -537,7 +537,7 @@ def attach(server: ServerView[State], settings: RelatednessSettings, average: st
         model = {id: state["model"][founders[place]] for id, place in zip(new, closest.tolist(), strict=True)}
     state["adjacency"] = stored(_grown(matrix_of(state["adjacency"]), rows))
     state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
-    state["row"] = {**state["row"], **{id: len(known) + place for place, id in enumerate(new)}}
+    state["row"] = {**state["row"], **{id: len(placed) + place for place, id in enumerate(new)}}
     record(server)
 
 

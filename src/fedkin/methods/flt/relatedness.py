@@ -462,9 +462,9 @@ def newcomers_of_many(
     near = neighbours_of(every, settings, seed, fresh)
     # The nearest founder; if there is none among the neighbours, the nearest of some drawn ones.
     closest = drawn[nearest]
-    found = near.columns < len(founders)
-    rows, place = np.unique(near.rows[found], return_index=True)
-    closest[rows - first] = near.columns[found][place]
+    of_founder = near.columns < len(founders)
+    rows, place = np.unique(near.rows[of_founder], return_index=True)
+    closest[rows - first] = near.columns[of_founder][place]
     linked = _linked(near, len(every), gamma, settings)[first:]
     return linked, labels[closest] if settings.control == "self" else joins, closest
 
@@ -549,14 +549,14 @@ def neighbours_of(places: Sets, settings: RelatednessSettings, seed: int, rows: 
     count = min(NEAR, len(places) - 1)
     if isinstance(places[0], graph.Signature):
         points, noise = graph.coordinates(places)
-        found = graph.nearest_points(points, _CANDIDATES * count, rows=rows)
-        squares = np.square(found.distances) - noise[rows][:, None] - noise[found.columns]
-        return _nearest(rows, found.columns, np.sqrt(np.maximum(squares, 0.0)), count)
+        near = graph.nearest_points(points, _CANDIDATES * count, rows=rows)
+        squares = np.square(near.distances) - noise[rows][:, None] - noise[near.columns]
+        return _nearest(rows, near.columns, np.sqrt(np.maximum(squares, 0.0)), count)
     if settings.distance == "min":
         return _by_centres(places, rows, count)
-    found = graph.nearest_points(_projected(places, seed), _CANDIDATES * count, rows=rows)
-    apart = graph.matching_of(places, np.repeat(rows, found.columns.shape[1]), found.columns.ravel())
-    return _nearest(rows, found.columns, apart, count)
+    near = graph.nearest_points(_projected(places, seed), _CANDIDATES * count, rows=rows)
+    apart = graph.matching_of(places, np.repeat(rows, near.columns.shape[1]), near.columns.ravel())
+    return _nearest(rows, near.columns, apart, count)
 
 
 def _by_centres(places: Sets, rows: Labels, count: int) -> Near:
@@ -565,8 +565,8 @@ def _by_centres(places: Sets, rows: Labels, count: int) -> Near:
     own = np.flatnonzero(np.isin(owner, rows))
     most = max(len(one) for one in places)
     # `count` other clients have at most most * count centres, and the client itself has `most`.
-    found = graph.nearest_points(np.concatenate(places), most * (count + 1), rows=own)
-    return _nearest(owner[own], owner[found.columns], found.distances, count)
+    near = graph.nearest_points(np.concatenate(places), most * (count + 1), rows=own)
+    return _nearest(owner[own], owner[near.columns], near.distances, count)
 
 
 def _nearest(rows: Labels, columns: Labels, apart: Array, count: int) -> Near:
