@@ -6,12 +6,13 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zenoh
 
-from fedkin.network.identity import Identity, fingerprint
+from fedkin.network.identity import Identity, Revocations, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
 from fedkin.network.offers import CHANGED, HEAD, Limits, Offer
@@ -265,6 +266,23 @@ def test_a_certificate_that_is_not_the_one_in_the_book(net: Net, town: Town) -> 
     again = net.server()
     net.member("ann").offer("server", "r", b"x")
     assert again.pull("ann", "r", 30) == b"x"
+
+
+def test_who_is_revoked_is_heard_and_answered_no_more(net: Net, tmp_path: Path) -> None:
+    path = tmp_path / "revoked"
+    path.write_text("# nobody yet\n")
+    server, ann, bob = net.server(revoked=Revocations(path)), net.member("ann"), net.member("bob")
+    for name, link in (("ann", ann), ("bob", bob)):
+        server.offer(name, "r", b"down")
+        link.offer("server", "r", b"up")
+        assert (server.pull(name, "r", 30), link.pull("server", "r", 30)) == (b"up", b"down")
+    path.write_text(f"ann  # its machine was stolen\n{fingerprint(net.town['bob'].chain[0])}\n")
+    for name in ("ann", "bob"):
+        with pytest.raises(Refused, match="its certificate is revoked"):
+            server.pull(name, "r", 30)
+    assert server.present() == {"bob"}
+    with pytest.raises(Missed):
+        ann.pull("server", "r", 0.3)
 
 
 # -- questions without end ------------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ _EVERY = 1.0  # seconds between two looks at how it goes
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
 _KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
 _CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (default: the key's name with .crt).")
+_REVOKED = typer.Option(
+    None, "--revoked", metavar="FILE", help="Names and fingerprints that count no more, one a line; it may change."
+)
 _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
@@ -73,6 +76,7 @@ def _serve(
     key: Path = _KEY,
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
+    revoked: Path | None = _REVOKED,
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
     resume: Path | None = RESUME,
@@ -92,7 +96,7 @@ def _serve(
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     places = [listen or invited.members[invited.server].locator]
-    with _link(invited, identity, places, []) as link, stop_on_signals(folder) as stop:
+    with _link(invited, identity, places, [], revoked) as link, stop_on_signals(folder) as stop:
         result = networked.serve(
             plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
             watcher=LiveProgress(plan.method.name, stop, folder, json),
@@ -150,6 +154,7 @@ def _peer(
     key: Path = _KEY,
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
+    revoked: Path | None = _REVOKED,
     target: str | None = TARGET,
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
@@ -178,7 +183,7 @@ def _peer(
     say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, "its neighbours")
     with (
         ledger_in(plan, folder, me, max_epsilon) as ledger,
-        _link(invited, identity, [own] if own else [], dial) as link, leaving(say) as (flag, stop),
+        _link(invited, identity, [own] if own else [], dial, revoked) as link, leaving(say) as (flag, stop),
     ):  # fmt: skip
         client, task, shared = met(samples, plan, link, folder, invited.participants, consent, ledger, stop)
         result = networked.exchange(
@@ -227,8 +232,11 @@ def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
 
 
 @contextmanager
-def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str]) -> Iterator[Link]:
+def _link(
+    invited: Join, identity: Identity, listen: list[str], dial: list[str], revoked: Path | None = None
+) -> Iterator[Link]:
     """Open this participant's link; those who dial look for the others again and again."""
+    from fedkin.network.identity import Revocations
     from fedkin.network.zenoh_link import ZenohLink
 
     if invited.router:
@@ -237,7 +245,8 @@ def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str])
         listen, dial = [], []
     elif listen:
         _check_host(invited, identity)
-    with ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link:
+    out = Revocations(revoked)
+    with ZenohLink(identity, invited.members, listen, dial, router=invited.router, revoked=out) as link:
         yield link
 
 

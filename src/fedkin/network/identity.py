@@ -11,6 +11,7 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,8 @@ except ImportError:
     raise ConfigError("a federation over a network needs cryptography: pip install 'fedkin[network]'") from None
 
 __all__ = [
-    "Identity", "PrivateKey", "certificate_pem", "certificates_of", "common_name", "fingerprint", "hosts_of",
-    "is_signed", "key_pem", "load", "make_ca", "make_key", "make_request", "read_file", "read_key", "request_of",
+    "Identity", "PrivateKey", "Revocations", "certificate_pem", "certificates_of", "common_name", "fingerprint",
+    "hosts_of", "is_signed", "key_pem", "load", "make_ca", "make_key", "make_request", "read_file", "read_key", "request_of",
     "request_pem", "sign", "sign_request", "verify", "write_private",
 ]  # fmt: skip
 
@@ -247,6 +248,37 @@ def _check_dates(certificate: x509.Certificate, where: str, now: datetime.dateti
         raise ConfigError(
             f"{where}: the certificate of {subject} is valid from {first:%Y-%m-%d %H:%M} UTC on; is the clock right?"
         )
+
+
+class Revocations:
+    """A file of names and fingerprints, one a line, that count no more; it is read again when it has changed.
+
+    None: nothing is revoked. Raises ConfigError if it cannot be read at first. If it cannot later, what was read before
+    counts.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.stamp: tuple[int, int] | None = None
+        self.entries: frozenset[str] = frozenset()
+        if path is not None:
+            self._read(path)
+
+    def __contains__(self, entry: str) -> bool:
+        if self.path is not None:
+            with suppress(ConfigError):
+                self._read(self.path)
+        return entry in self.entries
+
+    def _read(self, path: Path) -> None:
+        try:
+            state = path.stat()
+            if self.stamp != (state.st_mtime_ns, state.st_size):
+                lines = path.read_text(encoding="utf-8").splitlines()
+                self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
+                self.stamp = state.st_mtime_ns, state.st_size
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {said(error)}") from None
 
 
 # -- requests and the CA ------------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedkin.errors import ConfigError
-from fedkin.network.identity import Identity, certificate_pem, certificates_of, fingerprint, is_signed, verify
+from fedkin.network.identity import (
+    Identity,
+    Revocations,
+    certificate_pem,
+    certificates_of,
+    fingerprint,
+    is_signed,
+    verify,
+)
 from fedkin.network.join_file import AddressBook
 from fedkin.network.offers import Offer
 
@@ -47,8 +55,8 @@ class Signer:
 
     extra = 0
 
-    def __init__(self, identity: Identity, book: AddressBook) -> None:
-        self._identity = identity
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
+        self._identity, self._revoked = identity, revoked or Revocations()
         self._pins = {name: member.pin for name, member in book.items()}
         self._chain = certificate_pem(identity.chain)
         self._latest = b"", hashlib.sha256(b"").digest()
@@ -81,6 +89,8 @@ class Signer:
             verify(chain, self._identity.roots, owner, "its certificate")
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        if owner in self._revoked or fingerprint(chain[0]) in self._revoked:
+            raise ValueError("its certificate is revoked")
         pin = self._pins[owner]
         if pin and fingerprint(chain[0]) != pin:
             raise ValueError(f"its certificate has {fingerprint(chain[0])}; the address book has {pin}")
@@ -102,8 +112,8 @@ class Sealer(Signer):
 
     extra = LONGEST_HEAD + (1 << 10)
 
-    def __init__(self, identity: Identity, book: AddressBook) -> None:
-        super().__init__(identity, book)
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
+        super().__init__(identity, book, revoked)
         try:
             from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
         except ImportError:

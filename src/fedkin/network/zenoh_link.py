@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.network.identity import Identity, verify
+from fedkin.network.identity import Identity, Revocations, verify
 from fedkin.network.join_file import AddressBook
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
@@ -63,13 +63,13 @@ class ZenohLink(Link):
     identity: who this is. book: the participants. listen: locators (tls/HOST:PORT) at which others may dial this one;
     dial: names of those that this one dials, each with a locator in the book. Those that do not answer are dialled
     again and again. router: the name of who passes what is sealed end to end, which all dial instead; it has a locator
-    in the book, and takes no part. Raises LinkError if an address cannot be listened at, ConfigError for settings that
-    cannot be.
+    in the book, and takes no part. revoked: names and certificates that count no more. Raises LinkError if an address
+    cannot be listened at, ConfigError for settings that cannot be.
     """
 
     def __init__(
         self, identity: Identity, book: AddressBook, listen: Iterable[str] = (), dial: Iterable[str] = (),
-        limits: Limits | None = None, router: str = "",
+        limits: Limits | None = None, router: str = "", revoked: Revocations | None = None,
     ) -> None:  # fmt: skip
         super().__init__(identity.name)
         self._identity = identity
@@ -79,7 +79,8 @@ class ZenohLink(Link):
         verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
         dialled = [self._locator_of(name, book) for name in ([router] if router else dial)]
         places = [listen_locator(place) for place in listen]
-        self._signer = Sealer(identity, self._book) if router else Signer(identity, self._book)
+        self._revoked = revoked or Revocations()
+        self._signer = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self._present: set[str] = set()
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._state = Condition()
@@ -135,7 +136,7 @@ class ZenohLink(Link):
 
     def present(self) -> frozenset[str]:
         with self._state:
-            return frozenset(self._present)
+            return frozenset(name for name in self._present if name not in self._revoked)
 
     def trouble(self) -> str:
         try:
@@ -173,6 +174,10 @@ class ZenohLink(Link):
         wanted = query.attachment.to_bytes() if query.attachment is not None else b""
         if len(wanted) != 4 + DIGEST or not is_subject(subject):
             self.refused.add(asker if asker in self._book else "", shown(subject, 200), "not a question that can be")
+            query.drop()
+            return
+        if asker in self._revoked:
+            self.refused.add(asker, subject, "it is revoked")
             query.drop()
             return
         answer = partial(self._answer, query, asker)
