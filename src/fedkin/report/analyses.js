@@ -4,15 +4,18 @@ const emphasis = (one) => ({ ...methodStyle(one.label), width: one === run() ? 3
 
 function drawCalibration() {
   const all = risky(), diagonal = { x: [0, 1], y: [0, 1], mode: "lines", hoverinfo: "skip", line: { color: css("--quiet"), dash: "dot", width: 1.5 } };
-  const top = Math.min(1, 1.08 * Math.max(0.05, ...all.flatMap(({ risks }) => risks.bins.map(([predicted, observed, , high]) => Math.max(predicted, observed, high)))));
+  const top = Math.min(1, 1.08 * Math.max(0.05,
+    ...all.flatMap(({ risks }) => risks.bins.map(([predicted, observed, , high]) => Math.max(predicted, observed, high)))));
   draw("calibration-plot", [diagonal, ...all.map((one) => ({
     x: one.risks.bins.map((bin) => bin[0]), y: one.risks.bins.map((bin) => bin[1]), mode: "lines+markers", name: escaped(title(one.label)), meta: one.label,
     line: emphasis(one), marker: { color: methodStyle(one.label).color, size: one === run() ? 9 : 6 },
-    error_y: one === run() ? { type: "data", symmetric: false, thickness: 1, width: 0, array: one.risks.bins.map((bin) => bin[3] - bin[1]), arrayminus: one.risks.bins.map((bin) => bin[1] - bin[2]) } : undefined,
+    error_y: one === run() ? { type: "data", symmetric: false, thickness: 1, width: 0, array: one.risks.bins.map((bin) => bin[3] - bin[1]),
+      arrayminus: one.risks.bins.map((bin) => bin[1] - bin[2]) } : undefined,
     text: one.risks.bins.map(([predicted, observed, low, high, n]) => `${escaped(title(one.label))}: risk ${percent(predicted)}, events ${percent(observed)} (${percent(low)} to ${percent(high)}) of ${many(n, "sample")}`),
     hovertemplate: "%{text}<extra></extra>",
   }))], {
-    xaxis: { title: { text: "predicted risk" }, tickformat: ".0%", range: [0, top] }, yaxis: { title: { text: narrow() ? "" : "share of events" }, tickformat: ".0%", range: [0, top] },
+    xaxis: { title: { text: "predicted risk" }, tickformat: ".0%", range: [0, top] },
+      yaxis: { title: { text: narrow() ? "" : "share of events" }, tickformat: ".0%", range: [0, top] },
   });
 }
 
@@ -21,9 +24,11 @@ function drawDecisions() {
   const everyone = at.map((t) => share - ((1 - share) * t) / (1 - t));
   // Beyond the last threshold at which a model is of use or does harm, all lines are at 0.
   const last = Math.max(20, ...all.map(({ risks }) => risks.net.findLastIndex((value) => Math.abs(value) > 0.02 * share) + 2));
-  const line = (y, text, style, more = {}) => ({ x: at, y, mode: "lines", line: style, name: text, text: at.map((t, i) => `${text}: ${(1000 * y[i]).toFixed(1)} per 1,000 at ${percent(t, 0)}`), hovertemplate: "%{text}<extra></extra>", ...more });
+  const line = (y, text, style, more = {}) => ({ x: at, y, mode: "lines", line: style, name: text,
+    text: at.map((t, i) => `${text}: ${(1000 * y[i]).toFixed(1)} per 1,000 at ${percent(t, 0)}`), hovertemplate: "%{text}<extra></extra>", ...more });
   draw("decision-plot", [
-    line(everyone, "treat all", { color: css("--quiet"), dash: "dash", width: 1.5 }), line(at.map(() => 0), "treat none", { color: css("--quiet"), dash: "dot", width: 1.5 }),
+    line(everyone, "treat all", { color: css("--quiet"), dash: "dash", width: 1.5 }),
+      line(at.map(() => 0), "treat none", { color: css("--quiet"), dash: "dot", width: 1.5 }),
     ...all.map((one) => line(one.risks.net, escaped(title(one.label)), emphasis(one), { meta: one.label })),
   ], {
     xaxis: { title: { text: "threshold of the risk" }, tickformat: ".0%", range: [0, Math.min(0.99, last / 100)] },
@@ -43,8 +48,10 @@ if ($("calibration-plot")) redraws.push(drawRisks);
 
 // Learned weights beside what clients have in common, and how the weights follow it over the rounds.
 const SHARED = {
-  classes: { title: "classes in common", levels: ["no class in common", "some classes in common", "the same classes"], overlap: "the share of classes in common" },
-  groups: { title: "planted group in common", levels: ["of different planted groups", "", "of one planted group"], overlap: "whether the planted group is the same" },
+  classes: { title: "classes in common", levels: ["no class in common", "some classes in common", "the same classes"],
+    overlap: "the share of classes in common" },
+  groups: { title: "planted group in common", levels: ["of different planted groups", "", "of one planted group"],
+    overlap: "whether the planted group is the same" },
 };
 
 function drawSharing() {
@@ -74,7 +81,8 @@ function drawPictures(sharing) {
     const bytes = bytesOf(packed);
     return at.map((i) => at.map((j) => (bytes[i * side + j] === 255 ? null : low + ((high - low) * bytes[i * side + j]) / 254)));
   };
-  const pictures = [["overlap", sharing.overlap, 0, 1], ...sharing.rounds.map((round, i) => [`round ${round}`, sharing.matrices[i], sharing.low, sharing.high])];
+  const pictures = [["overlap", sharing.overlap, 0, 1], ...sharing.rounds.map((round, i) => [`round ${round}`, sharing.matrices[i], sharing.low,
+    sharing.high])];
   const columns = narrow() ? 2 : Math.max(pictures.length, 3), rows = Math.ceil(pictures.length / columns);
   const width = place.clientWidth - 70, gap = 0.03, each = (1 - gap * (columns - 1)) / columns, head = 26;
   const height = rows * (width * each + head);
@@ -87,7 +95,8 @@ function drawPictures(sharing) {
     axes[`xaxis${end}`] = { ...style, domain: [left, left + each], anchor: `y${end}`, range: [-0.5, side - 0.5] };
     axes[`yaxis${end}`] = { ...style, domain: [top - (width * each) / height, top], anchor: `x${end}`, range: [side - 0.5, -0.5] };
     annotations.push({ text: name, x: left, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
-    return { type: "heatmap", z: grid(packed, low, high), x: at, y: at, text, xaxis: `x${end}`, yaxis: `y${end}`, zmin: low, zmax: high, colorscale: "Cividis", hoverongaps: false,
+    return { type: "heatmap", z: grid(packed, low, high), x: at, y: at, text, xaxis: `x${end}`, yaxis: `y${end}`, zmin: low, zmax: high, colorscale: "Cividis",
+      hoverongaps: false,
       hovertemplate: `%{text}: %{z:.3~f}<extra>${name}</extra>`, showscale: k === 1, meta: name,
       ...(k === 1 ? { colorbar: { thickness: 12, outlinewidth: 0, x: 1.01, title: { text: "weight", side: "top" }, tickformat: ".2~g" } } : {}) };
   });
@@ -97,16 +106,19 @@ function drawPictures(sharing) {
 
 function drawLevels(sharing) {
   const { figures } = sharing, names = SHARED[sharing.by].levels;
-  const levels = [["none", 5, "dot"], ["some", 7, "dash"], ["all", 0, "solid"]].map(([key, colour, dash], i) => ({ key, name: names[i], color: COLOURS[colour], dash }))
+  const levels = [["none", 5, "dot"], ["some", 7, "dash"],
+    ["all", 0, "solid"]].map(([key, colour, dash], i) => ({ key, name: names[i], color: COLOURS[colour], dash }))
     .filter(({ key }) => figures[key].some((value) => value !== null));
   const one = figures.round.length === 1, stays = sharing.until > figures.round.at(-1);
   $("sharing-legend").innerHTML = `<div><b>Mean weight of pairs</b> ${levels.map((level) => `<span>${lineSample(level)}${level.name}${one ? `: ${figures[level.key][0].toPrecision(3)}` : ""}</span>`).join("")}</div>`;
   $("sharing-curve").hidden = one;
   if (one) return;
   draw("sharing-curve", levels.map((level) => ({
-    x: [...figures.round, ...(stays ? [sharing.until] : [])], y: [...figures[level.key], ...(stays ? [figures[level.key].at(-1)] : [])], mode: "lines", connectgaps: true, name: level.name, line: { color: level.color, dash: level.dash, width: 2.5 },
+    x: [...figures.round, ...(stays ? [sharing.until] : [])], y: [...figures[level.key], ...(stays ? [figures[level.key].at(-1)] : [])], mode: "lines",
+      connectgaps: true, name: level.name, line: { color: level.color, dash: level.dash, width: 2.5 },
     hovertemplate: `${level.name}: %{y:.3~f}<extra></extra>`,
-  })), { hovermode: "x unified", xaxis: { title: { text: "round" }, rangemode: "tozero" }, yaxis: { title: { text: narrow() ? "" : "mean weight" }, rangemode: "tozero" } });
+  })), { hovermode: "x unified", xaxis: { title: { text: "round" }, rangemode: "tozero" },
+    yaxis: { title: { text: narrow() ? "" : "mean weight" }, rangemode: "tozero" } });
 }
 
 if ($("sharing-plot")) redraws.push(drawSharing);
@@ -156,15 +168,18 @@ function drawInfluence() {
     const kept = frame.clients.map((_, i) => i).filter((i) => top.has(i) === chosenOnes);
     return { type: "scatter", mode: "markers", x: kept.map((i) => values[i]), y: kept.map((i) => y[i]), customdata: kept.map((i) => frame.clients[i]),
       text: kept.map((i) => `<b>${escaped(ids[frame.clients[i]])}</b><br>${escaped(name(frame.clients[i]))}<br>centrality ${values[i]}${frame.values.prior ? `<br>prior ${frame.values.prior[i]}` : ""}${frame.values.lambda ? `<br>weight λ ${frame.values.lambda[i]}` : ""}`),
-      hovertemplate: "%{text}<extra></extra>", marker: { ...marker, line: { ...marker.line, width: kept.map((i) => (frame.clients[i] === state.client ? 4 : 1.5)) } }, meta: chosenOnes ? "influential" : "others" };
+      hovertemplate: "%{text}<extra></extra>", marker: { ...marker, line: { ...marker.line,
+        width: kept.map((i) => (frame.clients[i] === state.client ? 4 : 1.5)) } }, meta: chosenOnes ? "influential" : "others" };
   };
   $("influence-plot").style.height = `${110 + 46 * names.length}px`;
   draw("influence-plot", [
     kind(false, { size: 9, symbol: "circle-open", color: css("--quiet"), line: { color: css("--quiet") } }),
     kind(true, { size: 13, symbol: "diamond", color: COLOURS[0], line: { color: css("--ink") } }),
   ], {
-    hovermode: "closest", xaxis: { title: { text: "centrality in the client graph" }, range: [-0.04, 1.06].map((share) => share * (Math.max(...values) || 1)), zeroline: true }, margin: { l: 60, r: 16, t: 8, b: 44 },
-    yaxis: { tickvals: names.map((_, i) => i), ticktext: names.map((text) => escaped(text.length > 14 ? `${text.slice(0, 13)}…` : text)), range: [names.length - 0.5, -0.5], showgrid: false, zeroline: false },
+    hovermode: "closest", xaxis: { title: { text: "centrality in the client graph" }, range: [-0.04, 1.06].map((share) => share * (Math.max(...values) || 1)),
+      zeroline: true }, margin: { l: 60, r: 16, t: 8, b: 44 },
+    yaxis: { tickvals: names.map((_, i) => i), ticktext: names.map((text) => escaped(text.length > 14 ? `${text.slice(0, 13)}…` : text)),
+      range: [names.length - 0.5, -0.5], showgrid: false, zeroline: false },
   });
   influenceText(frame, names, rows, top);
   clicks("influence-plot", (point) => point.customdata);
@@ -238,12 +253,19 @@ function drawCloud(cloud, colour, groups, entry, what) {
   const symbol = (kind) => (kind === null ? "x-thin-open" : SHAPES[kind % SHAPES.length] + groupFill(kind));
   const size = own.length > 600 ? 6 : own.length > 200 ? 8 : 11, written = own.length <= 60 && !narrow();
   const mine = own.filter((i) => cloud.client[i] === state.client);
-  const at = (kept, more) => ({ type: "scatter", mode: "markers", x: kept.map((i) => cloud.x[i]), y: kept.map((i) => cloud.y[i]), customdata: kept.map((i) => (cloud.client[i] < 0 ? null : cloud.client[i])), hovertext: kept.map(told), hovertemplate: "%{hovertext}<extra></extra>", ...more });
+  const at = (kept, more) => ({ type: "scatter", mode: "markers", x: kept.map((i) => cloud.x[i]), y: kept.map((i) => cloud.y[i]),
+    customdata: kept.map((i) => (cloud.client[i] < 0 ? null : cloud.client[i])), hovertext: kept.map(told), hovertemplate: "%{hovertext}<extra></extra>",
+    ...more });
   draw("features-plot", [
-    at(own, { mode: written ? "markers+text" : "markers", text: written ? own.map((i) => escaped(ids[cloud.client[i]])) : undefined, textposition: "top center", textfont: { size: 9 },
-      marker: { opacity: 1, size, symbol: own.map((i) => symbol(kindOf(i))), color: own.map((i) => (kindOf(i) === null ? css("--quiet") : groupColour(kindOf(i)))), line: { color: css("--ink"), width: own.map((i) => (groupFill(kindOf(i) ?? 0).includes("open") ? 2 : 0.6)) } } }),
-    ...(server.length ? [at(server, { meta: "server", marker: { size: size + 16, symbol: "star-open", color: server.map((i) => (colour === "class" ? groupColour(cloud.label[i]) : css("--ink"))), line: { width: 2 } } })] : []),
-    ...(mine.length ? [at(mine, { hoverinfo: "skip", hovertemplate: undefined, meta: "followed", marker: { size: size + 10, symbol: "circle-open", color: css("--ink"), line: { width: 2.5 } } })] : []),
+    at(own, { mode: written ? "markers+text" : "markers", text: written ? own.map((i) => escaped(ids[cloud.client[i]])) : undefined, textposition: "top center",
+      textfont: { size: 9 },
+      marker: { opacity: 1, size, symbol: own.map((i) => symbol(kindOf(i))),
+        color: own.map((i) => (kindOf(i) === null ? css("--quiet") : groupColour(kindOf(i)))),
+        line: { color: css("--ink"), width: own.map((i) => (groupFill(kindOf(i) ?? 0).includes("open") ? 2 : 0.6)) } } }),
+    ...(server.length ? [at(server, { meta: "server", marker: { size: size + 16, symbol: "star-open",
+      color: server.map((i) => (colour === "class" ? groupColour(cloud.label[i]) : css("--ink"))), line: { width: 2 } } })] : []),
+    ...(mine.length ? [at(mine, { hoverinfo: "skip", hovertemplate: undefined, meta: "followed",
+      marker: { size: size + 10, symbol: "circle-open", color: css("--ink"), line: { width: 2.5 } } })] : []),
   ], {
     margin: { l: 4, r: 4, t: 4, b: 4 }, hovermode: "closest", dragmode: narrow() ? false : "pan", uirevision: `${state.run} ${entry.round} ${what}`,
     xaxis: { visible: false, range: [-1.1, 1.1] }, yaxis: { visible: false, range: [-1.1, 1.1], scaleanchor: "x" },
@@ -261,11 +283,14 @@ function drawHeads({ heads, kept }) {
     (heads.clients.length < kept ? ` ${heads.clients.length} of ${many(kept, "client")} are drawn.` : "") :
     "Everyone uses the same head after this round: there is nothing to compare.";
   if (!heads) return;
-  const { ids } = federation(), count = heads.clients.length, at = heads.clients.map((_, i) => i), bytes = bytesOf(heads.matrix), names = heads.clients.map((client) => escaped(ids[client]));
+  const { ids } = federation(), count = heads.clients.length, at = heads.clients.map((_, i) => i), bytes = bytesOf(heads.matrix),
+    names = heads.clients.map((client) => escaped(ids[client]));
   const z = at.map((i) => at.map((j) => (i === j ? null : heads.low + ((heads.high - heads.low) * bytes[i * count + j]) / 255)));
   const margin = { l: 4, r: 58, t: 4, b: 4 }, ticks = { showticklabels: false, ticks: "", showgrid: false, zeroline: false };
   $("heads-plot").style.height = `${$("heads-plot").clientWidth - margin.l - margin.r + margin.t + margin.b}px`;
-  draw("heads-plot", [{ type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), customdata: at.map((i) => at.map(() => heads.clients[i])), colorscale: "Cividis", hoverongaps: false, hovertemplate: "%{text}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01 } }], {
+  draw("heads-plot", [{ type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)),
+    customdata: at.map((i) => at.map(() => heads.clients[i])), colorscale: "Cividis", hoverongaps: false, hovertemplate: "%{text}: %{z:.3f}<extra></extra>",
+    colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01 } }], {
     xaxis: { ...ticks, range: [-0.5, count - 0.5] }, yaxis: { ...ticks, range: [count - 0.5, -0.5] }, margin,
   });
   clicks("heads-plot", (point) => point.customdata);

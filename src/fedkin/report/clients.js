@@ -29,7 +29,8 @@ function drawGain() {
     .sort((a, b) => a.gain - b.gain || a.client - b.client);
   const sure = run().sure, word = (client) => sure?.verdict[client] ?? null, unit = METRIC.share ? 100 : 1;
   const judged = known.some(({ client }) => word(client));
-  const worse = ({ gain, client }) => (judged ? word(client) === "hurt" : gain < 0), better = ({ gain, client }) => (judged ? word(client) === "gained" : gain > 0);
+  const worse = ({ gain, client }) => (judged ? word(client) === "hurt" : gain < 0),
+    better = ({ gain, client }) => (judged ? word(client) === "gained" : gain > 0);
   const colour = (one) => (worse(one) ? COLOURS[5] : better(one) ? COLOURS[0] : COLOURS[7]);
   const bounds = (client) => sure?.gain[client];
   const told = (client) => judged ? `<br>${word(client)}${bounds(client) ? `, 95 % interval ${bounds(client).map(points).join(" to ")}` : ""}` : "";
@@ -38,15 +39,18 @@ function drawGain() {
     type: "bar", x: known.map((_, i) => i), y: known.map(({ gain }) => (METRIC.share ? 100 * gain : gain)),
     text: known.map(({ client, gain }) => `${escaped(ids[client])}: ${points(gain)}${told(client)}<br>${facts(client)}`), textposition: "none",
     error_y: judged && known.length <= 150 ? { type: "data", symmetric: false, thickness: 1, width: 0, color: css("--ink"),
-      array: known.map(({ client, gain }) => (bounds(client) ? unit * (bounds(client)[1] - gain) : 0)), arrayminus: known.map(({ client, gain }) => (bounds(client) ? unit * (gain - bounds(client)[0]) : 0)) } : undefined,
+      array: known.map(({ client, gain }) => (bounds(client) ? unit * (bounds(client)[1] - gain) : 0)),
+        arrayminus: known.map(({ client, gain }) => (bounds(client) ? unit * (gain - bounds(client)[0]) : 0)) } : undefined,
     hovertemplate: "%{text}<extra></extra>", customdata: known.map(({ client }) => client),
     marker: {
-      color: known.map(colour), pattern: { shape: known.map((one) => (worse(one) ? "/" : "")), fgcolor: css("--paper"), fillmode: "overlay", fgopacity: 0.5, size: 6 },
+      color: known.map(colour), pattern: { shape: known.map((one) => (worse(one) ? "/" : "")), fgcolor: css("--paper"), fillmode: "overlay", fgopacity: 0.5,
+        size: 6 },
       line: { color: css("--ink"), width: known.map(({ client }) => (client === state.client ? 3 : 0)) },
     },
   }], {
     bargap: known.length > 100 ? 0 : 0.2,
-    xaxis: { showgrid: false, tickvals: room ? known.map((_, i) => i) : [], ticktext: known.map(({ client }) => escaped(ids[client])), tickangle: -60, title: { text: room ? "" : "clients, from most hurt to most helped" } },
+    xaxis: { showgrid: false, tickvals: room ? known.map((_, i) => i) : [], ticktext: known.map(({ client }) => escaped(ids[client])), tickangle: -60,
+      title: { text: room ? "" : "clients, from most hurt to most helped" } },
     yaxis: { tickformat: "+~g", title: { text: narrow() ? "" : METRIC.share ? "points over Local" : "better than Local" } },
   });
   gainText(known, ids);
@@ -119,9 +123,11 @@ function strip(client) {
   const history = run().graph?.history;
   if (!history) return "";
   history.table ??= words(history.group);
-  const cells = history.rounds.map((round, i) => ({ round, until: history.until[i], group: history.table[client * history.rounds.length + i] })).filter(({ group }) => group !== NOTHING);
+  const cells = history.rounds.map((round, i) => ({ round, until: history.until[i],
+    group: history.table[client * history.rounds.length + i] })).filter(({ group }) => group !== NOTHING);
   if (!cells.length) return "<h4>Groups over time</h4><p>In no round's graph.</p>";
-  const spans = cells.map(({ group, ...span }) => `<i style="background:${groupColour(group)}" title="${roundsOf(span)}: ${groupName(group)}">${cells.length <= 16 ? group + 1 : ""}</i>`);
+  const spans = cells.map(({ group, ...span }) =>
+    `<i style="background:${groupColour(group)}" title="${roundsOf(span)}: ${groupName(group)}">${cells.length <= 16 ? group + 1 : ""}</i>`);
   const all = [...new Set(cells.map(({ group }) => group + 1))];
   return `<h4>Groups over time</h4><div class="strip" role="img" aria-label="${escaped(`groups ${all.join(", ")}`)}">${spans.join("")}</div>` +
     `<p class="quiet">Rounds ${cells[0].round} to ${cells.at(-1).until}, when taking part: ${all.length > 1 ? "groups " + all.join(", ") : "always group " + all[0]}.</p>`;
@@ -168,9 +174,11 @@ function drawClient() {
   }
   draw("client-curve", same.map((one) => {
     const [x, y] = valuesOf(one, client), style = methodStyle(one.label);
-    return { x, y, mode: x.length > 1 ? "lines" : "markers", connectgaps: true, line: { ...style, width: one === run() ? 3 : 1.5 }, marker: { color: style.color },
+    return { x, y, mode: x.length > 1 ? "lines" : "markers", connectgaps: true, line: { ...style, width: one === run() ? 3 : 1.5 },
+      marker: { color: style.color },
       hovertemplate: `${escaped(title(one.label))}: %{y:${TICKS}}<extra></extra>` };
-  }), { height: 180, margin: { l: 40, r: 8, t: 8, b: 36 }, hovermode: "x unified", xaxis: { title: { text: "round" } }, yaxis: { tickformat: METRIC.share ? ".0%" : "" } });
+  }), { height: 180, margin: { l: 40, r: 8, t: 8, b: 36 }, hovermode: "x unified", xaxis: { title: { text: "round" } },
+    yaxis: { tickformat: METRIC.share ? ".0%" : "" } });
 }
 
 // Plotly offers events only on charts that have been drawn.

@@ -120,9 +120,11 @@ function drawTraffic() {
     textposition: "outside", cliponaxis: false,
     customdata: rows.map((row) => `${Math.round(row.messages).toLocaleString("en")} messages`),
     hovertemplate: "%{y}: %{text} in %{customdata}<extra></extra>",
-    marker: { color: rows.map((row) => methodStyle(row.label).color), pattern: { shape: rows.map((row) => (row.way === "down" ? "" : "/")), fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.5, size: 6 } },
+    marker: { color: rows.map((row) => methodStyle(row.label).color),
+      pattern: { shape: rows.map((row) => (row.way === "down" ? "" : "/")), fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.5, size: 6 } },
   }], {
-    xaxis: { ticksuffix: "B", exponentformat: "SI", range: [0, (narrow() ? 1.6 : 1.15) * Math.max(...rows.map((row) => row.bytes))], nticks: narrow() ? 4 : 10 },
+    xaxis: { ticksuffix: "B", exponentformat: "SI", range: [0, (narrow() ? 1.6 : 1.15) * Math.max(...rows.map((row) => row.bytes))],
+      nticks: narrow() ? 4 : 10 },
     yaxis: { type: "category", ticksuffix: " " }, margin: { l: 60, r: 12, t: 4, b: 32 },
   });
 }

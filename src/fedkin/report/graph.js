@@ -48,11 +48,14 @@ function nodeTraces(frame, graph) {
     {
       type: "scatter", mode: "markers", x: absent.map((i) => graph.x[i]), y: absent.map((i) => graph.y[i]), customdata: absent,
       text: absent.map((i) => told(i, "not in this round")), hovertemplate: "%{text}<extra></extra>",
-      marker: { size: least * 0.7, color: css("--grid"), symbol: absent.map((i) => SHAPES[shape(i) % SHAPES.length]), line: { color: css("--quiet"), width: 1 } },
+      marker: { size: least * 0.7, color: css("--grid"), symbol: absent.map((i) => SHAPES[shape(i) % SHAPES.length]),
+        line: { color: css("--quiet"), width: 1 } },
     },
     {
-      type: "scatter", mode: named ? "markers+text" : "markers", x: frame.clients.map((i) => graph.x[i]), y: frame.clients.map((i) => graph.y[i]), customdata: frame.clients,
-      ...(named ? { texttemplate: frame.clients.map((i) => escaped(shortened(ids[i], 12))), textposition: "top center", textfont: { size: 10 }, cliponaxis: false } : {}),
+      type: "scatter", mode: named ? "markers+text" : "markers", x: frame.clients.map((i) => graph.x[i]), y: frame.clients.map((i) => graph.y[i]),
+        customdata: frame.clients,
+      ...(named ? { texttemplate: frame.clients.map((i) => escaped(shortened(ids[i], 12))), textposition: "top center", textfont: { size: 10 },
+        cliponaxis: false } : {}),
       text: frame.clients.map((i, k) => told(i, frame.groups ? groupName(groups[k]) : "")), hovertemplate: "%{text}<extra></extra>",
       marker: {
         opacity: 1, color: groups.map(groupColour), symbol: frame.clients.map((i, k) => groupSymbol(groups[k], shape(i))),
@@ -186,7 +189,10 @@ function drawMatrix() {
   const ticks = { tickvals: at, ticktext: names, showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, zeroline: false };
   place.style.height = `${Math.round((place.clientWidth - margin.l - margin.r) / (1 - tall)) + margin.t + margin.b}px`;
   draw("matrix-plot", [
-    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis", zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false, hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
+    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis",
+      zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false,
+      hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>",
+      colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
     ...(order === "tree" ? treeTraces(frame, side) : []),
   ], {
     xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] },
@@ -271,7 +277,8 @@ function drawMoves() {
   const height = Math.max(260, Math.min(720, 90 + 14 * order.length));
   $("history").style.height = `${height}px`;
   draw("history", [{
-    type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text: room ? numbers : text, hovertext: text, customdata: order.map((client) => history.rounds.map(() => client)),
+    type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text: room ? numbers : text, hovertext: text,
+      customdata: order.map((client) => history.rounds.map(() => client)),
     colorscale: steps, zmin: 0, zmax: all.length, showscale: false, xgap: wide < 60 ? 1 : 0, ygap: order.length < 60 ? 1 : 0, hoverongaps: false,
     hovertemplate: "%{y}, %{hovertext}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
   }], {
@@ -311,7 +318,8 @@ function plantedLines(order, rank) {
 function plantedMarks(order, rank, names) {
   return names.flatMap((name, k) => {
     const rows = order.map((client, i) => (rank(client) === k ? i : -1)).filter((i) => i >= 0);
-    return rows.length ? [{ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows.at(-1)) / 2, text: escaped(name.length > 10 ? name.slice(0, 9) + "…" : name), showarrow: false }] : [];
+    return rows.length ? [{ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows.at(-1)) / 2,
+      text: escaped(name.length > 10 ? name.slice(0, 9) + "…" : name), showarrow: false }] : [];
   });
 }
 
