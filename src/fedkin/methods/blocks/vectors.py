@@ -91,7 +91,8 @@ def places(inner: Array) -> Array:
 
 
 def rows(vectors: Sequence[Tensor], similarity: str) -> Array:
-    """What this similarity of n vectors is to be computed from: points at their places [n, n]; for l1 themselves."""
-    if similarity == "l1":  # the only one that inner products do not determine
+    """What this similarity of n vectors is to be computed from: points at their places [n, n], or the vectors."""
+    # Inner products do not determine l1; short vectors are their own points.
+    if similarity == "l1" or len(vectors[0]) <= len(vectors):
         return np.asarray(torch.stack(list(vectors)).double().numpy())
     return places(inner_products(vectors))
