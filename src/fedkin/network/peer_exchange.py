@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Event, Lock
@@ -120,7 +119,6 @@ class PeerExchange:
         self.comparisons: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
         self.down: dict[str, _Down] = {}
-        self.older: dict[tuple[str, int], Heard] = {}
         self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
 
@@ -277,8 +275,8 @@ class PeerExchange:
             self.outbox.drop({kept for rounds in self.offered.values() for kept in rounds})
         if box is None:
             return {}
-        until, phase = time.monotonic() + self.settings.deadline, box.phase
-        jobs = {id: self.pool.submit(self._pulled, id, round, turn, phase, until) for id in near}
+        until = time.monotonic() + self.settings.deadline
+        jobs = {id: self.pool.submit(self._pulled, id, round, turn, until) for id in near}
         return {id: job.result() for id, job in jobs.items()}
 
     def _put(self, id: str, round: int, turn: int, data: bytes) -> None:
@@ -286,11 +284,11 @@ class PeerExchange:
         self.link.offer(id, f"{self.run}/r{round}/t{turn}", data)
         rounds = self.offered[id]
         rounds[round] = turn
-        for old in sorted(rounds)[: -_KEPT - self.settings.staleness]:
+        for old in sorted(rounds)[:-_KEPT]:
             self.link.withdraw(f"{self.run}/r{old}/", id)
             del rounds[old]
 
-    def _pulled(self, id: str, round: int, turn: int, phase: str, until: float) -> Heard:
+    def _pulled(self, id: str, round: int, turn: int, until: float) -> Heard:
         """Return what a neighbour offers in this exchange, awaited while it may come."""
         if words := self._is_down(id, round):
             return Heard(missing=words)
@@ -298,7 +296,7 @@ class PeerExchange:
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
-                heard = self._newest(id, round, turn, phase, min(left, SLICE))
+                heard = self._read(id, round, turn, min(left, SLICE))
             except Missed:
                 there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
@@ -325,22 +323,6 @@ class PeerExchange:
         if id in self.awaited:
             self.awaited.discard(id)
             self.say(f"round {round}: {id} is connected again")
-
-    def _newest(self, id: str, round: int, turn: int, phase: str, timeout: float) -> Heard:
-        """Return the newest message that may be used, if there is one within the timeout; raises Missed."""
-        if self.settings.staleness:
-            there = self._round_of(id)
-            for number in range(round, max(round - self.settings.staleness, 1) - 1, -1):
-                if there is not None and number > there:
-                    continue
-                heard = self.older.get((id, turn))
-                if heard is None or heard.round != number:
-                    with suppress(Missed):
-                        heard = self._read(id, number, turn, AGAIN)
-                if heard is not None and heard.round == number and (number == round or _fits(heard, phase)):
-                    self.older[id, turn] = heard
-                    return heard
-        return self._read(id, round, turn, timeout)
 
     def _read(self, id: str, round: int, turn: int, timeout: float) -> Heard:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
@@ -388,8 +370,3 @@ def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:
         if id(message) not in encoded:
             encoded[id(message)] = encode(PeerMessage(phase=box.phase, message=dict(message)))
     return {name: encoded[id(box.messages[name])] if name in box.messages else nothing for name in near}
-
-
-def _fits(heard: Heard, phase: str) -> bool:
-    """Whether an earlier message can be used in this phase."""
-    return not heard.ended and not heard.missing and (heard.message is None or heard.phase == phase)

@@ -27,8 +27,6 @@ class NetworkSettings(Settings):
     deadline: seconds in which a client answers a request; a later answer counts as missing.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
-    staleness: between peers, how many rounds old a neighbour's message may be. 0: all wait for each other, as in a
-    simulation; above, a peer waits for nobody of whom it has a message of these rounds.
     kind, classes, shape, targets: the task, if the server is to set it. Without them the first client that joins does,
     and others must have the same. A client that does not have samples of every class needs `classes`.
     """
@@ -36,7 +34,6 @@ class NetworkSettings(Settings):
     clients: int | tuple[str, ...] = 2
     deadline: float = Field(300.0, gt=0, le=7 * 86400)
     grace: float = Field(10.0, ge=0, le=86400)
-    staleness: int = Field(0, ge=0, le=100)
     kind: Kind = "classification"
     classes: int | None = Field(None, ge=2)
     shape: tuple[int, ...] | None = None
