@@ -1,6 +1,6 @@
-"""CPU time of a round of FedAvg in fedkin's modes, and in a plain PyTorch loop, paired by round.
+"""CPU time of a round of a method in fedkin's modes, and of FedAvg in a plain PyTorch loop, paired by round.
 
-    OMP_NUM_THREADS=1 python benchmarks/race.py [--nets mlp-32,mlp-200,table,lenet] [--rounds 25]
+    OMP_NUM_THREADS=1 python benchmarks/race.py [--nets mlp-32,mlp-200,table,lenet] [--method fedavg] [--rounds 25]
 
 There are 100 clients with 300 samples in an array each; 20 train in each round, for one epoch of SGD in batches of 32.
 Nets are those of benchmarks/peers, written as a user writes them. The sides alternate round by round in this process,
@@ -25,7 +25,7 @@ from common import BATCH, CLASSES, CLIENTS, LR, SAMPLED, SAMPLES, SHAPES, build
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import Net, Training
-from fedkin.methods import FedAvg
+from fedkin.methods import METHODS
 
 
 def plain_loop(net: str, data: list[tuple[Tensor, Tensor]]) -> Callable[[], None]:
@@ -51,13 +51,13 @@ def plain_loop(net: str, data: list[tuple[Tensor, Tensor]]) -> Callable[[], None
     return a_round
 
 
-def fedkin_round(net: str, data: list[tuple[Tensor, Tensor]], mode: str) -> Callable[[], None]:
+def fedkin_round(net: str, data: list[tuple[Tensor, Tensor]], mode: str, method: str = "fedavg") -> Callable[[], None]:
     """Return a function that does a round of fedkin's local engine."""
     clients = [Client(f"c{k:03d}", Samples(x, y), Samples(x[:20], y[:20])) for k, (x, y) in enumerate(data)]
     module = build(net)
     training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[net])
     federation = Federation(clients, Task(CLASSES[net], SHAPES[net]))
-    setup = Setup(FedAvg(), federation, Net(module.body, module.head), training)
+    setup = Setup(METHODS[method](), federation, Net(module.body, module.head), training)
     engine = LocalEngine(setup.having(mode=mode))
     done = 0
 
@@ -69,11 +69,11 @@ def fedkin_round(net: str, data: list[tuple[Tensor, Tensor]], mode: str) -> Call
     return a_round
 
 
-def race(net: str, modes: list[str], rounds: int) -> dict[str, list[float]]:
+def race(net: str, modes: list[str], rounds: int, method: str) -> dict[str, list[float]]:
     """Return the CPU seconds of each side's rounds."""
     torch.manual_seed(0)
     data = [(torch.randn(SAMPLES, *SHAPES[net]), torch.randint(0, CLASSES[net], (SAMPLES,))) for _ in range(CLIENTS)]
-    sides = {"plain loop": plain_loop(net, data), **{mode: fedkin_round(net, data, mode) for mode in modes}}
+    sides = {"plain loop": plain_loop(net, data), **{mode: fedkin_round(net, data, mode, method) for mode in modes}}
     spent: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 2):  # two to warm up
         for name, a_round in sides.items():
@@ -88,11 +88,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default="mlp-32,mlp-200,table,lenet")
     parser.add_argument("--modes", default="one-by-one,fast")
+    parser.add_argument("--method", default="fedavg")
     parser.add_argument("--rounds", type=int, default=25)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for net in asked.nets.split(","):
-        spent = race(net, asked.modes.split(","), asked.rounds)
+        spent = race(net, asked.modes.split(","), asked.rounds, asked.method)
         plain = spent.pop("plain loop")
         print(f"{net}: plain loop {1e3 * statistics.median(plain):.1f} ms")
         for mode, seconds in spent.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
     from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share, phase
-    from fedkin.learning.measures import metric
+    from fedkin.learning.metrics import metric
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.records.run import Result
@@ -35,7 +35,7 @@ _PLACES = {
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
     "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
     "phase": "fedkin.flow",
-    "metric": "fedkin.learning.measures",
+    "metric": "fedkin.learning.metrics",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
     "Loaded": "fedkin.running.model_loader", "load": "fedkin.running.model_loader", "Result": "fedkin.records.run",
 }  # fmt: skip

@@ -21,7 +21,7 @@ from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.controls import controls_of, named, parted, with_controls

@@ -14,7 +14,7 @@ import tomli_w
 
 from fedkin.cli.flower_app import answered
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.network.calls import AnsweringLink, Mailbox
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load

@@ -14,7 +14,7 @@ import tomli_w
 
 from fedkin.cli import main
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.flowered import in_app

@@ -141,7 +141,7 @@ def assert_equal_models(one: Any, other: Any, ids: Any) -> None:
 def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(
     nodes: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = Experiment.of(TABLE)
+    plain = Experiment.of(TABLE).with_changes(**{"run.mode": "one-by-one"})
     alone = run_experiment(plain, tmp_path, tmp_path / "alone")
     spread = plain.with_changes(**{"run.engine": "ray"})
     with caplog.at_level(logging.WARNING, "fedkin"):

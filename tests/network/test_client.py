@@ -16,7 +16,7 @@ from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
 from fedkin.network.link import Link
 from fedkin.network.messages import read

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli import app
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import MEASURES, Measure, code_of, file_of
+from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running.experiment import load, read_table
 from fedkin.running.plugins import named, named_in
 from fedkin.running.tune import Choice, HoldOut, tune

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import MEASURES, code_of
+from fedkin.learning.metrics import MEASURES, code_of
 from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.networked import plan_of, settings_of

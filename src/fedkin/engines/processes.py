@@ -28,7 +28,7 @@ from fedkin.engines.states import States
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.flow import Message, Params
-from fedkin.learning.measures import values
+from fedkin.learning.metrics import values
 
 __all__ = ["ProcessesEngine"]
 

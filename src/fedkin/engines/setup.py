@@ -16,7 +16,7 @@ from fedkin.federation import Federation, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.layout import decide
-from fedkin.learning.measures import Measure
+from fedkin.learning.metrics import Measure
 from fedkin.learning.net import Net
 from fedkin.learning.split_body_head import made_up
 from fedkin.learning.training import Training

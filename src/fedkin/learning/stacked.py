@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,8 +219,10 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[..., Tensor], Callable[..., T
 
 
 class _Activation(_Layer):
+    in_place = False  # whether it may overwrite its input
+
     def forward(self, x: Tensor, step: _Step) -> Tensor:
-        self.x, self.y = x, _ACTIVATIONS[type(self.part)][0](self.part, x)
+        self.x, self.y = x, torch.relu_(x) if self.in_place else _ACTIVATIONS[type(self.part)][0](self.part, x)
         return self.y
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
@@ -634,6 +637,9 @@ def _fit(
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     update = (_PlainSgd if plain else _Optimiser)(training, step, mu, start)
     layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
+    for before, layer in pairwise(layers):
+        if isinstance(layer, _Activation):  # nothing else keeps what a Linear gives
+            layer.in_place = type(layer.part) is nn.ReLU and isinstance(before, _Linear)
     ends = _Ends(loss, _Linear("head", chain.head), batches, members)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)

@@ -15,7 +15,7 @@ from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import FedkinError
 from fedkin.learning.devices import opened
-from fedkin.learning.measures import code_of
+from fedkin.learning.metrics import code_of
 from fedkin.learning.precision import check_precision
 from fedkin.network.messages import Count, Sent, Text
 from fedkin.network.settings import task_from, tree_of_task

@@ -25,7 +25,7 @@ from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
-from fedkin.learning.measures import Unmeasured
+from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
 from fedkin.network.client_checkpoints import ClientCheckpoints
 from fedkin.network.consent import about, leaving, releases_in

@@ -12,7 +12,7 @@ from fedkin.federation import Client
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
-from fedkin.learning.measures import file_of
+from fedkin.learning.metrics import file_of
 from fedkin.network.ledger import Page
 from fedkin.untrusted import shown
 

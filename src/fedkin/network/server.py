@@ -23,7 +23,7 @@ from fedkin.engines.transport import Envelope
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Fault, Place
-from fedkin.learning.measures import LARGEST
+from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed, Refusals
 from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of

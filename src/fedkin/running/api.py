@@ -22,7 +22,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
-from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
 from fedkin.learning.precision import check_precision

@@ -30,7 +30,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.models.backbones import Tokens
 from fedkin.learning.net import Net

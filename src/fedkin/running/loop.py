@@ -26,7 +26,7 @@ from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held
 from fedkin.learning.devices import title
-from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import metrics, reading
 from fedkin.records.files import say, versions

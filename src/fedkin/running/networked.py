@@ -20,7 +20,7 @@ from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import SharedEncoding
 from fedkin.flow import PeerMethod
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS

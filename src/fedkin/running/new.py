@@ -234,7 +234,7 @@ def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> st
     others = [one for node in imports if getattr(node, "module", "") != module for one in node.names]
     if part in {one.asname or one.name for one in others}:
         return f"the file imports {part!r} from elsewhere"
-    from fedkin.learning.measures import metric  # these import torch, for which a typo does not wait
+    from fedkin.learning.metrics import metric  # these import torch, for which a typo does not wait
     from fedkin.running.plugins import KINDS as PARTS
     from fedkin.running.plugins import add_installed
 

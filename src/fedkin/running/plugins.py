@@ -27,7 +27,7 @@ from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.graph.stages import STAGES, Stage
-from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown

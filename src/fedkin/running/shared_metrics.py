@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import MEASURES
+from fedkin.learning.metrics import MEASURES
 from fedkin.running.experiment import Experiment
 from fedkin.running.plugins import add_installed, files_of, in_file, named_in, stages_of
 from fedkin.untrusted import shown
