@@ -16,7 +16,7 @@ from sklearn.metrics import balanced_accuracy_score
 import fedkin
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation
-from fedkin.learning import metrics
+from fedkin.learning.metrics import balanced_accuracy
 from fedkin.records.run import read_run
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment, load
@@ -133,7 +133,7 @@ def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     ("metrics", "words"),
     [
         (["balanced"], "no 'balanced'; did you mean 'balanced-accuracy'"),
-        (["balanced-accuracy", metrics.balanced_accuracy], "metrics: 'balanced-accuracy' twice"),
+        (["balanced-accuracy", balanced_accuracy], "metrics: 'balanced-accuracy' twice"),
         ([len], "metrics: expected a list of names and of what @fedkin.metric"),
         (
             [fedkin.metric(higher=True, name="odd")(lambda outputs, _: outputs)],
