@@ -67,6 +67,7 @@ def test_an_answer_that_is_lost_comes_with_the_next() -> None:
     assert "ann: the answer was lost" in network.said
 
 
+@pytest.mark.slow
 def test_who_begins_anew_is_told_everything_and_has_offered_nothing() -> None:
     network = CalledNetwork()
     with network.link("server") as server:
@@ -173,6 +174,7 @@ def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path)
     assert same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
 
 
+@pytest.mark.slow
 def test_a_server_and_a_client_that_begin_anew_go_on(tmp_path: Path) -> None:
     plan = experiment("sfmtl-graph", clients=3, rounds=4, network={"grace": 60.0})
     here = simulated(plan, tmp_path / "here")

@@ -60,7 +60,13 @@ def federation() -> Federation:
     return PLAN.federation(NOWHERE)
 
 
-@pytest.mark.parametrize("change", ANSWERS.values(), ids=ANSWERS.keys())
+FAST = ("a tensor for the number", "an empty reply", "more samples than were told", "scores that are text")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(change, id=name, marks=[] if name in FAST else pytest.mark.slow) for name, change in ANSWERS.items()],
+)
 def test_one_malformed_answer_never_ends_a_run(
     change: Change, federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

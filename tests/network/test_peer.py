@@ -22,8 +22,8 @@ UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "
     [
         ("mapl", {"method": {"warmup": 2, "hidden": 9}, "run": {"network": "regular:3"}}),
         ("dfedavgm", {"run": {"network": "ring"}}),
-        ("dfedavgm", {"training": {"per_round": 5}}),
-        ("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}),
+        pytest.param("dfedavgm", {"training": {"per_round": 5}}, marks=pytest.mark.slow),
+        pytest.param("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, Any], tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_a_round_waits_for_its_own_messages() -> None:
         assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
 
 
+@pytest.mark.slow
 def test_one_that_does_not_answer_is_tried_in_fewer_and_fewer_rounds_and_heard_when_it_is_back() -> None:
     network = MemoryNetwork()
     with two(network) as (ann, bob):
@@ -321,6 +322,7 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
         assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
 
 
+@pytest.mark.slow
 def test_a_network_in_two_halves_goes_on_and_is_one_again(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, rounds=30, run={"network": "full"}, network={"grace": 0.2})
     halves = [("c00", "c01"), ("c02", "c03")]

@@ -50,6 +50,7 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     assert kept[1]["clients"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_a_simulation_that_sums_replies_is_the_network_that_holds_them(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +187,7 @@ class Killed(Exception):
     """The server is killed."""
 
 
-@pytest.mark.parametrize("method", ["ifca", "tfl"])
+@pytest.mark.parametrize("method", [pytest.param("ifca", marks=pytest.mark.slow), "tfl"])
 def test_a_server_that_is_killed_goes_on_and_ends_equal(method: str, tmp_path: Path) -> None:
     plan = experiment(method, clients=4, rounds=4)
     whole = simulated(plan, tmp_path / "whole")

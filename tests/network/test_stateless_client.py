@@ -132,6 +132,7 @@ def test_lost_answers_killed_visits_and_a_server_that_begins_anew_change_nothing
     equal(tmp_path / "there", tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_a_client_whose_samples_changed_comes_back_with_the_right_ones(tmp_path: Path) -> None:
     plan = experiment(clients=2, rounds=3, network={"grace": 60.0})
     other = experiment(clients=2, data={"seed": 1}, run={"seed": 1}).federation(NOWHERE)

@@ -233,6 +233,13 @@ def test_names_and_settings_that_cannot_be(net: Net) -> None:
         net.link("bob", listen=[net.place])
 
 
+def test_a_link_whose_certificate_has_expired_says_so(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = net.member("ann")
+    assert ann.trouble() == ""
+    monkeypatch.setattr(ann, "_identity", net.town.expired("ann"))
+    assert ann.trouble().startswith("the certificate of ann: the certificate of CN=ann expired on ")
+
+
 _LEFT = """
 import sys
 from contextlib import suppress

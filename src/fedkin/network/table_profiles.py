@@ -20,7 +20,7 @@ from fedkin.errors import DataError, MethodError, RunError
 from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike
 from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, unlike
-from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.network.link import Left, Link, LinkError, Missed, Refused
 from fedkin.network.messages import Sent, Text, encode, read
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
@@ -119,8 +119,9 @@ def gathered(
                 except Missed:
                     continue
                 except (DataError, LinkError) as error:
+                    if name not in refused or data:
+                        say(f"{name} is refused: {said(error)}")
                     refused[name] = data
-                    say(f"{name} is refused: {said(error)}")
                     link.refused.add(name, PROFILE, said(error))
                     link.offer(name, f"refused/{_mark(data)}", encode(EncodingAnswer(refused=said(error))))
             pause.wait(_AGAIN)
@@ -155,6 +156,10 @@ def received(
             try:
                 answer = read(EncodingAnswer, link.pull(server, next(places), patience, _MOST))
             except Missed:
+                continue
+            except Refused as error:  # one who passes messages may have forged it: ask again
+                say(f"refused: {said(error)}")
+                stop.wait(patience)
                 continue
             if answer.refused:
                 raise RunError(f"the server refuses this client: {shown(answer.refused, 400)}")
@@ -196,7 +201,7 @@ def among(
             try:
                 heard[id] = _read(link.pull(id, PROFILE, _SLICE, _MOST), settings)
                 check_alike({**heard, link.me: told})
-            except Missed:
+            except (Missed, Refused):
                 continue
             except DataError as error:
                 raise RunError(f"{id} cannot be a neighbour: {said(error)}") from None
