@@ -53,7 +53,13 @@ def test_numbers_that_mean_one_thing_are_read(
 
 @pytest.mark.parametrize(
     ("values", "delimiter"),
-    [(["1.104", "980"], ";"), (["1,104", "980"], "\t"), (["1,104", "2,305"], ","), (["1.104", "2.305"], ";")],
+    [
+        (["1.104", "980"], ";"),
+        (["1.104", "980"], "\t"),
+        (["1,104", "980"], "\t"),
+        (["1,104", "2,305"], ","),
+        (["1.104", "2.305"], ";"),
+    ],
 )
 def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     tmp_path: Path, values: list[str], delimiter: str

@@ -40,7 +40,7 @@ __all__ = [
 DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
 
 # A whole number with a zero in front, as codes have.
-_LEADING = r"^[+-]?0[0-9]"
+_LEADING = r"^\s*[+-]?0[0-9]"
 # A zero in front, or one at the end of two decimals or more; 7.0 is how others write the whole number 7.
 _PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 _WHOLE = r"^[+-]?[0-9]+$"
@@ -290,7 +290,7 @@ def _typed_table(table: pa.Table, written: Written, delimiter: str) -> pa.Table:
         if typed.note:
             notes[name] = typed.note
         if pa.types.is_integer(columns[place].type):
-            like = pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _LEADING)
+            like = pc.match_substring_regex(texts, _LEADING)
             if (row := next(_rows_where(like), None)) is not None:
                 leading[name] = texts[row].as_py().strip()
 
@@ -335,19 +335,24 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
     """
     if column.null_count == len(column):
         return Typed(pa.chunked_array([pa.nulls(len(column))]))
-    texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
-    if (values := _cast(texts, pa.int64())) is not None:
-        return Typed(values)
-    if _all(pc.match_substring_regex(texts, _WHOLE)):
+    if (whole := _cast(column, pa.int64())) is not None:
+        return Typed(whole)
+    texts, floats = column, _cast(column, pa.float64())
+    if floats is None:  # trimming takes as long as all else, and few columns need it
+        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
+        for kind in (pa.int64(), pa.bool_()):
+            if (values := _cast(texts, kind)) is not None:
+                return Typed(values)
+        if (dates := _dates(texts, written.dates)) is not None:
+            return dates
+        floats = _cast(texts, pa.float64())
+    if _all(pc.match_substring_regex(texts.slice(0, _SAMPLE), _WHOLE)) and _all(
+        pc.match_substring_regex(texts, _WHOLE)
+    ):
         return Typed(column)  # beyond 64 bits: names, whose digits a float would not keep
-    if (truth := _cast(texts, pa.bool_())) is not None:
-        return Typed(truth)
-    if (dates := _dates(texts, written.dates)) is not None:
-        return dates
-    floats = _cast(texts, pa.float64()) if written.decimal != "," else None
     if name in written.coded or name in written.names:
         return Typed(column if floats is None else floats)
-    if floats is not None and not _all(pc.match_substring_regex(_with_dot(texts), _GROUPED), least=1):
+    if floats is not None and written.decimal != "," and not _is_grouped(texts):
         dotted = pc.any(pc.match_substring(texts, ".")).as_py()
         return Typed(floats, sign="." if dotted else None)
     return _amounts(texts, column, name, written, delimiter, sign)
@@ -357,8 +362,13 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
 _GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
 
 
-def _with_dot(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    return texts.filter(pc.match_substring(texts, "."))
+def _is_grouped(texts: pa.ChunkedArray) -> bool:
+    """Whether some of these texts have points, and three digits behind each."""
+    for some in (texts.slice(0, _SAMPLE), texts):
+        dotted = some.filter(pc.match_substring(some, "."))
+        if not _all(pc.match_substring_regex(dotted, _GROUPED)):
+            return False
+    return len(dotted) > 0
 
 
 def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
@@ -443,7 +453,9 @@ def _amounts(
     if whole and (exact := _cast(numbers, pa.int64())) is not None:
         numbers = exact
     note = "" if plain else f"{used!r} is read as {canonical[used]}"
-    proven = marks[0] if any(marks[0] in number for number in bare) and not _grouped_only(bare, marks[0]) else None
+    with_decimals = any(marks[0] in number for number in bare) and not _grouped_only(bare, marks[0])
+    with_thousands = marks[1] in (".", ",") and any(marks[1] in number for number in bare)
+    proven = marks[0] if with_decimals or with_thousands else None
     return Typed(numbers, note, proven)
 
 
@@ -492,7 +504,8 @@ def _marks_of(
         raise _Doubt
     if sign:
         return as_decimal if sign == mark else as_thousands
-    if mark == "." and delimiter != ";":
+    short = bool(others) and max(map(len, others)) <= 3
+    if mark == "." and (delimiter == "," or (delimiter != ";" and not short)):
         return as_decimal
     example = marked[0]
     row = next(_rows_where(pc.match_substring(texts, example)), 0) + 1
