@@ -143,6 +143,20 @@ def test_key_files_that_cannot_be_used(tmp_path: Path, content: bytes, why: str)
         keys.read_key(tmp_path / "none.key")
 
 
+def test_a_key_with_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, path = keys.make_key(), tmp_path / "a.key"
+    locked = serialization.BestAvailableEncryption(b"secret")
+    keys.write_private(
+        path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
+    monkeypatch.setenv("FEDKIN_PASSPHRASE", "secret")
+    read = keys.read_key(path)
+    assert keys.is_signed(key.public_key(), keys.sign(read, b"x"), b"x")
+    monkeypatch.setenv("FEDKIN_PASSPHRASE", "other")
+    with pytest.raises(ConfigError, match=r"a\.key: not a private key in PEM"):
+        keys.read_key(path)
+
+
 def test_a_certificate_of_another_key(tmp_path: Path, town: Town) -> None:
     key, certificate = saved(tmp_path, town)
     certificate.write_bytes(certificate_pem(town.signed("ann").chain))

@@ -40,6 +40,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
 _LARGEST_FILE = 1 << 18
+_PASSPHRASE = "FEDKIN_PASSPHRASE"
 # A clock that is a little late still accepts what was signed now.
 _EARLIER = datetime.timedelta(hours=1)
 
@@ -105,15 +106,19 @@ def read_file(path: Path) -> bytes:
 
 
 def read_key(path: Path) -> PrivateKey:
-    """Return the private key in a PEM file; raises ConfigError, also if others than its owner may read the file."""
+    """Return the private key in a PEM file; raises ConfigError, also if others than its owner may read the file.
+
+    A key with a passphrase is opened by that in the environment variable FEDKIN_PASSPHRASE.
+    """
     data = read_file(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if os.name != "nt" and mode & 0o077:
         raise ConfigError(f"{path}: others may read this private key (mode {mode:04o}); chmod 600 {path}")
     try:
-        key = serialization.load_pem_private_key(data, None)
+        passphrase = os.environ.get(_PASSPHRASE, "").encode() if b"ENCRYPTED" in data else b""
+        key = serialization.load_pem_private_key(data, passphrase or None)
     except TypeError:
-        raise ConfigError(f"{path}: this private key has a passphrase; expected one without, in mode 0600") from None
+        raise ConfigError(f"{path}: this private key has a passphrase; set {_PASSPHRASE} to it") from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path}: not a private key in PEM ({said(error)})") from None
     if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
