@@ -146,9 +146,7 @@ def test_key_files_that_cannot_be_used(tmp_path: Path, content: bytes, why: str)
 def test_a_key_with_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, path = keys.make_key(), tmp_path / "a.key"
     locked = serialization.BestAvailableEncryption(b"secret")
-    keys.write_private(
-        path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
-    )
+    keys.write_private(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
     monkeypatch.setenv("FEDKIN_PASSPHRASE", "secret")
     read = keys.read_key(path)
     assert keys.is_signed(key.public_key(), keys.sign(read, b"x"), b"x")
