@@ -349,7 +349,9 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
     if _all(pc.match_substring_regex(texts.slice(0, _SAMPLE), _WHOLE)) and _all(
         pc.match_substring_regex(texts, _WHOLE)
     ):
-        return Typed(column)  # beyond 64 bits: names, whose digits a float would not keep
+        whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
+        # Beyond 64 bits these are names, whose digits a float would not keep.
+        return Typed(column if whole is None else whole)
     if name in written.coded or name in written.names:
         return Typed(column if floats is None else floats)
     if floats is not None and written.decimal != "," and not _is_grouped(texts):
