@@ -16,7 +16,7 @@ from rich.table import Table
 from fedkin.cli.completion import check_experiment
 from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
 from fedkin.cli.lazy import command_after_import
-from fedkin.cli.net_files import add_file_commands
+from fedkin.cli.net_files import add_look_command, add_prepare_commands
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
 from fedkin.cli.output import as_json, make_console
 from fedkin.cli.participant import (
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["net"]
 
 net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/network.md).")
+add_prepare_commands(net)
 
 _TAKE_PART = "Take part"
 _EVERY = 1.0  # seconds between two looks at how it goes
@@ -269,6 +270,9 @@ def _check_host(invited: Join, identity: Identity) -> None:
         )
 
 
+add_look_command(net)
+
+
 # -- status -------------------------------------------------------------------------------------------------------
 
 
@@ -371,6 +375,3 @@ def _learned(other: Other) -> str:
 
 def _weights(weights: dict[str, float]) -> str:
     return ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
-
-
-add_file_commands(net)

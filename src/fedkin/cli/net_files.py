@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedkin.network.join_file import Member
 
-__all__ = ["add_file_commands"]
+__all__ = ["add_look_command", "add_prepare_commands"]
 
 _NAME = typer.Option(..., "--name", help="The participant: letters, digits, '.', '_', '-'; at most 64.")
 _HOSTS = typer.Option([], "--host", help="A host name or address at which others dial it. May be repeated.")
@@ -33,13 +33,17 @@ _MEMBERS = typer.Option([], "--member", help="A participant; with an address if 
 _PINS = typer.Option([], "--certificate", help="A member's certificate, to accept that one only. May be repeated.")
 
 
-def add_file_commands(net: typer.Typer) -> None:
-    """Add the commands of this module to the group."""
+def add_prepare_commands(net: typer.Typer) -> None:
+    """Add the commands that make keys, certificates and join files to the group."""
     panel, module = "Prepare", "fedkin.network.join_file"
     net.command("init", cls=command_after_import(module), rich_help_panel=panel)(_init)
     net.command("ca", cls=command_after_import(module), rich_help_panel=panel)(_ca)
     net.command("invite", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=panel)(_invite)
-    net.command("show", cls=command_after_import(module), rich_help_panel="Look")(_show)
+
+
+def add_look_command(net: typer.Typer) -> None:
+    """Add the command that shows one of these files to the group."""
+    net.command("show", cls=command_after_import("fedkin.network.join_file"), rich_help_panel="Look")(_show)
 
 
 def _init(

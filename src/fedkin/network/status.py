@@ -30,7 +30,7 @@ __all__ = ["FILE", "Other", "Progress", "Status", "StatusFile", "read_status", "
 
 FILE = "status.json"
 _LOOK = 1.0  # seconds from one look to the next
-_ANEW = 5.0  # seconds after which a file is written again though nothing changed
+_SILENT = 15.0  # seconds after which a participant that has written nothing is called silent
 _LARGEST = 1 << 26
 _HEAVIEST = 5  # weights that are told of each participant
 
@@ -79,7 +79,7 @@ class Status(Settings):
     def late(self, now: float) -> float:
         """Seconds for which a participant that should be running has written nothing; 0 while it does."""
         age = now - self.written
-        return age if self.state == "running" and age > 3 * _ANEW else 0.0
+        return age if self.state == "running" and age > _SILENT else 0.0
 
 
 def read_status(path: Path) -> Status:
@@ -154,7 +154,6 @@ class StatusFile:
         self.link, self.folder, self.role, self.federation = link, folder, role, federation
         self.names, self.progress = names, progress
         self.seen: dict[str, float] = {}
-        self.last: Status | None = None
         self.over = Event()
         self.thread = Thread(target=self._keep, name="status", daemon=True)
 
@@ -177,15 +176,12 @@ class StatusFile:
             self.look()
 
     def look(self, state: Literal["running", "ended", "left"] = "running") -> None:
-        """Write how it goes now, if that is news."""
-        with suppress(LinkError):
-            status = self.status(state)
-            if self._is_news(status) and self._write(status):
-                self.last = status
-
-    def _is_news(self, status: Status) -> bool:
-        before = self.last
-        return before is None or status.written >= before.written + _ANEW or _timeless(status) != _timeless(before)
+        """Write how it goes now; trouble with the file ends no run."""
+        assert self.folder is not None
+        path, aside = self.folder / FILE, self.folder / f"{FILE}.new"
+        with suppress(LinkError, OSError):
+            aside.write_text(self.status(state).model_dump_json(indent=1), encoding="utf-8")
+            aside.replace(path)
 
     def status(self, state: Literal["running", "ended", "left"] = "running") -> Status:
         """Return how it goes now."""
@@ -208,18 +204,3 @@ class StatusFile:
             round=done.round, rounds=done.rounds, others=others, nameless=counts.get("", 0),
             weights=dict(done.weights.get("", {})), epsilon=done.epsilon_of(""),
         )  # fmt: skip
-
-    def _write(self, status: Status) -> bool:
-        assert self.folder is not None
-        path, aside = self.folder / FILE, self.folder / f"{FILE}.new"
-        with suppress(OSError):
-            aside.write_text(status.model_dump_json(indent=1), encoding="utf-8")
-            aside.replace(path)
-            return True
-        return False
-
-
-def _timeless(status: Status) -> Status:
-    """Return a status without its times: what is news in it."""
-    others = {id: other.model_copy(update={"seen": None}) for id, other in status.others.items()}
-    return status.model_copy(update={"written": 0.0, "others": others})
