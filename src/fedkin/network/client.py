@@ -61,7 +61,7 @@ _GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is no
 class NetworkClient:
     """One client with its samples. `run` takes part until the run has ended.
 
-    plan_of: makes the plan of the agreed settings. folder: where its states are kept (None: in memory). settings: its
+    plan_of: makes the plan of the agreed settings. folder: where its states are kept. settings: its
     own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
     may. labels: whether to tell the number of samples of each class. ledger: of all that it released under `[privacy]`
     (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after
@@ -69,7 +69,7 @@ class NetworkClient:
     """
 
     def __init__(
-        self, link: Link, client: Client, task: Task, plan_of: PlanOf, folder: Path | None = None, *,
+        self, link: Link, client: Client, task: Task, plan_of: PlanOf, folder: Path, *,
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
@@ -226,7 +226,7 @@ class _ClientRun:
         self.page.sent({"join": [*(name for name, value in told if value and name != "digest"), *client.ledger.beside]})
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
-        self.checkpoints = ClientCheckpoints(None if client.folder is None else client.folder / self.run)
+        self.checkpoints = ClientCheckpoints(client.folder / self.run)
         self.place: tuple[Any, ...] | None = None
         self.offered = self.number - 1
 
@@ -365,7 +365,7 @@ class _ClientRun:
         last = max(self.checkpoints.rounds(), default=0)
         if last < order.last and order.last not in order.undone:
             raise RunError(
-                f"this client's state of round {order.last} is not in {self.checkpoints.folder or 'memory'}: bring the "
+                f"this client's state of round {order.last} is not in {self.checkpoints.folder}: bring the "
                 "folder back with which it took part"
             )
         kept = kept_of(last) if last else None

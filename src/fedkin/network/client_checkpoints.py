@@ -6,7 +6,6 @@ Each file begins with a hash of the rest: a state in which a bit has changed is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,62 +21,46 @@ _HASH = 32  # bytes
 
 
 class ClientCheckpoints:
-    """The states of one client in one run.
+    """The states of one client in one run, in this folder.
 
     A server that writes a checkpoint after every round goes on at most two rounds earlier, so that three are enough.
-    folder: where they are; None: in memory, for tests and trials.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.memory: dict[int, dict[str, Any]] = {}
-        if folder is not None:
-            made_private(folder, "the client's states")
+        made_private(folder, "the client's states")
 
     def rounds(self) -> list[int]:
         """Return the rounds of which there is a state, ascending."""
-        if self.folder is None:
-            return sorted(self.memory)
         names = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def put(self, round: int, tree: Mapping[str, Any]) -> None:
         """Write the state of a round; it is on the disk before this returns."""
-        if self.folder is None:
-            self.memory[round] = dict(tree)
-        else:
-            path = self._path(round)
-            try:
-                data = codec.encode(tree)
-                write_private(path, lambda file: file.write(_hash(data) + data))
-            except OSError as error:
-                raise RunError(f"{path}: the client's state cannot be written ({error})") from None
+        path, data = self._path(round), codec.encode(tree)
+        try:
+            write_private(path, lambda file: file.write(_hash(data) + data))
+        except OSError as error:
+            raise RunError(f"{path}: the client's state cannot be written ({error})") from None
         self.drop(self.rounds()[:-_KEPT])
 
     def get(self, round: int) -> dict[str, Any]:
         """Return the state of this round; raises RunError for a file that is damaged."""
-        if self.folder is None:
-            return self.memory[round]
+        path = self._path(round)
         try:
-            data = self._path(round).read_bytes()
+            data = path.read_bytes()
             if _hash(data[_HASH:]) != data[:_HASH]:
                 raise MethodError("its hash does not fit: it was changed or is damaged")
             return codec.decode(data[_HASH:])
         except (OSError, MethodError) as error:
-            raise RunError(
-                f"{self._path(round)}: not readable ({error}); remove it to take part with an older state"
-            ) from None
+            raise RunError(f"{path}: not readable ({error}); remove it to take part with an older state") from None
 
     def drop(self, rounds: list[int]) -> None:
         """Forget the states of these rounds."""
         for round in rounds:
-            self.memory.pop(round, None)
-            if self.folder is not None:
-                with suppress(FileNotFoundError):
-                    self._path(round).unlink()
+            self._path(round).unlink(missing_ok=True)
 
     def _path(self, round: int) -> Path:
-        assert self.folder is not None
         return self.folder / f"round-{round:06d}.safetensors"
 
 

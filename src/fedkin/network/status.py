@@ -144,11 +144,11 @@ def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
 class StatusFile:
     """Keeps the status file of a participant while it is in `with`.
 
-    names: the others, who may become more. progress: asked at each look. folder: None writes nothing.
+    names: the others, who may become more. progress: asked at each look.
     """
 
     def __init__(
-        self, link: Link, folder: Path | None, role: Literal["server", "client", "peer"], federation: str,
+        self, link: Link, folder: Path, role: Literal["server", "client", "peer"], federation: str,
         names: Callable[[], Iterable[str]], progress: Callable[[], Progress],
     ) -> None:  # fmt: skip
         self.link, self.folder, self.role, self.federation = link, folder, role, federation
@@ -158,18 +158,16 @@ class StatusFile:
         self.thread = Thread(target=self._keep, name="status", daemon=True)
 
     def __enter__(self) -> StatusFile:
-        if self.folder is not None:
-            self.look()
-            self.thread.start()
+        self.look()
+        self.thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.folder is not None:
-            self.over.set()
-            self.thread.join()
-            self.look("ended" if kind is None else "left")
+        self.over.set()
+        self.thread.join()
+        self.look("ended" if kind is None else "left")
 
     def _keep(self) -> None:
         while not self.over.wait(_LOOK):
@@ -177,7 +175,6 @@ class StatusFile:
 
     def look(self, state: Literal["running", "ended", "left"] = "running") -> None:
         """Write how it goes now; trouble with the file ends no run."""
-        assert self.folder is not None
         path, aside = self.folder / FILE, self.folder / f"{FILE}.new"
         with suppress(LinkError, OSError):
             aside.write_text(self.status(state).model_dump_json(indent=1), encoding="utf-8")
