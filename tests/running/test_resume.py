@@ -22,7 +22,7 @@ from fedkin.running.loop import Result, Stop, run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
 # Files that a whole run of TABLE puts in place, one after another.
-WRITES = 56
+WRITES = 55
 
 
 @pytest.fixture(scope="module")
