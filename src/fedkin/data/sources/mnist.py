@@ -130,7 +130,8 @@ class Qmnist(Source):
             writers = np.concatenate([part.client for part in parts if part.client is not None])
             held = hold_out(writers, self.test_fraction, self.seed)
             parts = [Part(x[rows], y[rows], writers[rows]) for rows in (~held, held)]
-        return Dataset("qmnist", *parts, digits.task, digits.scale)
+        train, test = parts
+        return Dataset("qmnist", train, test, digits.task, digits.scale)
 
 
 def _writers(path: Path, digits: npt.NDArray[np.int64]) -> npt.NDArray[np.str_]:
