@@ -33,7 +33,7 @@ MODES = {
     "one-by-one": {"mode": "one-by-one"},
     "stacked": {"mode": "fast"},
     "workers": {"mode": "workers", "workers": 1},
-    "loopback": {"engine": "loopback"},
+    "loopback": {"engine": "loopback", "mode": "one-by-one"},
 }
 
 

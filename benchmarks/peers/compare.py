@@ -35,15 +35,14 @@ HERE = Path(__file__).parent
 SIDES: dict[str, tuple[str, list[str]]] = {
     "plain loop": ("", ["side_plain.py"]),
     "PFLlib-style": ("", ["side_plain.py", "objects"]),
-    "fedkin, auto": ("", ["side_fedkin.py", "auto"]),
+    "fedkin": ("", ["side_fedkin.py", "fast"]),
     "one-by-one": ("", ["side_fedkin.py", "one-by-one"]),
-    "stacked": ("", ["side_fedkin.py", "stacked"]),
     "fluke": ("fluke", ["side_fluke.py"]),
     "pfl": ("pfl", ["side_pfl.py"]),
     "fedjax": ("fedjax", ["side_fedjax.py"]),
     "flower": ("flower", ["side_flower.py"]),
 }
-FEDKIN = ("fedkin, auto", "one-by-one", "stacked")
+FEDKIN = ("fedkin", "one-by-one")
 
 
 class Ended(Exception):

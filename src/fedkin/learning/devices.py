@@ -117,7 +117,7 @@ def device_of(module: nn.Module) -> torch.device:
 def arranged(tensor: Any, last: bool = True) -> Any:
     """Return images or kernels, also those in a dict, with channels last; on a GPU, or if not `last`, with them first.
 
-    Convolutions on a CPU run about 1.3 times as fast in training and 2 times in inference (benchmarks/layout.py).
+    Convolutions on a CPU run about 1.3 times as fast in training and 2 times in inference.
     """
     if isinstance(tensor, dict):
         return {name: arranged(part, last) for name, part in tensor.items()}

@@ -43,7 +43,8 @@ class Loss(Protocol):
 
     A loss whose means over samples are `masked_mean` honours class weights, and says so by `weighted: ClassVar[bool] =
     True`. False says that it knows no classes, and is never weighted. A loss that says nothing is refused with class
-    weights.
+    weights. A loss with `stackable: ClassVar[bool] = True` is trained for many clients at once: it asks for
+    `model.features(batch.x)` and `model.head(z)` only, draws nothing, and changes no tensor in place.
     """
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor | tuple[Tensor, Tree]: ...
