@@ -1,4 +1,4 @@
-"""Kin beside local training, FedAvg, FLT and kin without trials, on small federations.
+"""Kin beside local training, FedAvg, FLT and kin without degrees, on small federations.
 
     OMP_NUM_THREADS=1 python benchmarks/kin.py [NAME ..] [--data-root DATA] [--seeds 0,1] [--methods 'kin;flt']
 
@@ -32,7 +32,7 @@ METHODS_RUN: dict[str, Any] = {
     "fedavg": METHODS["fedavg"](),
     "flt, ratio": METHODS["flt"](encoder={"kind": "none"}, graph={"groups": "ratio"}),
     "flt": METHODS["flt"](),
-    "kin, no trials": METHODS["kin"](trials=0),
+    "kin, groups": METHODS["kin"](degrees="groups"),
     "kin": METHODS["kin"](),
 }
 
@@ -107,14 +107,14 @@ def main() -> None:
                 worst = np.mean(sorted(accuracy.values())[: max(1, len(accuracy) // 10)])
                 hurt = np.mean([accuracy[id] < local[id] for id in accuracy])
                 figures = result.rounds[-1].get("figures", {})
-                found = [figures.get(key) for key in ("groups", "alone", "keep_own")]
+                found = [figures.get(key) for key in ("groups", "alone", "level")]
                 spent = time.perf_counter() - start
                 rows.setdefault(title, []).append((np.mean(list(accuracy.values())), worst, hurt, found, spent))
         for title, each in rows.items():
             mean, low, hurt, found, spent = zip(*each, strict=True)
             print(
                 f"{name:13s} {title:15s} {np.mean(mean):.3f}±{np.std(mean):.3f}  worst {np.mean(low):.3f}  "
-                f"hurt {np.mean(hurt):3.0%}  groups, alone, own {list(found)}  {np.mean(spent):.1f} s",
+                f"hurt {np.mean(hurt):3.0%}  groups, alone, level {list(found)}  {np.mean(spent):.1f} s",
                 flush=True,
             )
 

@@ -184,7 +184,7 @@ def tables(runs: Runs) -> dict[str, str]:
         "federations": _by_federation(runs),
         "methods": _by_row(runs),
         "told": _told(runs),
-        "trials": _trials(runs),
+        "degrees": _degrees(runs),
         "missing": _missing(runs),
     }
 
@@ -281,9 +281,9 @@ def _told(runs: Runs) -> str:
     return _table(head, body)
 
 
-def _trials(runs: Runs) -> str:
-    """Kin with other trials, where two kinds are finished."""
-    rows = ("kin", "kin, before", "kin, before, margin 2", "kin, no trials")
+def _degrees(runs: Runs) -> str:
+    """Kin with and without the choice of a level and a degree, where both are finished."""
+    rows = ("kin", "kin, groups")
     head = ["federation", *(f"{row}: regret, hurts" for row in rows)]
     body = []
     for name in runs.federations:

@@ -72,7 +72,7 @@ def results(setup: Setup, engine: type[LocalEngine] = LocalEngine, **options: An
     """Outcomes, figures, scores, and the bytes of all states after three rounds."""
     run = engine(setup, **options)
     try:
-        rounds = []
+        rounds: list[Any] = []
         for number in (1, 2, 3):
             outcome = run.round(number)
             rounds.append((outcome.sampled, sorted(outcome.traffic), outcome.samples, outcome.flops))

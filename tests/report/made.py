@@ -71,7 +71,7 @@ def make_run(
             "round": number, "sampled": here, "accuracy": metrics.accuracy(scores),
             "groups": metrics.groups(graph, {id: f"g{group[id]}" for id in ids} if planted else None),
             **metrics.traffic(traffic), "samples": 160 * len(here),
-            **({"figures": {"keep_own": 1}} if method == "kin" else {}),
+            **({"figures": {"level": 2, "pull_weights": None, "pull_bias": None}} if method == "kin" else {}),
         }  # fmt: skip
         records.add(row, {"round": number, "total": 0.5 * number}, outcome, scores)
     records.finish({})

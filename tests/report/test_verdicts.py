@@ -15,7 +15,7 @@ from fedkin.graph import Evidence, Graph, Node, load_graph
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.drawing import NOTHING
-from fedkin.report.verdicts import Settled, Told, drawn, in_words, keep_words, lines, settled, terminal
+from fedkin.report.verdicts import Settled, Told, choice_words, drawn, in_words, lines, settled, terminal
 from report.made import data_in, make_comparison, make_run
 
 
@@ -62,7 +62,7 @@ def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
         assert sorted(members) == sorted(id for id in graph.ids if graph.groups[id] == group)
         assert row["words"] == "cannot be told apart: one model serves all"
     assert found["alone"][:2] == [1, [ids.index("site-011")]]
-    assert found["keep"] == "1 client keeps its own model"
+    assert found["keep"] == "chosen: one model for each group"
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
@@ -257,11 +257,16 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
 
 
 def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path) -> None:
-    said = terminal("kin", {0: (place / "kin-seed0", [{"figures": {"keep_own": 0}}])})
+    said = terminal(
+        "kin", {0: (place / "kin-seed0", [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])}
+    )
     assert said[0] == "kin: 3 groups with nothing told: no test tells the clients apart"
     assert [line.split(",")[0] for line in said[1:4]] == ["  group 1", "  group 2", "  group 3"]
     assert all(re.fullmatch(r"  group \d, same: [34] clients, smallest p .+", line) for line in said[1:4])
-    assert said[4:] == ["  alone: site-011", "  no client keeps its own model"]
+    assert said[4:] == [
+        "  alone: site-011",
+        "  chosen: one model for all, a head for each client (pull 1)",
+    ]
     assert max(map(len, said)) <= 80
     assert terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(8)]
@@ -275,8 +280,11 @@ def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("rounds", "words"),
     [([], None), ([{}], None), ([{"figures": None}], None),
-     ([{"figures": {"keep_own": 2}}], "2 clients keep their own models"),
-     ([{"figures": {"keep_own": "two"}}], None), ([{"figures": {"keep_own": True}}], None)],
+     ([{"figures": {"level": None, "pull_weights": None}}], "on trial: no level is chosen yet"),
+     ([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}],
+      "chosen: one model for each group"),
+     ([{"figures": {"level": 0, "pull_weights": None, "pull_bias": 3.0}}],
+      "chosen: one model for all, a bias for each client (pull 3)")],
 )  # fmt: skip
-def test_who_keeps_its_own_model(rounds: list[Any], words: str | None) -> None:
-    assert keep_words(rounds) == words
+def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
+    assert choice_words(rounds) == words

@@ -1,27 +1,36 @@
-"""Kin: clients say once what their samples are like; tests find who may share a model, and how.
+"""Kin: tests propose which clients may share, held-out samples choose the level and how personal each head is.
 
-A method of fedkin's own. `docs/methods/kin.md` says what is ours, what is known, and what it rests on.
+A method of fedkin's own; nothing is told to it. `docs/methods/kin.md` says what it rests on.
+
+    once         every client sends a signature of 2 KB; the server tests who can be told apart: a tree of groups
+    levels       "all": one model; "branches": one for each part of the tree whose clients differ by degrees only;
+                 "groups": one for each group that no test tells apart, and local training for who is like nobody else
+    trial        in the first half of the rounds every level trains, on four fifths of each client's samples
+    choice       (level, strength) with the smallest loss on the held-out samples, pooled over clients
+    afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
+                 min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Choice
+from fedkin.forms import COUNT, NET, Shaped, Whole
 from fedkin.graph import Graph, Signature, Verdicts, place
-from fedkin.keys import rng
 from fedkin.learning.losses import per_sample
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
-from fedkin.methods.blocks.personal import has_place, own_view, shared_view
+from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head
 from fedkin.methods.blocks.signatures import (
     Planned,
     SigningMethod,
@@ -32,78 +41,71 @@ from fedkin.methods.blocks.signatures import (
     tests_of,
     unsigned,
     verdicts_of,
-)
-from fedkin.tasks import Task
+)  # fmt: skip
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["ClientState", "Kin", "State"]
+
+LEVELS = ("all", "branches", "groups")  # from one model to the most models
+MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
+MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
+FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
+DOUBT = 1.0  # standard errors within which the stronger pull is taken
+CLIP = 5.0  # no client's cost counts for more than so many times the median client's
 
 
 class State(Planned):
     """At the server. Groups are numbered from 0, as text.
 
-    plan: what went down for the signatures. signatures: {client id: [bytes] uint8}, as they came.
-    group: {client id: group} of every client with a signature. verdict: {group: "same", "shares", "offsets" or
-    "alone"}. models: {group: params}; a client that is alone keeps its model itself, and has an entry here only until
-    it has started from that.
+    signatures: {client id: [bytes] uint8}. group: {client id: group} of every client with a signature.
+    verdict: {group: "same", "shares", "offsets" or "alone"}, from the tests. branch: {group: its branch}.
     placed: {client id: True} of clients that joined groups found before. looks: how often groups were found.
-    tests: those of the last time that groups were found.
-    keeps: {client id: "group" or "own"}, the model that the client says it uses.
+    tests: those of the last look. trial_end: the last round of its trial.
+    models: {level: {node: params}} of the levels that train now; a client alone keeps its model itself.
+    choice: {"level", "weights", "bias"}: the level and the strengths that were chosen; empty during the trial.
     """
 
     signatures: dict[str, Tensor]
     group: dict[str, str]
     verdict: dict[str, str]
-    models: dict[str, Params]
+    branch: dict[str, str]
     placed: dict[str, bool]
     looks: int
     tests: Tests
-    keeps: dict[str, str]
+    trial_end: int
+    models: dict[str, dict[str, Params]]
+    choice: dict[str, Any]
 
 
 class ClientState(TypedDict, total=False):
-    """At a client: own, the model that it trains by itself; keeps, which of the two it uses, "group" or "own".
-
-    look: when the groups were found that it is on trial in; tried: how many trials it had in these.
-    """
+    """At a client: own, the model that it trains by itself; trial, the same on four fifths of its samples."""
 
     own: Params
-    keeps: str
-    look: int
-    tried: int
+    trial: Params
 
 
 class Kin(SigningMethod):
-    """One signature of each client, groups that no test can tell apart, and for each group what its verdict asks for.
+    """Groups from tests, and a level and a degree of sharing from held-out samples.
 
-    same: one model of the group. shares: one model, with each client's log class shares in its logits. offsets: one
-    model of inputs less each client's mean. alone: local training.
-
-    alpha: how often clients of one distribution may be told apart, over all times that groups are found.
-    least: groups that differ by less share a model all the same (`fedkin.graph.find`).
-    regroup_every: after how many rounds all sign again and groups are found anew (None: never).
-    trials: in so many of its first rounds, and for as long as it keeps its own, a client trains a model of its own too.
-    It holds out the share `holdout` of its samples, at least `min_holdout`. It keeps its own where that is better on
-    these by `margin_se` standard errors, and ends its trials where the group's is (0 trials: it never keeps its own).
-    ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
+    alpha: how often clients of one distribution may be told apart, over all looks. least: groups that differ by less
+    share a model all the same (`fedkin.graph.find`). regroup_every: after how many rounds all sign again, and groups
+    and level are found anew (None: never). degrees: "auto" chooses; "groups" always trains the groups, with shared
+    heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
     """
 
     name: ClassVar[str] = "kin"
     title: ClassVar[str] = "Kin"
     paper: ClassVar[str] = "(fedkin)"
     kind: ClassVar[Literal["clustered"]] = "clustered"
-    travels: ClassVar[str] = "once: a signature of 2 KB up; then the whole model of the client's group"
-    renamed: ClassVar[Mapping[str, str]] = {
-        "every": "regroup_every", "held": "holdout", "fewest": "min_holdout", "margin": "margin_se",
-    }  # fmt: skip
+    travels: ClassVar[str] = (
+        "once: a signature of 2 KB up; then the whole model of each level on trial, or of the chosen one"
+    )
+    renamed: ClassVar[Mapping[str, str]] = {"every": "regroup_every"}
 
     alpha: float = Field(0.001, gt=0, lt=1)
     least: float = Field(0.01, ge=0)
     regroup_every: int | None = Field(None, ge=1)
-    trials: int = Field(10, ge=0)
-    holdout: float = Field(0.2, gt=0, lt=1)
-    min_holdout: int = Field(10, ge=1)
-    margin_se: float = Field(2.0, ge=0)
+    degrees: Literal["auto", "groups"] = "auto"
     ordered: bool = True
     weights: Weights = "samples"
     aggregate: Rule = "mean"
@@ -114,46 +116,61 @@ class Kin(SigningMethod):
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
-            signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, keeps={},
+            signatures={}, group={}, verdict={}, branch={}, placed={}, looks=0, trial_end=0, models={}, choice={},
             tests=Tests(tree={}, leaf={}, alpha=self.alpha),
         )  # fmt: skip
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase(n=COUNT, params=NET.when(lambda at: at.asked["verdict"] != "alone"), keeps=Choice("group", "own") | None)
+    @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
-        """Train the group's model as this client sees it; and its own beside it, where samples are held out."""
-        verdict = message["verdict"]
-        if verdict == "alone":
-            fitted = yield from Fit(self.use(client, message))
-            client.state["own"] = fitted.params
-            return Message(n=client.size)
-        group, own = own_view(client, message.params, verdict), client.state.get("own", client.initial)
-        trial = on_trial(client, message["look"], self.trials, self.holdout, self.min_holdout)
-        if trial is None:
-            fitted = yield from Fit(group)
-            return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
-        kept, held_out = trial
-        better = yield from better_of(client, group, own, held_out, self.margin_se)
-        if better == "group":
-            won(client, self.trials)
-            fitted = yield from Fit(group)
-            return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
-        client.state["keeps"] = "own" if better == "own" else "group"
-        fitted = yield from Fit(group, data=kept)
-        alone = yield from Fit(own, data=kept)
-        client.state["own"] = alone.params
-        return Message(params=shared_view(client, fitted.params, verdict), n=len(kept), keeps=client.state["keeps"])
+        """Train a level's model; on four fifths of the samples while levels are on trial."""
+        kept = client.train.take(held_out(client.size)[0]) if message["trial"] else None
+        if not message["alone"]:
+            fitted = yield from Fit(message.params, data=kept)
+            return Message(n=client.size if kept is None else len(kept), params=fitted.params)
+        # The model that the client will use if it stays alone sees all samples from the first round.
+        fitted = yield from Fit(own_model(client, message))
+        client.state["own"] = fitted.params
+        if kept is not None:
+            fitted = yield from Fit(client.state.get("trial", client.initial), data=kept)
+            client.state["trial"] = fitted.params
+        return Message(n=client.size)
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
-        """What the client keeps: its group's model as it sees it, or its own."""
-        own = client.state.get("own")
-        if message["verdict"] == "alone":
-            own = client.initial if own is None else own
-            return message.params if "params" in message else own
-        if own is not None and client.state.get("keeps") == "own":
-            return own
-        return own_view(client, message.params, message["verdict"])
+    @phase(n=Whole(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
+    def judge(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Return the mean loss on the held-out samples under each strength."""
+        kept, held = (client.train.take(rows) for rows in held_out(client.size))
+        tried = strengths(client.task)
+        if not len(held):
+            return Message(n=0, costs=torch.zeros(len(tried), dtype=torch.float64))
+        loss, targets = per_sample(client.task), held.labels()
+        params = client.state.get("trial", client.initial) if message["alone"] else message.params
+        if message["alone"] or not can_pull(params, client.task):
+            outputs = yield from Infer(params, "logits", data=held)
+            cost = loss(outputs.double(), targets).double().mean()
+            # Without a head to pull there is one candidate: the others must not be chosen.
+            costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
+            return Message(n=len(held), costs=costs)
+        features = yield from Infer(params, "features", data=kept)
+        tests = (yield from Infer(params, "features", data=held)).double()
+        x = torch.cat([tests, torch.ones(len(tests), 1, dtype=torch.float64)], 1)
+        heads = pulled_heads(params, features, kept.labels(), tried, client.task)
+        return Message(n=len(held), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+        """The client's own model if it is alone, else the level's model, with its head pulled to the shared one."""
+        if message["alone"]:
+            return own_model(client, message)
+        strength = Strength(message["weights"], message["bias"]) if "weights" in message else SHARED
+        if not strength.personal or not client.size or not can_pull(message.params, client.task):
+            return message.params
+        return self._personal(client, message.params, strength)
+
+    def _personal(self, client: ClientView[ClientState], params: Params, strength: Strength) -> ClientFlow[Params]:
+        features = yield from Infer(params, "features")
+        (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
+        return with_head(params, head)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
@@ -163,63 +180,192 @@ class Kin(SigningMethod):
         signed = yield from collect_signatures(server, server.state, due_to_sign(server, sampled, self.regroup_every))
         if signed:
             take(server, signed, self)
-        # Each round: train, and average inside groups.
-        training = [id for id in sampled if id in state["group"]]
-        replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
+        ids = [id for id in sampled if id in state["group"]]
+        if ids and not state["choice"] and server.round > state["trial_end"]:
+            costs, sizes = yield from self.judged(server, ids)
+            state["choice"] = choose(costs, sizes, list(state["models"]), strengths(server.task))
+            state["models"] = {level: state["models"][level] for level in [state["choice"]["level"]]}
+            server.graph = graph_of(server)
+        for level in list(state["models"]):
+            yield from self.train_level(server, level, ids)
+        server.info = figures(state)
+
+    def train_level(self, server: ServerView[State], level: str, ids: Sequence[str]) -> ServerFlow[None]:
+        """FedAvg inside each node of a level."""
+        state, nodes = server.state, nodes_of(server.state, level)
+        # Who is alone in branches too trains once, at the level of groups, where both train.
+        twice = level == "branches" and "groups" in state["models"]
+        asked = [id for id in ids if not twice or not alone(state, level, id)]
+        replies = (yield from Ask("train", {id: self.message(server, level, id) for id in asked})) if asked else {}
         shared = {id: reply for id, reply in replies.items() if "params" in reply}
         # Who trained alone has started from the model that it was sent.
-        gone = {state["group"][id] for id in replies if state["verdict"][state["group"][id]] == "alone"}
-        models = {number: model for number, model in state["models"].items() if number not in gone}
-        state["models"] = cluster_means(models, state["group"], shared, self.weights, self.aggregate)
-        state["keeps"] = {**state["keeps"], **{id: shared[id].get("keeps", "group") for id in shared}}
-        server.info = self.figures(server)
+        started = {nodes[id] for id in replies if alone(state, level, id)}
+        models = {node: model for node, model in state["models"][level].items() if node not in started}
+        state["models"] = {
+            **state["models"], level: cluster_means(models, nodes, shared, self.weights, self.aggregate),
+        }  # fmt: skip
 
-    def figures(self, server: ServerView[State]) -> dict[str, float | None]:
-        """For the records: groups of several clients; clients alone, and that keep their own model; smallest p.
+    def judged(
+        self, server: ServerView[State], ids: Sequence[str]
+    ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:
+        """Ask for the cost of every candidate: ({client id: [levels, strengths]}, {client id: held-out samples})."""
+        costs: dict[str, list[Tensor]] = {id: [] for id in ids}
+        sizes: dict[str, int] = {}
+        levels = list(server.state["models"])
+        for level in levels:
+            replies = yield from Ask("judge", {id: self.message(server, level, id) for id in ids})
+            for id, reply in replies.items():
+                costs[id].append(reply["costs"])
+                sizes[id] = reply["n"]
+        complete = [id for id in ids if len(costs[id]) == len(levels) and sizes[id]]
+        return {id: torch.stack(costs[id]).numpy() for id in complete}, {id: sizes[id] for id in complete}
 
-        unserved: groups whose verdict asks for what the net has no place for; they have one model for all.
-        """
+    def message(self, server: ServerView[State], level: str, id: str) -> Message:
+        """What a client needs to train or use its model of a level."""
         state = server.state
-        verdicts = [state["verdict"][number] for number in state["group"].values()]
-        p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
-        return {
-            "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
-            "alone": verdicts.count("alone"),
-            "keep_own": sum(keeps == "own" for keeps in state["keeps"].values()),
-            "smallest_p": min(p, default=None),
-            "unserved": sum(not has_place(server.net, server.task, verdict) for verdict in state["verdict"].values()),
-        }
+        model = state["models"][level].get(nodes_of(state, level)[id])
+        fields = {} if model is None else {"params": model}
+        return Message(**fields, alone=alone(state, level, id), trial=not state["choice"])
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
     def offer(self, server: ServerView[State], id: str) -> Message:
         state = server.state
         if id not in state["group"]:
-            return Message(params=common(server), verdict="same", look=0)
-        number = state["group"][id]
-        model = {"params": state["models"][number]} if number in state["models"] else {}
-        return Message(**model, verdict=state["verdict"][number], look=state["looks"])
+            return Message(params=common(server), alone=False, trial=False)
+        # During the trial a client has the model of its group.
+        return self._with_strength(server, self.message(server, list(state["models"])[-1], id))
+
+    def _with_strength(self, server: ServerView[State], message: Message) -> Message:
+        choice = server.state["choice"]
+        if not choice or message["alone"] or not Strength(choice["weights"], choice["bias"]).personal:
+            return message
+        return Message(**message, weights=choice["weights"], bias=choice["bias"])
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part sign, and get the model of the group that they belong to, if any."""
+        """Clients that never took part sign, and get the chosen level's model at the group that they belong to."""
         offers = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return offers
+        state, level = server.state, list(server.state["models"])[-1]
         signed = yield from collect_signatures(server, server.state, sorted(ids))
         for id, number in nearest(server, signed, self).items():
-            if number is not None and server.state["verdict"][number] != "alone":
-                model, verdict = server.state["models"][number], server.state["verdict"][number]
-                offers[id] = Message(params=model, verdict=verdict, look=0)
+            node = "all" if level == "all" else None if number is None else node_of(state, level, number)
+            if node in state["models"][level]:
+                message = Message(params=state["models"][level][node], alone=False, trial=False)
+                offers[id] = self._with_strength(server, message)
         return offers
+
+
+# -- levels and the choice --------------------------------------------------------------------------------------------
+
+
+def node_of(state: State, level: str, group: str) -> str:
+    """The node of a group at a level."""
+    return "all" if level == "all" else state["branch"][group] if level == "branches" else group
+
+
+def nodes_of(state: State, level: str) -> dict[str, str]:
+    """{client id: node} at a level."""
+    return {id: node_of(state, level, group) for id, group in state["group"].items()}
+
+
+def alone(state: State, level: str, id: str) -> bool:
+    """Whether a client trains by itself at a level."""
+    group = state["group"][id]
+    return level != "all" and state["verdict"][group] == "alone" and node_of(state, level, group) == group
+
+
+def own_model(client: ClientView[ClientState], message: Message) -> Params:
+    """The model of a client that is alone: sent to start from, or its own."""
+    return message.params if "params" in message else client.state.get("own", client.initial)
+
+
+def held_out(n: int) -> tuple[list[int], list[int]]:
+    """(samples to train on, samples held out) of n in stored order: one block in FOLD, of BLOCKS blocks.
+
+    Blocks, so that neighbours in time are held out together, at the same places for all clients.
+
+    >>> held_out(6)
+    ([0, 1, 3, 4, 5], [2])
+    """
+    rows = np.arange(n)
+    held = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
+    return rows[~held].tolist(), rows[held].tolist()
+
+
+def choose(
+    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str],
+    tried: Sequence[Strength],
+) -> dict[str, Any]:  # fmt: skip
+    """The level of the smallest pooled cost, and the strongest pull that costs no more within one standard error.
+
+    costs: {client id: [levels, strengths]} mean held-out losses; sizes: held-out samples. A client's differences
+    between candidates are cut at CLIP times the median client's, so that no client decides for all.
+    """
+    if sum(sizes.values()) < MIN_HOLDOUT:
+        return {"level": levels[-1], "weights": math.inf, "bias": math.inf}
+    ids = sorted(costs)
+    table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
+    against = table - np.median(table, axis=1, keepdims=True)
+    limit = CLIP * np.median(np.abs(against).max(axis=1))
+    against = np.clip(against, -limit, limit)
+    share = np.array([sizes[id] for id in ids], dtype=np.float64)
+    share /= share.sum()
+    best = int(np.argmin(share @ against))
+    level = best // len(tried)
+    for index, strength in enumerate(tried):
+        excess = against[:, level * len(tried) + index] - against[:, best]
+        mean = float(share @ excess)
+        error = math.sqrt(float(share**2 @ (excess - mean) ** 2))
+        if mean <= DOUBT * error or level * len(tried) + index == best:
+            return {"level": levels[level], "weights": strength.weights, "bias": strength.bias}
+    raise AssertionError("unreachable")
+
+
+def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
+    """{group: branch}: groups below one spread of the tree of tests share a branch, others are their own.
+
+    A spread is a node that was cut although its clients come in no clumps: no cut is better than another, and more than
+    half as many leaves as clients remain. Its clients differ by degrees.
+    """
+    tree, leaf = tests["tree"], tests["leaf"]
+    clients, leaves = Counter[str](), Counter[str]()
+    for last in leaf.values():
+        clients.update(_path(tree, str(last)))
+    for number, node in tree.items():
+        if not node["children"]:
+            leaves.update(_path(tree, number))
+    votes: dict[str, Counter[str]] = {number: Counter() for number in sorted(set(group.values()), key=int)}
+    for id, last in leaf.items():
+        spreads = [at for at in _path(tree, str(last)) if _is_spread(tree, at, clients[at], leaves[at])]
+        votes[group[id]][f"branch {spreads[-1]}" if spreads else group[id]] += 1
+    # A group of several leaves belongs to the branch of most of its clients.
+    return {number: max(sorted(count), key=lambda name: count[name]) for number, count in votes.items()}
+
+
+def _path(tree: Mapping[str, Any], number: str) -> list[str]:
+    """A node and all nodes above it."""
+    path = [number]
+    while (parent := tree[path[-1]]["parent"]) is not None:
+        path.append(str(parent))
+    return path
+
+
+def _is_spread(tree: Mapping[str, Any], number: str, clients: int, leaves: int) -> bool:
+    children = tree[number]["children"]
+    # Only the parts of a cut into clumps are tested for shifts again.
+    clumps = any({"offset", "concept"} & set(tree[str(child)]["p"]) for child in children)
+    return bool(children) and not clumps and 2 * leaves > clients
 
 
 # -- at the server: who signs, when groups are found, who joins them --------------------------------------------------
 
 
-def level(alpha: float, look: int) -> float:
+def level_of_look(alpha: float, look: int) -> float:
     """alpha of this look, 1, 2, ..: alpha / (look (look + 1)), so that all looks together spend at most alpha.
 
-    >>> sum(level(0.001, look) for look in range(1, 1000)) < 0.001
+    >>> sum(level_of_look(0.001, look) for look in range(1, 1000)) < 0.001
     True
     """
     return alpha / (look * (look + 1))
@@ -229,7 +375,7 @@ def verdicts(server: ServerView[State], ids: Iterable[str], how: Kin) -> Verdict
     """What these clients' signatures say, at the level of the last look."""
     state = server.state
     signatures = {id: state["signatures"][id] for id in ids}
-    return verdicts_of(server, signatures, level(how.alpha, state["looks"]), how.least)
+    return verdicts_of(server, signatures, level_of_look(how.alpha, state["looks"]), how.least)
 
 
 def due_to_sign(server: ServerView[State], sampled: Sequence[str], rounds: int | None) -> list[str]:
@@ -248,128 +394,128 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> N
     founders = len(state["group"]) - len(state["placed"])
     state["signatures"] = {**state["signatures"], **signed}
     if len(new) < len(signed) or len(state["placed"]) + len(new) > founders:
-        _make(server, how)
+        _look(server, how)
     else:
         _join(server, new, how)
-    server.graph = _graph(server)
+    server.graph = graph_of(server)
 
 
-def _make(server: ServerView[State], how: Kin) -> None:
-    """Find all groups; each goes on from the model of the old group that most of its members come from."""
+def _look(server: ServerView[State], how: Kin) -> None:
+    """Find all groups and the levels above them, and put the levels on trial.
+
+    Each group goes on from the model of the old group that most of its members come from, if groups were trained.
+    """
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    result = verdicts(server, list(state["signatures"]), how)
-    before = [int(state["group"][id]) if id in state["group"] else None for id in result.ids]
-    numbers = continued(result.labels.tolist(), before, [int(number) for number in state["verdict"]])
-    whole = common(server)
+    tested = verdicts(server, list(state["signatures"]), how)
+    before = [int(state["group"][id]) if id in state["group"] else None for id in tested.ids]
+    numbers = continued(tested.labels.tolist(), before, [int(number) for number in state["verdict"]])
+    whole, old, old_verdict = common(server), state["models"].get("groups", {}), state["verdict"]
     models: dict[str, Params] = {}
-    for (number, parent), verdict in zip(numbers, result.verdicts, strict=True):
-        start = state["models"].get(str(parent))
-        by_itself = start is None and (parent is None or state["verdict"][str(parent)] == "alone")
+    for (number, parent), verdict in zip(numbers, tested.verdicts, strict=True):
+        start = old.get(str(parent))
+        by_itself = start is None and (parent is None or old_verdict[str(parent)] == "alone")
         # Who is alone goes on from what it has; all others start from a model of the server's.
         if verdict != "alone" or not by_itself:
             models[str(number)] = whole if start is None else start
-    state["models"] = models
-    state["group"] = {id: str(numbers[label][0]) for id, label in result.groups.items()}
-    state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, result.verdicts, strict=True)}
-    state["tests"] = tests_of(result)
+    state["group"] = {id: str(numbers[label][0]) for id, label in tested.groups.items()}
+    state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, tested.verdicts, strict=True)}
+    state["tests"] = tests_of(tested)
+    state["branch"] = branches(state["tests"], state["group"])
+    state["models"] = {
+        level: models if level == "groups" else dict.fromkeys(sorted(set(nodes_of(state, level).values())), whole)
+        for level in levels_of(state, how.degrees)
+    }
+    rounds = server.training.rounds - server.round + 1 if how.regroup_every is None else how.regroup_every
+    state["trial_end"], state["choice"] = server.round - 1 + rounds // 2, {}
+    if how.degrees == "groups" or rounds // 2 < MIN_TRIAL:
+        level = list(state["models"])[-1]
+        state["models"] = {level: state["models"][level]}
+        state["choice"] = {"level": level, "weights": math.inf, "bias": math.inf}
+
+
+def levels_of(state: State, degrees: str) -> list[str]:
+    """The levels that make different groups, from one model to the most; "groups" alone if nothing is chosen."""
+    if degrees == "groups":
+        return ["groups"]
+    count = {level: len(set(nodes_of(state, level).values())) for level in LEVELS}
+    return [
+        level for level in LEVELS
+        if (level == "all") or (level == "branches" and 1 < count[level] < count["groups"])
+        or (level == "groups" and count[level] > 1)
+    ]  # fmt: skip
 
 
 def _join(server: ServerView[State], ids: Sequence[str], how: Kin) -> None:
     """Place newcomers in the groups; no other client is moved. Who belongs to none is alone, from the common model."""
     state, whole = server.state, common(server)
-    group, verdict, models = dict(state["group"]), dict(state["verdict"]), dict(state["models"])
+    group, verdict, branch = dict(state["group"]), dict(state["verdict"]), dict(state["branch"])
+    models = {level: dict(nodes) for level, nodes in state["models"].items()}
     free = max(map(int, verdict)) + 1
     joined = nearest(server, {id: state["signatures"][id] for id in ids}, how)
     for id in by_content(ids, state["signatures"]):
         number = joined[id]
         if number is None:
             number, free = str(free), free + 1
-            verdict[number] = "alone"
-            models[number] = whole
+            verdict[number], branch[number] = "alone", number
         elif verdict[number] == "alone":
             verdict[number] = "same"
-            models.setdefault(number, whole)
         group[id] = number
-    state["group"], state["verdict"], state["models"] = group, verdict, models
+        for level in models:
+            models[level].setdefault(node_of({**state, "branch": branch}, level, number), whole)
+    state["group"], state["verdict"], state["branch"], state["models"] = group, verdict, branch, models
     state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
 
 
 def nearest(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
     group, placed = server.state["group"], server.state["placed"]
-    known = verdicts(server, [id for id in group if id not in placed], how)
-    number = [group[known.members(label)[0]] for label in range(len(known.verdicts))]
-    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), known).group for id, data in signed.items()}
+    tested = verdicts(server, [id for id in group if id not in placed], how)
+    number = [group[tested.members(label)[0]] for label in range(len(tested.verdicts))]
+    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), tested).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
 
 
 def common(server: ServerView[State]) -> Params:
-    """The mean of all groups' models, each weighted by its members: for clients of whom nothing is known."""
+    """The mean of the models in use, each weighted by its clients: for clients of whom nothing is known."""
     state = server.state
-    shared = {number: model for number, model in state["models"].items() if state["verdict"][number] != "alone"}
-    return mean_of_clusters(shared, state["group"]) if shared else server.initial
+    if not state["models"]:
+        return server.initial
+    level = list(state["models"])[-1]
+    nodes = {id: node for id, node in nodes_of(state, level).items() if not alone(state, level, id)}
+    shared = {node: model for node, model in state["models"][level].items() if node in set(nodes.values())}
+    return mean_of_clusters(shared, nodes) if shared else server.initial
 
 
 # -- the records ------------------------------------------------------------------------------------------------------
 
 
-def _graph(server: ServerView[State]) -> Graph:
-    """Weights of 1 inside groups; each client's verdict, and the tests behind the groups."""
+def graph_of(server: ServerView[State]) -> Graph:
+    """Weights of 1 between clients that share a model; each client's verdict, and the tests behind the groups."""
     state = server.state
-    graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
+    nodes = nodes_of(state, list(state["models"])[-1])
+    graph = members_graph(nodes, sorted(set(nodes.values()), key=_node_order), server.round)
     each = {id: state["verdict"][number] for id, number in state["group"].items()}
     return graph.tested(each, evidence_of(state["tests"]))
 
 
-# -- at a client: do no harm ------------------------------------------------------------------------------------------
+def _node_order(node: str) -> tuple[int, int]:
+    """Groups by number, before branches."""
+    word, _, number = node.rpartition(" ")
+    return len(word), int(number) if number.isdigit() else 0
 
 
-def on_trial(
-    client: ClientView[ClientState], look: int, trials: int, holdout: float, min_holdout: int
-) -> tuple[Samples, Samples] | None:
-    """(samples to train on, samples held out), the same in every trial; None once its trials are over.
-
-    A client has `trials` of them each time that groups were found, at that `look`. They end once its group's model has
-    won (`won`), and go on while it keeps its own. It has none if it would hold out fewer than `min_holdout` samples: it
-    then keeps its group's model.
-    """
-    if client.state.get("look") != look:
-        client.state["look"], client.state["tried"] = look, 0
-        client.state.pop("keeps", None)
-    count = int(holdout * client.size)
-    if count < min_holdout:
-        client.state.pop("keeps", None)
-        return None
-    if client.state["tried"] >= trials and client.state.get("keeps") != "own":
-        return None
-    client.state["tried"] += 1
-    order = rng(client.seed, client.id, "held out").permutation(client.size)
-    return client.train.take(sorted(order[count:])), client.train.take(sorted(order[:count]))
-
-
-def better_of(
-    client: ClientView[Any], group: Params, own: Params, held_out: Samples, margin_se: float
-) -> ClientFlow[str | None]:  # fmt: skip
-    """Which of the two costs less on the held-out samples, "group" or "own", by more than `margin_se` standard errors.
-
-    None: neither.
-    """
-    theirs = yield from Infer(group, "logits", data=held_out)
-    mine = yield from Infer(own, "logits", data=held_out)
-    gain = costs(client.task, theirs, held_out.labels()) - costs(client.task, mine, held_out.labels())
-    error = float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else 0.0
-    mean = float(gain.mean())
-    return None if abs(mean) <= margin_se * error else "own" if mean > 0 else "group"
-
-
-def won(client: ClientView[ClientState], trials: int) -> None:
-    """The group's model is the better one: no more trials until groups are found again."""
-    client.state["tried"], client.state["keeps"] = trials, "group"
-
-
-def costs(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """What each sample costs [n]: 1 for a wrong class, else the task's loss."""
-    if task.kind == "classification":
-        return (outputs.argmax(1) != targets).double()
-    return per_sample(task)(outputs.double(), targets).to(torch.float64)
+def figures(state: State) -> dict[str, float | None]:
+    """For the records: groups of several clients, clients alone, models that are shared now, strengths, smallest p."""
+    verdicts = [state["verdict"][number] for number in state["group"].values()]
+    p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
+    choice = state["choice"]
+    finite = {key: choice[key] for key in ("weights", "bias") if choice and choice[key] < math.inf}
+    return {
+        "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
+        "alone": verdicts.count("alone"),
+        "level": LEVELS.index(choice["level"]) if choice else None,
+        "pull_weights": finite.get("weights"),
+        "pull_bias": finite.get("bias"),
+        "smallest_p": min(p, default=None),
+    }

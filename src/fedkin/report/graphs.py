@@ -16,7 +16,7 @@ from fedkin.graph import Graph
 from fedkin.records.run import Result
 from fedkin.report.drawing import NOTHING, blocks, evenly, layout, pack, strongest
 from fedkin.report.following import Follower, moves
-from fedkin.report.verdicts import drawn, keep_words
+from fedkin.report.verdicts import choice_words, drawn
 
 __all__ = ["LARGEST", "affordable", "dense", "graph_of", "learned_weights", "matrix_side", "sharing_of", "undrawn"]
 
@@ -102,7 +102,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(run.graphs),
-        "verdicts": drawn(graph, named.get(round), number, keep_words(run.rounds)),
+        "verdicts": drawn(graph, named.get(round), number, choice_words(run.rounds)),
         **_followed(named, until, number, runs),
     }
 

@@ -15,7 +15,7 @@ from fedkin.report.drawing import NOTHING, pack
 from fedkin.report.following import Follower
 from fedkin.report.units import many
 
-__all__ = ["Settled", "Told", "drawn", "in_words", "keep_words", "lines", "settled", "terminal"]
+__all__ = ["Settled", "Told", "choice_words", "drawn", "in_words", "lines", "settled", "terminal"]
 
 # Nodes of a drawn tree, rows of the table of groups, and members that a row names.
 _NODES = 63
@@ -114,12 +114,30 @@ def _node(one: Settled, tests: Evidence | None) -> Node | None:
     return node if node is not None and node.p else None
 
 
-def keep_words(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """How many clients keep their own model after the last round, if the method says so (`keep_own`)."""
-    count = (rounds[-1].get("figures") or {}).get("keep_own") if rounds else None
-    if not isinstance(count, int) or isinstance(count, bool):
+_LEVELS = {0: "one model for all", 1: "one model for each branch", 2: "one model for each group"}
+
+
+def choice_words(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a method chose for the clients (figures `level`, `pull_weights`, `pull_bias` of the last round); or None.
+
+    >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
+    'chosen: one model for all, a head for each client (pull 1)'
+    >>> choice_words([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}])
+    'chosen: one model for each group'
+    """
+    figures = (rounds[-1].get("figures") or {}) if rounds else {}
+    if "pull_weights" not in figures:
         return None
-    return f"{count} clients keep their own models" if count > 1 else f"{count or 'no'} client keeps its own model"
+    level = figures.get("level")
+    models = _LEVELS.get(level) if isinstance(level, int) else None
+    if models is None:
+        return "on trial: no level is chosen yet"
+    weights, bias = figures["pull_weights"], figures.get("pull_bias")
+    if weights is None and bias is None:
+        return f"chosen: {models}"
+    if weights is None:
+        return f"chosen: {models}, a bias for each client (pull {bias:g})"
+    return f"chosen: {models}, a head for each client (pull {weights:g})"
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
@@ -171,7 +189,7 @@ def terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, An
     for seed, (folder, rounds) in runs.items():
         groups, tests = _last(folder)
         if groups and len(runs) == 1:
-            text += lines(label, groups, tests, keep_words(rounds))
+            text += lines(label, groups, tests, choice_words(rounds))
         elif groups:
             text.append(f"{label}, seed {seed}: {in_words([Told.of(groups, tests)])}")
     return text if len(text) <= _LINES + 2 else [*text[: _LINES + 1], f"and {len(text) - _LINES - 1} more seeds"]

@@ -3,6 +3,6 @@
 from fedkin.methods.kin import Kin
 
 CASES = {
-    "kin-harm": Kin(trials=2, holdout=0.3, min_holdout=3, margin_se=0.0),
+    "kin-groups": Kin(degrees="groups", alpha=0.9, least=0.0),
     "kin-many": Kin(alpha=0.9, least=0.0, regroup_every=1, weights="equal"),
 }

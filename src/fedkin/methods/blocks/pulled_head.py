@@ -1,0 +1,134 @@
+"""A client's own head, pulled to the head of a shared model: one number says how much of a model is personal.
+
+    min_{V, c}  sum_i loss(F_i V + c, y_i) + (a / 2) |V - W|^2 + (b / 2) |c - w|^2
+
+F [n, d]: the client's features under the shared body; W, w: weights and bias of the shared head; a, b: strengths. The
+problem is convex. With infinite strengths the solution is the shared head itself. For a linear model and half the
+squared error it is the best linear unbiased prediction of a mixed-effects model, with strength = variance within
+clients over variance between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedkin.flow import Params
+from fedkin.tasks import Task
+
+__all__ = ["SHARED", "Strength", "can_pull", "pulled_heads", "strengths", "with_head"]
+
+
+class Strength(NamedTuple):
+    """How strongly weights and bias of a client's head are pulled to the shared ones; infinite: they are shared.
+
+    >>> Strength(math.inf, 3.0).personal
+    True
+    """
+
+    weights: float
+    bias: float
+
+    @property
+    def personal(self) -> bool:
+        """Whether a client's head may differ from the shared one."""
+        return min(self.weights, self.bias) < math.inf
+
+
+SHARED = Strength(math.inf, math.inf)
+_GRID = (math.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+_STEPS, _CLOSE = 500, 1e-4  # of the descent, and the largest change at which it has converged
+
+
+@cache
+def strengths(task: Task) -> tuple[Strength, ...]:
+    """Return the strengths that are tried, the strongest pull first.
+
+    Weights and bias have one strength. For squared errors all pairs are tried, as slopes and intercepts differ there.
+    """
+    if task.kind == "regression":
+        return tuple(Strength(weights, bias) for weights in _GRID for bias in _GRID)
+    return tuple(Strength(one, one) for one in _GRID)
+
+
+def can_pull(params: Params, task: Task) -> bool:
+    """Return whether the net ends in a linear head with weights [outputs, d], and samples have one label or numbers."""
+    weight = params.get("head.weight")
+    return weight is not None and weight.ndim == 2 and (task.labels or task.kind == "regression")
+
+
+def with_head(params: Params, head: Tensor) -> dict[str, Tensor]:
+    """Return the parameters with another head [d + 1, outputs]; its last row is the bias."""
+    new = {**params, "head.weight": head[:-1].T.to(params["head.weight"].dtype).contiguous()}
+    if "head.bias" in params:
+        new["head.bias"] = head[-1].to(params["head.bias"].dtype)
+    return new
+
+
+def pulled_heads(
+    params: Params, features: Tensor, targets: Tensor, tried: Sequence[Strength], task: Task
+) -> list[Tensor]:
+    """Return a client's head [d + 1, outputs] for each strength, from its features [n, d] and targets [n] or [n, t].
+
+    Computed in double precision. A net without a bias keeps none: its last row is zero.
+    """
+    weight, bias = params["head.weight"].double(), params.get("head.bias")
+    shared = torch.cat([weight.T, (torch.zeros(len(weight)) if bias is None else bias).double()[None]])
+    if not len(features):
+        return [shared] * len(tried)
+    x = torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    heads: dict[Strength, Tensor] = {}
+    for alike in _alike(tried):
+        # Columns over the square root of their strength: then all coordinates are pulled with strength 1.
+        scale = torch.tensor([[one.weights] * (len(shared) - 1) + [one.bias] for one in alike]).double().rsqrt()
+        if bias is None:
+            scale[:, -1] = 0.0
+        # Strengths of one ratio scale all columns alike, so that they share the singular vectors.
+        widest = scale[scale.amax(1).argmax()]
+        left, sizes, right = torch.linalg.svd(x * widest, full_matrices=False)
+        factor = scale.amax(1) / max(float(widest.amax()), 1e-300)
+        step = _solved(left, sizes * factor[:, None], x @ shared, targets, task)
+        heads |= zip(alike, shared + scale[:, :, None] * (right.T @ step), strict=True)
+    return [heads[one] for one in tried]
+
+
+def _alike(tried: Sequence[Strength]) -> list[list[Strength]]:
+    """Strengths grouped by the ratio of their two numbers."""
+    groups: dict[float, list[Strength]] = {}
+    for one in tried:
+        ratio = 1.0 if one.weights == one.bias else one.weights / one.bias
+        groups.setdefault(ratio, []).append(one)
+    return list(groups.values())
+
+
+def _solved(left: Tensor, sizes: Tensor, base: Tensor, targets: Tensor, task: Task) -> Tensor:
+    """Return argmin_T sum_i loss(base_i + (left sizes_s)_i T, y_i) + |T|^2 / 2 for each row s of sizes [s, r].
+
+    left [n, r]: orthonormal columns, so that a bound on the curvature is diagonal.
+    """
+    sizes = sizes[:, :, None]
+    if task.kind == "regression":
+        residual = targets.double().reshape(len(base), -1) - base
+        return sizes / (sizes.square() + 1) * (left.T @ residual)
+    labels = torch.nn.functional.one_hot(targets, base.shape[1]).double()
+    # The Hessian of cross-entropy is at most x'x / 2 (Boehning, 1992): accelerated descent with restarts.
+    curvature = sizes.square() / 2 + 1
+    step = new = ahead = torch.zeros(len(sizes), left.shape[1], base.shape[1], dtype=torch.float64)
+    momentum = torch.ones(len(sizes), 1, 1, dtype=torch.float64)
+    for _ in range(_STEPS):
+        gradient = sizes * (left.T @ ((base + left @ (sizes * ahead)).softmax(2) - labels)) + ahead
+        new = ahead - gradient / curvature
+        change = new - step
+        if float(change.abs().max()) < _CLOSE:
+            break
+        uphill = (gradient * change).sum((1, 2), keepdim=True) > 0
+        momentum = torch.where(uphill, 1.0, momentum)
+        following = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+        ahead = new + (momentum - 1) / following * change
+        step, momentum = new, following
+    return new
