@@ -66,15 +66,6 @@ def test_records_are_resumed_read_back_and_guarded(tmp_path: Path) -> None:
         fedkin.run("fedavg", fed, rounds=3, training=PLAN, out=tmp_path / "run")
 
 
-def test_a_run_with_the_old_name_of_a_setting_is_refused_with_the_new_one(tmp_path: Path) -> None:
-    fed, folder = small_federation(), tmp_path / "run"
-    fedkin.run("mapl", fed, rounds=1, training=PLAN, out=folder)
-    kept = folder / "experiment.toml"
-    kept.write_text(kept.read_text().replace("[method.graph]", "[method.graph_learning]"))
-    with pytest.raises(RunError, match=r"method\.graph_learning: renamed; write method\.graph"):
-        fedkin.run("mapl", fed, rounds=1, training=PLAN, out=folder)
-
-
 def test_a_damaged_run_begins_anew_only_if_asked(tmp_path: Path) -> None:
     fed, folder = small_federation(), tmp_path / "run"
     first = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder)
