@@ -53,7 +53,7 @@ def main(source: Path) -> None:
     Path("mine.py").write_text(MINE)
     said(
         fedkin_command, "compare", "digits-rotated", "--methods", "local,kin,mine.py:Mine", "--out", "runs",
-        "--rounds", "2", "--set", "scenario.clients=8", "--set", "training.per_round=8",
+        "--rounds", "2", "--set", "scenario.clients=8", "--set", "training.clients_per_round=8",
     )  # fmt: skip
     runs = json.loads(Path("runs/compare.json").read_text())
     assert [run["method"] for run in runs] == ["local", "kin", "mine"]

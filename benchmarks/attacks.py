@@ -48,7 +48,7 @@ FIELDS = {
 }
 METHODS = ("fedavg", "dfedavgm", *FIELDS)
 SMALL = {
-    "scenario.clients": 20, "model.hidden": [32], "training.rounds": 20, "training.per_round": "all",
+    "scenario.clients": 20, "model.hidden": [32], "training.rounds": 20, "training.clients_per_round": "all",
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "ifca": {"method.clusters": 4},

@@ -57,7 +57,7 @@ def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4}
     return {
         "still": (small_federation(), plan, {}),
-        "moving": (moving(), {**plan, "per_round": 4}, {"dropout": 0.2}),
+        "moving": (moving(), {**plan, "clients_per_round": 4}, {"dropout": 0.2}),
     }
 
 

@@ -34,7 +34,7 @@ TABLE: dict[str, Any] = {
     "data": {"source": "fashion-mnist"},
     "scenario": {"name": "label-swap", "clients": 2400, "groups": 10, "how": "shift"},
     "model": {"name": "mlp", "hidden": [200]},
-    "training": {"per_round": 0.2, "local_epochs": 5, "batch_size": 10, "lr": 0.01},
+    "training": {"clients_per_round": 0.2, "local_epochs": 5, "batch_size": 10, "lr": 0.01},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "one model": {"name": "fedavg"},

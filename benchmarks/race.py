@@ -55,7 +55,7 @@ def fedkin_round(net: str, data: list[tuple[Tensor, Tensor]], mode: str, method:
     """Return a function that does a round of fedkin's local engine."""
     clients = [Client(f"c{k:03d}", Samples(x, y), Samples(x[:20], y[:20])) for k, (x, y) in enumerate(data)]
     module = build(net)
-    training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[net])
+    training = Training(clients_per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[net])
     federation = Federation(clients, Task(CLASSES[net], SHAPES[net]))
     setup = Setup(METHODS[method](), federation, Net(module.body, module.head), training)
     engine = LocalEngine(setup.having(mode=mode))

@@ -25,7 +25,7 @@ TABLE: dict[str, Any] = {
     "data": {"source": "digits"},
     "scenario": {"name": "rotated-masked", "clients": 6},
     "model": {"name": "mlp", "hidden": [4]},
-    "training": {"rounds": 3, "per_round": 4, "local_steps": 2, "lr": 0.1},
+    "training": {"rounds": 3, "clients_per_round": 4, "local_steps": 2, "lr": 0.1},
     "method": {"name": "fedavg"},
     "run": {"checkpoint_every": 1, "mode": "one-by-one", "embeddings_every": 2},
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from pydantic import Field, field_validator
 
+from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError, nearest
 from fedkin.keys import key, rng
 from fedkin.learning.training import Training
@@ -101,10 +101,10 @@ def test_steps_and_epochs_exclude_each_other() -> None:
         parse(Training, {"local_steps": 1, "local_epochs": 1}, "training")
 
 
-@pytest.mark.parametrize("per_round", [0, -0.5, 1.5, "some"])
-def test_per_round_is_a_count_a_fraction_or_all(per_round: object) -> None:
-    with pytest.raises(ConfigError, match=r"training.*per_round"):
-        parse(Training, {"per_round": per_round}, "training")
+@pytest.mark.parametrize("clients_per_round", [0, -0.5, 1.5, "some"])
+def test_per_round_is_a_count_a_fraction_or_all(clients_per_round: object) -> None:
+    with pytest.raises(ConfigError, match=r"training.*clients_per_round"):
+        parse(Training, {"clients_per_round": clients_per_round}, "training")
 
 
 def test_choose_lists_all_when_nothing_is_near() -> None:
@@ -126,38 +126,21 @@ def test_keys_depend_on_every_part_and_nothing_else() -> None:
     assert rng(0, "a").integers(1 << 30) == rng(0, "a").integers(1 << 30)
 
 
-class Renewed(Settings):
-    renamed: ClassVar[Mapping[str, str]] = {"graph_learning": "graph", "number": "count"}
-
-    graph: Inner = Inner()
-    count: int = 1
-
-
-class Holder(Settings):
-    part: Renewed = Renewed()
-
-
-def test_an_old_name_is_refused_and_the_new_one_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^method\.graph_learning: renamed; write method\.graph$"):
-        parse(Renewed, {"graph_learning": {"resolution": 2.0}}, "method")
-    with pytest.raises(ConfigError, match=r"^method\.part\.number: renamed; write method\.part\.count$"):
-        parse(Holder, {"part": {"number": 2}}, "method")
-    with pytest.raises(ConfigError, match=r"^number: renamed; write count$"):
-        parse(Renewed, {"number": 2, "count": 3}, "")
-    with pytest.raises(ValueError, match=r"graph_learning: renamed; write graph"):
-        Renewed.model_validate({"graph_learning": {}})
-    assert parse(Renewed, {"count": 2}, "method").count == 2
+@pytest.mark.parametrize(
+    ("model", "where", "table", "says"),
+    [
+        (Training, "training", {"per_round": 3}, "training.per_round: renamed; write training.clients_per_round"),
+        (EngineSettings, "run", {"too_few": "wait"}, "run.too_few: renamed; write run.on_missing"),
+        (EngineSettings, "run", {"ask_again": 2}, "run.ask_again: renamed; write run.retries"),
+        (METHODS["flt"], "method", {"flags": True}, "method.flags: renamed; write method.regroup_changed"),
+        (METHODS["kin"], "method", {"every": 2}, "method.every: renamed; write method.regroup_every"),
+    ],
+)
+def test_an_old_name_is_refused_and_the_new_one_is_named(model: Any, where: str, table: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse(model, table, where)
 
 
-def test_old_names_lead_to_names_that_there_are() -> None:
-    for method in METHODS.values():
-        assert set(method.renamed.values()) <= set(method.model_fields)
-        assert not method.renamed.keys() & method.model_fields.keys()
-
-
-def test_a_class_inherits_what_was_renamed() -> None:
-    class Later(Renewed):
-        pass
-
-    with pytest.raises(ConfigError, match=r"number: renamed; write method\.count"):
-        parse(Later, {"number": 2}, "method")
+def test_an_old_name_is_unknown_where_the_new_one_is_no_setting() -> None:
+    with pytest.raises(ConfigError, match=r"method\.per_round: no such setting"):
+        parse(METHODS["fedavg"], {"per_round": 3}, "method")

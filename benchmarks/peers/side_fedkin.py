@@ -16,7 +16,7 @@ x, y, test_x, test_y = load(pace.folder)
 test = Samples(test_x, test_y)
 clients = [Client(f"c{k:03d}", Samples(*own), test) for k, own in enumerate(zip(x, y, strict=True))]
 module = build(pace.row)
-training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[pace.row])
+training = Training(clients_per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[pace.row])
 federation = Federation(clients, Task(CLASSES[pace.row], SHAPES[pace.row]))
 setup = Setup(FedAvg(), federation, Net(module.body, module.head), training)
 engine = LocalEngine(setup.having(mode=sys.argv[4], workers=1))

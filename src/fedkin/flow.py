@@ -220,7 +220,7 @@ class Method(Settings):
         return net
 
     def sample(self, server: ServerView[Any]) -> list[str]:
-        """Draw the clients of this round: `training.per_round` of them, uniformly, without replacement."""
+        """Draw the clients of this round: `training.clients_per_round` of them, uniformly, without replacement."""
         drawn = server.rng("sample").permutation(len(server.clients))
         return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
 

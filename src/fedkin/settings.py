@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from inspect import get_annotations
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from fedkin.errors import ConfigError, WrongSetting, nearest
 from fedkin.untrusted import shown
@@ -21,6 +20,15 @@ else:
     ModelMetaclass = type(BaseModel)
 
 __all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
+
+# Former names of settings, in any section: each is refused where the new name is a setting, and the error names it.
+RENAMED = {
+    "ask_again": "retries",
+    "every": "regroup_every",
+    "flags": "regroup_changed",
+    "per_round": "clients_per_round",
+    "too_few": "on_missing",
+}
 
 
 class _Said(ModelMetaclass):
@@ -39,18 +47,6 @@ class Settings(BaseModel, metaclass=_Said):
     """Base of every group of settings: frozen, compared by value; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
-
-    # Old names of fields, and their names now: an old name is refused, and the error says what to write.
-    renamed: ClassVar[Mapping[str, str]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_old_names(cls, table: Any) -> Any:
-        for old in cls.renamed if isinstance(table, Mapping) else ():
-            if old in table:
-                names = {"old": old, "new": cls.renamed[old]}
-                raise PydanticCustomError("renamed", "{old}: renamed; write {new}", names)
-        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -118,16 +114,12 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     """`table` as `model`; raises ConfigError naming every bad field as `where.field`.
 
     >>> class Local(Settings):
-    ...     renamed = {"rate": "lr"}
     ...     lr: float = 0.1
     >>> parse(Local, {"lr": 0.2}, "training").lr
     0.2
     >>> parse(Local, {"lrr": 0.2}, "training")
     Traceback (most recent call last):
     fedkin.errors.ConfigError: training.lrr: no such setting; did you mean 'lr'?
-    >>> parse(Local, {"rate": 0.2}, "training")
-    Traceback (most recent call last):
-    fedkin.errors.ConfigError: training.rate: renamed; write training.lr
     """
     expect(table, Mapping, where, f"a {model.__name__} or its fields as a dict")
     try:
@@ -163,13 +155,12 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
 def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, Any]) -> str:
     """One validation error as `section.field: what was wrong, what was expected`; where: of the table's section."""
     location = [str(part) for part in item["loc"]]
-    if item["type"] == "renamed":
-        old, new = (_dotted([where, *location, item["ctx"][age]]) for age in ("old", "new"))
-        # A new name with a dot is a setting of another section.
-        return f"{old}: renamed; write {item['ctx']['new'] if '.' in item['ctx']['new'] else new}"
     name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
-        return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
+        names, new = _fields(model, location[:-1]), RENAMED.get(location[-1], "")
+        if new in names:
+            return f"{name}: renamed; write {_dotted([where, *location[:-1], new])}"
+        return f"{name}: no such setting; {nearest(location[-1], names)}"
     if item["type"] == "missing":
         return f"{name}: missing, and it has no default"
     name = _default(model, location, table) or name

@@ -150,7 +150,7 @@ class Checked:
     @cached_property
     def sampled(self) -> Run:
         """A run with four of six clients in each round."""
-        return Run(small_setup(self.method, per_round=4))
+        return Run(small_setup(self.method, clients_per_round=4))
 
 
 def _hold(condition: bool, words: str) -> None:
@@ -180,17 +180,17 @@ def _trains(checked: Checked) -> None:
 
 
 def _travels(checked: Checked) -> None:
-    local, loopback = checked.sampled, Run(small_setup(checked.method, per_round=4), LoopbackEngine)
+    local, loopback = checked.sampled, Run(small_setup(checked.method, clients_per_round=4), LoopbackEngine)
     _same_bits(local.models, loopback.models)
     _hold(local.traffic == loopback.traffic, "other messages are counted")
 
 
 def _repeats(checked: Checked) -> None:
-    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, per_round=4))))
+    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, clients_per_round=4))))
 
 
 def _draws(checked: Checked) -> None:
-    one, other = checked.sampled.models, _models(LocalEngine(small_setup(checked.method, per_round=4, seed=1)))
+    one, other = checked.sampled.models, _models(LocalEngine(small_setup(checked.method, clients_per_round=4, seed=1)))
     same = all(torch.equal(one[id]["body.1.weight"], other[id]["body.1.weight"]) for id in one)
     _hold(not same, "all models are equal with seeds 0 and 1")
 
@@ -198,7 +198,7 @@ def _draws(checked: Checked) -> None:
 def _unordered(checked: Checked) -> None:
     federation = small_federation()
     turned = federation.reorder(list(reversed(list(federation))))
-    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, turned, per_round=4))))
+    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, turned, clients_per_round=4))))
 
 
 def _rests(checked: Checked, settled: int = 0, but: str = "\0") -> None:
@@ -288,7 +288,7 @@ def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -
 
 
 def _resumes(checked: Checked) -> None:
-    fresh = LocalEngine(small_setup(checked.method, per_round=4))
+    fresh = LocalEngine(small_setup(checked.method, clients_per_round=4))
     fresh.restore(codec.decode(checked.sampled.state))
     for number in (2, 3):
         fresh.round(number)

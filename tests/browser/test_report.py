@@ -46,7 +46,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     names = {0: '<b title="x">bold</b>'}
-    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, per_round=16, names=names, wandering=0.2,
+    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, clients_per_round=16,
+        names=names, wandering=0.2,
                     features=(4, 8), owned=4)  # fmt: skip
     out: Path = write_report([folder / "made"], folder / "report.html")
     return out.as_uri()

@@ -212,7 +212,10 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["run", "smal.toml"], "smal.toml: no such experiment file; did you mean 'small.toml'?"),
         (["run", "small.toml", "--set", "training.lrr=3"], "training.lrr: no such setting; did you mean 'lr'?"),
         (["run", "small.toml", "--set", "training.lr"], "expected section.field=value"),
-        (["run", "small.toml", "--set", "training.per_round=99"], "99 clients a round, but the federation has 6"),
+        (
+            ["run", "small.toml", "--set", "training.clients_per_round=99"],
+            "99 clients a round, but the federation has 6",
+        ),
         (["run", "small.toml", "--set", "data.source=mnist"], "data/MNIST/raw"),
         (["run", "small.toml", "--set", "training.lr=1e30"], "lower training.lr"),
         (["run", "--resume", "nowhere"], "--resume nowhere: no such folder"),

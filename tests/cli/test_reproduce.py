@@ -55,7 +55,7 @@ class Mine(FedAvg):
 def own_halves(a):
     return [at % 2 for at in range(len(a))]
 """
-OTHER = {**ONE, "name": "five clients", "set": {"scenario.clients": 5, "training.per_round": 3}, "paper": {}}
+OTHER = {**ONE, "name": "five clients", "set": {"scenario.clients": 5, "training.clients_per_round": 3}, "paper": {}}
 
 
 @pytest.fixture

@@ -45,16 +45,16 @@ def test_a_client_is_as_in_a_federation_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("method", [FedAvg(), Tfl(), Ifca(clusters=1)])
 def test_methods_with_the_plain_loss_are_local(method: Any) -> None:
-    alone = models(LocalEngine(small_setup(method, per_round=3).having(alone=True)))
-    local = models(LocalEngine(small_setup(Local(), per_round=3)))
+    alone = models(LocalEngine(small_setup(method, clients_per_round=3).having(alone=True)))
+    local = models(LocalEngine(small_setup(Local(), clients_per_round=3)))
     assert all(same(alone[id], local[id]) for id in local)
 
 
 @pytest.mark.parametrize("method", [SfmtlGraph, FedU])
 def test_the_graph_without_edges_is_the_same_control(method: Any) -> None:
-    edges = models(LocalEngine(small_setup(method(lam=0.4, graph={"control": "self"}), per_round=4)))
-    alone = models(LocalEngine(small_setup(method(lam=0.4), per_round=4).having(alone=True)))
-    learned = models(LocalEngine(small_setup(method(lam=0.4), per_round=4)))
+    edges = models(LocalEngine(small_setup(method(lam=0.4, graph={"control": "self"}), clients_per_round=4)))
+    alone = models(LocalEngine(small_setup(method(lam=0.4), clients_per_round=4).having(alone=True)))
+    learned = models(LocalEngine(small_setup(method(lam=0.4), clients_per_round=4)))
     assert all(same(edges[id], alone[id]) for id in edges)
     assert not all(same(learned[id], alone[id]) for id in edges)
 
@@ -69,6 +69,6 @@ def test_another_federation_around_it_changes_no_bit() -> None:
 
 @pytest.mark.parametrize("name", ["fedprox", "tfl", "mapl", "cfl"])
 def test_every_engine_agrees_and_loss_of_messages_is_no_error(name: str) -> None:
-    setup = small_setup(METHODS[name](), per_round=4, dropout=0.3).having(alone=True)
+    setup = small_setup(METHODS[name](), clients_per_round=4, dropout=0.3).having(alone=True)
     one, other = models(LocalEngine(setup)), models(LoopbackEngine(setup))
     assert all(same(one[id], other[id]) for id in one)

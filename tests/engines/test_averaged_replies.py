@@ -92,7 +92,7 @@ def results(setup: Setup, engine: type[LocalEngine] = LocalEngine, **options: An
 def test_bits_and_records_are_those_of_held_replies(
     method: FedAvg | Faulty, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = small_setup(method, per_round=5).having(mode=mode)
+    setup = small_setup(method, clients_per_round=5).having(mode=mode)
     held = results(setup, observers=[Witness()])
     for block in (1, 1 << 30):
         monkeypatch.setattr(exchange, "_BLOCK", block)

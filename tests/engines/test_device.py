@@ -81,7 +81,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
 
 @pytest.mark.parametrize("name", by_pattern(METHODS))
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
-    setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
+    setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
     reference = after(setup)
     for mode in ("one-by-one", "fast"):
         with gpu():

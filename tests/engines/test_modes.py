@@ -40,7 +40,7 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[d
 @pytest.mark.parametrize("name", by_pattern(METHODS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    setup = small_setup(METHODS[name](), dtype=dtype, per_round=5)
+    setup = small_setup(METHODS[name](), dtype=dtype, clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "fast")
     for id, params in reference.items():
@@ -56,7 +56,7 @@ _QUICK = ("local", "fedavg", "sfmtl-graph", "flt", "mapl", "tfl")
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in METHODS])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
-    setup = small_setup(METHODS[name](), per_round=5)
+    setup = small_setup(METHODS[name](), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "workers", workers=1)
     for id, params in reference.items():

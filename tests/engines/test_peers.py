@@ -55,7 +55,7 @@ def test_full_mesh_gossip_brings_all_peers_to_the_mean_of_their_trained_models()
 
 
 def test_loopback_moves_peers_alike() -> None:
-    setup = small_setup(Gossip(), per_round=4)
+    setup = small_setup(Gossip(), clients_per_round=4)
     local, loopback = LocalEngine(setup), LoopbackEngine(setup)
     for number in (1, 2, 3):
         assert local.round(number).sampled == loopback.round(number).sampled
@@ -78,7 +78,7 @@ def test_a_peer_cannot_reach_a_stranger() -> None:
 
 
 def test_peers_that_sit_out_a_round_keep_their_state() -> None:
-    setup = small_setup(Gossip(), small_federation(), per_round=2)
+    setup = small_setup(Gossip(), small_federation(), clients_per_round=2)
     engine = LocalEngine(setup)
     outcome = engine.round(1)
     idle = set(setup.federation) - set(outcome.sampled)

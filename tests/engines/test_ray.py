@@ -39,7 +39,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["fedavg", "sfmtl-graph"])
 def test_the_bits_of_the_local_engine(name: str) -> None:
-    setup = small_setup(METHODS[name](), per_round=5).having(workers=2)
+    setup = small_setup(METHODS[name](), clients_per_round=5).having(workers=2)
     local, cluster = LocalEngine(setup), RayEngine(setup)
     try:
         for number in (1, 2, 3):

@@ -38,7 +38,7 @@ TABLE = {
     "data": {"source": "digits"},
     "scenario": {"name": "iid", "clients": 6, "train_per_client": 20, "test_per_client": 10},
     "model": {"name": "mlp", "hidden": [8]},
-    "training": {"rounds": 4, "batch_size": 10, "per_round": 4},
+    "training": {"rounds": 4, "batch_size": 10, "clients_per_round": 4},
     "method": {"name": "fedavg"},
     "run": {"seed": 3, "checkpoint_every": 2},
 }
@@ -157,7 +157,7 @@ def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(
 
 
 def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:
-    setup = small_setup(METHODS["sfmtl-graph"](), per_round=5)
+    setup = small_setup(METHODS["sfmtl-graph"](), clients_per_round=5)
     local, spread = LocalEngine(setup), RayEngine(setup, observers=[Killing(2, lambda: nodes.kill("two"))])
     try:
         assert len({place.node for place in _executor(spread).places}) == 2

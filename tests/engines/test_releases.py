@@ -183,7 +183,7 @@ def test_the_accountant_is_told_the_noise_that_is_there() -> None:
 
 
 def test_only_those_that_send_pay() -> None:
-    engine, sent = LocalEngine(private(FedAvg(), per_round=2)), Counter[str]()
+    engine, sent = LocalEngine(private(FedAvg(), clients_per_round=2)), Counter[str]()
     for number in (1, 2, 3):
         engine.round(number)
         sent += uploads(engine)
@@ -199,7 +199,7 @@ def test_a_message_that_is_lost_was_released() -> None:
 
 def test_a_message_that_is_sent_again_is_the_same_and_counts_once() -> None:
     keeping = Keeping(lambda envelope: envelope.receiver == SERVER and envelope.attempt < 2)
-    setup = private(FedAvg()).having(min_replies=6, too_few="wait", ask_again=3)
+    setup = private(FedAvg()).having(min_replies=6, on_missing="wait", retries=3)
     engine = LocalEngine(setup, transport=keeping)
     engine.round(1)
     for id in NAMES:
@@ -210,7 +210,7 @@ def test_a_message_that_is_sent_again_is_the_same_and_counts_once() -> None:
 
 def test_a_skipped_round_stays_paid() -> None:
     losing = Losing(lambda envelope: envelope.receiver == SERVER and envelope.sender != NAMES[0])
-    engine = LocalEngine(private(SfmtlGraph()).having(min_replies=3, too_few="skip"), transport=losing)
+    engine = LocalEngine(private(SfmtlGraph()).having(min_replies=3, on_missing="skip"), transport=losing)
     before = models(engine, rounds=0)
     for number in (1, 2):
         assert engine.round(number).skipped
@@ -329,7 +329,7 @@ def test_a_spent_budget_ends_the_sending_and_not_the_run(method: Any) -> None:
 
 def test_others_go_on_when_some_are_spent() -> None:
     privacy = Privacy(clip=1.0, noise=1.0)
-    engine = LocalEngine(private(FedAvg(), noise=1.0, budget=privacy.epsilon(1) * 1.01, per_round=3))
+    engine = LocalEngine(private(FedAvg(), noise=1.0, budget=privacy.epsilon(1) * 1.01, clients_per_round=3))
     engine.round(1)
     first = set(uploads(engine))
     engine.round(2)

@@ -48,12 +48,12 @@ def test_whole_batches() -> None:
 
 
 def test_counts_of_clients() -> None:
-    assert Training(per_round="all").count(7) == 7
-    assert Training(per_round=0.5).count(7) == 4
-    assert Training(per_round=0.01).count(7) == 1
-    assert Training(per_round=3).count(7) == 3
-    with pytest.raises(ConfigError, match=r"training\.per_round: 8 clients a round, but the federation has 7"):
-        Training(per_round=8).count(7)
+    assert Training(clients_per_round="all").count(7) == 7
+    assert Training(clients_per_round=0.5).count(7) == 4
+    assert Training(clients_per_round=0.01).count(7) == 1
+    assert Training(clients_per_round=3).count(7) == 3
+    with pytest.raises(ConfigError, match=r"training\.clients_per_round: 8 clients a round, but the federation has 7"):
+        Training(clients_per_round=8).count(7)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

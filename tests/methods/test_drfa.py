@@ -107,7 +107,7 @@ def test_the_client_with_the_largest_loss_gains_weight() -> None:
 
 def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_drawn() -> None:
     method = Drfa(gamma=0.05)
-    engine = Watched(small_setup(method, dtype=torch.float64, per_round=4))
+    engine = Watched(small_setup(method, dtype=torch.float64, clients_per_round=4))
     p = np.array([0.5, 0.3, 0.1, 0.05, 0.05, 0.0])
     method.keep(engine.server, p)
     total, doubles = np.zeros(6), 0
@@ -133,7 +133,7 @@ def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_draw
 def test_losses_are_asked_of_as_many_uniformly_drawn_and_scaled() -> None:
     gamma, federation = 0.03, small_federation()
     method: Any = Drfa(gamma=gamma, floor=0.0)
-    engine = Watched(small_setup(method, federation, per_round=2, local_steps=3))
+    engine = Watched(small_setup(method, federation, clients_per_round=2, local_steps=3))
     before = lambdas(engine)
     engine.round(1)
     _, asked, replies = engine.asks[1]

@@ -123,7 +123,7 @@ def test_centres_are_opened_at_the_farthest_client_until_there_are_enough() -> N
 
 
 def test_one_client_a_round_still_gives_all_centres() -> None:
-    engine, outcome = after(FedSem(clusters=3), 12, per_round=1)
+    engine, outcome = after(FedSem(clusters=3), 12, clients_per_round=1)
     assert sorted(engine.server.state["models"]) == ["0", "1", "2"]
     assert set(outcome.graph.groups) == set(engine.server.state["cluster"])
 

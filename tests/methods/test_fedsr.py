@@ -129,7 +129,7 @@ def test_class_references_start_as_the_codes_and_never_travel() -> None:
 
 
 def test_references_of_clients_not_sampled_stay() -> None:
-    engine = Watched(small_setup(FedSr(cmi=0.1), per_round=2))
+    engine = Watched(small_setup(FedSr(cmi=0.1), clients_per_round=2))
     engine.round(1)
     before = {id: engine.model(id)["reference.mean"] for id in engine.federation}
     sampled = engine.round(2).sampled

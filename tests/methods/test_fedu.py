@@ -61,7 +61,7 @@ def test_planted_groups_become_one_model_each() -> None:
 def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbours: str) -> None:
     lam, lr, steps = 0.8, 0.05, 3
     method = FedU(lam=lam, neighbours=neighbours, graph={"source": source})
-    engine = Watched(small_setup(method, dtype=torch.float64, lr=lr, local_steps=steps, per_round=4))
+    engine = Watched(small_setup(method, dtype=torch.float64, lr=lr, local_steps=steps, clients_per_round=4))
     kept: dict[str, dict[str, Tensor]] = {}
     for number in (1, 2, 3):
         outcome = engine.round(number)
@@ -101,7 +101,7 @@ def test_similarity_of_updates_sees_the_planted_groups_and_layers_limit_what_it_
 
 
 def test_clients_not_sampled_keep_their_model() -> None:
-    engine = after(FedU(lam=0.5), 1, per_round=2)
+    engine = after(FedU(lam=0.5), 1, clients_per_round=2)
     before = {id: engine.model(id) for id in engine.federation}
     sampled = engine.round(2).sampled
     assert all((engine.model(id) is before[id]) == (id not in sampled) for id in engine.federation)

@@ -128,11 +128,11 @@ def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
         Flt(graph={"control": "uniform"}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("per_round", ["all", 4])
-def test_a_complete_graph_is_fedavg_bit_for_bit(method: Flt, per_round: Any) -> None:
+@pytest.mark.parametrize("clients_per_round", ["all", 4])
+def test_a_complete_graph_is_fedavg_bit_for_bit(method: Flt, clients_per_round: Any) -> None:
     federation = grouped()
-    one = engine_after(method, federation, 3, per_round=per_round)
-    assert_equal_models(models(one), models(engine_after(FedAvg(), federation, 3, per_round=per_round)))
+    one = engine_after(method, federation, 3, clients_per_round=clients_per_round)
+    assert_equal_models(models(one), models(engine_after(FedAvg(), federation, 3, clients_per_round=clients_per_round)))
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_a_complete_graph_is_fedavg_bit_for_bit(method: Flt, per_round: Any) -> 
         Flt(graph={"control": "self"}, average="neighbours"),
     ],
 )
-@pytest.mark.parametrize("per_round", ["all", 4])
-def test_an_empty_graph_is_local_training_bit_for_bit(method: Flt, per_round: Any) -> None:
+@pytest.mark.parametrize("clients_per_round", ["all", 4])
+def test_an_empty_graph_is_local_training_bit_for_bit(method: Flt, clients_per_round: Any) -> None:
     federation = grouped()
-    one = engine_after(method, federation, 3, per_round=per_round)
-    assert_equal_models(models(one), models(engine_after(Local(), federation, 3, per_round=per_round)))
+    one = engine_after(method, federation, 3, clients_per_round=clients_per_round)
+    assert_equal_models(models(one), models(engine_after(Local(), federation, 3, clients_per_round=clients_per_round)))
 
 
 def test_groups_are_fedavg_among_their_members() -> None:

@@ -40,7 +40,9 @@ from support import small_setup, stored
 def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
     federation = grouped()
     engine = LocalEngine(
-        small_setup(Flt(k=3, encoder={"kind": "mlp", "dims": 4}, graph={"groups": "ratio"}), federation, per_round=4)
+        small_setup(
+            Flt(k=3, encoder={"kind": "mlp", "dims": 4}, graph={"groups": "ratio"}), federation, clients_per_round=4
+        )
     )
     first, second = engine.round(1), engine.round(2)
     width = 8 * 64 + 64 + 64 * 4 + 4

@@ -117,7 +117,7 @@ def test_two_rounds_are_the_papers(case: str, distance: str, stale: bool, seed: 
             "graph": {"groups": GROUPS, "distance": distance, "adjacency": "soft" if case == "soft" else "hard"},
         }
     )
-    setup = small_setup(method, federation, torch.float64, seed=seed, per_round=4)
+    setup = small_setup(method, federation, torch.float64, seed=seed, clients_per_round=4)
     engine = LocalEngine(setup)
     held = {id: initial(setup) for id in federation}
     for number in (1, 2):

@@ -162,7 +162,7 @@ def test_redrawing_is_keyed_leaves_buffers_and_frozen_parts_and_knows_modules_wi
 
 
 def test_a_client_that_was_never_sampled_takes_the_model_that_fits_it_best() -> None:
-    engine, outcome = after(Ifca(clusters=3), 3, small_federation(12), per_round=2, local_steps=10)
+    engine, outcome = after(Ifca(clusters=3), 3, small_federation(12), clients_per_round=2, local_steps=10)
     models, cluster = engine.server.state["models"], engine.server.state["cluster"]
     assert 0 < len(outcome.graph.ids) < 12
     for id in engine.setup.federation:
@@ -174,7 +174,7 @@ def test_a_client_that_was_never_sampled_takes_the_model_that_fits_it_best() -> 
 @pytest.mark.parametrize("choose", ["last", "anew"])
 def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `use` wants run it yields: without a runner no net is run."""
-    engine, _ = after(Ifca(clusters=3, choose=choose), 2, small_federation(8), per_round=2)
+    engine, _ = after(Ifca(clusters=3, choose=choose), 2, small_federation(8), clients_per_round=2)
     cluster = engine.server.state["cluster"]
     monkeypatch.setattr(BodyHead, "forward", lambda *_: 1 / 0)
     side = ClientSide(engine.setup.plan, engine.federation, States())
@@ -190,10 +190,10 @@ def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.Monkey
             assert isinstance(next(flow), Infer)
 
 
-@pytest.mark.parametrize("per_round", ["all", 2])
-def test_choosing_anew_is_the_least_loss_now(per_round: Any) -> None:
+@pytest.mark.parametrize("clients_per_round", ["all", 2])
+def test_choosing_anew_is_the_least_loss_now(clients_per_round: Any) -> None:
     engine, outcome = after(
-        Ifca(clusters=3, choose="anew"), 2, small_federation(9), per_round=per_round, local_steps=10
+        Ifca(clusters=3, choose="anew"), 2, small_federation(9), clients_per_round=clients_per_round, local_steps=10
     )
     models = engine.server.state["models"]
     for id in engine.setup.federation:

@@ -131,7 +131,7 @@ def test_one_signature_of_at_most_4_kb_once(fed: Federation) -> None:
 
 def test_clients_of_one_distribution_are_fedavg() -> None:
     fed = federation([common_draw] * 6)
-    kin, plain = engine_of(fed, per_round=4), engine_of(fed, FedAvg(), per_round=4)
+    kin, plain = engine_of(fed, clients_per_round=4), engine_of(fed, FedAvg(), clients_per_round=4)
     for number in (1, 2, 3):
         kin.round(number)
         plain.round(number)

@@ -33,7 +33,7 @@ def assert_equal_models(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 @pytest.mark.parametrize("method", CLUSTERED, ids=lambda method: method.name)
 def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
-    options: dict[str, Any] = {"per_round": 3, "momentum": 0.5}
+    options: dict[str, Any] = {"clients_per_round": 3, "momentum": 0.5}
     one, outcome = after(method.model_copy(update={"weights": weights}), 4, **options)
     assert_equal_models(one, after(FedAvg.model_validate({"weights": weights}), 4, **options)[0])
     assert outcome.graph is None or set(outcome.graph.groups.values()) == {0}
@@ -56,7 +56,7 @@ def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("method", "rounds", "per_round"),
+    ("method", "rounds", "clients_per_round"),
     [
         (Cfl(), 20, "all"),
         # Of half the clients a round, the last are placed some rounds after the split.
@@ -66,9 +66,11 @@ def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
         (FedSem(), 8, "all"),
     ],
 )
-def test_planted_groups_with_conflicting_labels_are_found(method: Any, rounds: int, per_round: Any, seed: int) -> None:
+def test_planted_groups_with_conflicting_labels_are_found(
+    method: Any, rounds: int, clients_per_round: Any, seed: int
+) -> None:
     federation = small_federation(12, seed)
-    engine, outcome = after(method, rounds, federation, local_steps=10, per_round=per_round)
+    engine, outcome = after(method, rounds, federation, local_steps=10, clients_per_round=clients_per_round)
     planted = federation.planted
     assert planted is not None
     assert set(outcome.graph.ids) == set(federation)

@@ -200,8 +200,3 @@ def test_tasks_without_classes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'mapl' contrasts classes.*prices is a task of regression"):
         MAPL().check(federation)
     MAPL().check(small_federation())
-
-
-def test_the_old_name_of_the_graphs_settings_is_refused() -> None:
-    with pytest.raises(ValueError, match="graph_learning: renamed; write graph"):
-        PLUS.model_validate({"graph_learning": {"on": False}})

@@ -145,7 +145,7 @@ def test_on_the_planted_network_groups_learn_as_if_they_were_alone(method: Any) 
 
 def test_peers_that_sit_out_keep_their_state_and_cost_nothing() -> None:
     federation = two_groups(8)
-    engine = Ran(setup_of(MAPL(warmup=1), federation, per_round=6))
+    engine = Ran(setup_of(MAPL(warmup=1), federation, clients_per_round=6))
     for _ in range(12):
         outcome = engine.round()
         assert {message.receiver for message in outcome.traffic} <= set(outcome.sampled)

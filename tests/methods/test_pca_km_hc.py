@@ -134,7 +134,7 @@ def test_groups_are_scipys_hierarchy_on_distances_written_out() -> None:
 
 def test_signing_happens_once_and_has_its_own_phases() -> None:
     federation = places(THREE)
-    engine = LocalEngine(small_setup(PcaKmHc(components=4), federation, per_round=3))
+    engine = LocalEngine(small_setup(PcaKmHc(components=4), federation, clients_per_round=3))
     first = Counter((m.phase, m.sender == "server") for m in engine.round(1).traffic)
     assert first == {
         ("moments", False): 12, ("sign", True): 12, ("sign", False): 12, ("train", True): 3, ("train", False): 3
@@ -171,7 +171,9 @@ def test_own_centres_are_in_input_space() -> None:
 
 def test_clients_whose_signature_was_lost_are_asked_again_and_attached() -> None:
     federation = places(THREE * 2)
-    engine = LocalEngine(small_setup(PcaKmHc(clusters=3, centres=2), federation, dropout=0.4, seed=1, per_round=2))
+    engine = LocalEngine(
+        small_setup(PcaKmHc(clusters=3, centres=2), federation, dropout=0.4, seed=1, clients_per_round=2)
+    )
     engine.round(1)
     missing = set(federation) - set(engine.server.state["signatures"])
     assert missing

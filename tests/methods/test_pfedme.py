@@ -92,7 +92,7 @@ def test_personal_and_global_are_two_models_of_one_run() -> None:
 
 
 def test_a_client_that_has_not_trained_uses_the_global_model() -> None:
-    engine = Watched(small_setup(PFedMe(), per_round=2))
+    engine = Watched(small_setup(PFedMe(), clients_per_round=2))
     sampled = engine.round(1).sampled
     for id in engine.federation:
         assert (engine.model(id) is engine.server.state["params"]) == (id not in sampled)

@@ -175,7 +175,7 @@ def test_mixed_prediction_has_the_own_head_on_the_mixed_body() -> None:
 
 
 def test_clients_that_were_never_met_use_the_common_model() -> None:
-    setup = small_setup(PFedSim(warmup=1), per_round=2)
+    setup = small_setup(PFedSim(warmup=1), clients_per_round=2)
     engine = LocalEngine(setup)
     engine.round(1)
     common = dict(engine.server.state["params"])

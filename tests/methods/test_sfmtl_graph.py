@@ -217,7 +217,7 @@ def test_control_graphs_replace_the_graph(control: str, expected: dict[str, Any]
 def test_control_graphs_change_nothing_else(control: str) -> None:
     """Sampling and local training of the first round are those of the learned graph, bit for bit: bodies show it."""
     plain, controlled = (
-        Watched(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
+        Watched(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), clients_per_round=5))
         for name in ("none", control)
     )
     sampled = plain.round(1).sampled

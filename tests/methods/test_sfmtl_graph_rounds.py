@@ -26,7 +26,7 @@ from support import stored
 
 SEED, CLASSES, WIDTH = 3, 6, 4
 ALPHA, LAM, WEIGHT, RATE = 0.4, 0.6, 0.05, 0.5
-TRAINING = Training(per_round=5, local_steps=6, batch_size=7, lr=0.1)
+TRAINING = Training(clients_per_round=5, local_steps=6, batch_size=7, lr=0.1)
 OWNED = {
     "oak": {0: 14, 1: 9}, "pine": {0: 20, 1: 31}, "rowan": {0: 8, 2: 11},
     "sorb": {3: 12, 4: 25}, "teak": {3: 30, 4: 6, 5: 9}, "yew": {4: 17, 5: 10},

@@ -39,7 +39,7 @@ def ran(method: Any, rounds: int, federation: Federation | None = None, **traini
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [{}, {"per_round": 3}])
+@pytest.mark.parametrize("training", [{}, {"clients_per_round": 3}])
 def test_q_zero_is_drfas_ascent_without_snapshots_bit_for_bit(training: dict[str, Any]) -> None:
     """DRFA's rate is gamma tau, with tau = 4 local steps; 0.03125 * 4 is exact."""
     tfl = ran(Tfl(q=0.0, eta_lambda=0.125, floor=0.01, ask_losses="sampled"), 4, **training)
@@ -74,7 +74,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
     method = Tfl(
         q=q, eta_lambda=eta, divergence=divergence, ask_losses=losses, graph={"every": 1, "scale": "normalised"}
     )
-    engine = Watched(small_setup(method, dtype=torch.float64, per_round=3))
+    engine = Watched(small_setup(method, dtype=torch.float64, clients_per_round=3))
     federation = engine.federation
     for number in (1, 2):
         before = vector(engine, "lam")
@@ -136,7 +136,7 @@ def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
 
 
 def test_the_second_broadcast_is_a_phase_of_its_own_and_its_bytes_are_counted() -> None:
-    engine = Watched(small_setup(Tfl(ask_losses="sampled"), per_round=4))
+    engine = Watched(small_setup(Tfl(ask_losses="sampled"), clients_per_round=4))
     traffic = engine.round(1).traffic
     size = engine.server.net.parameters()
     down = [message for message in traffic if message.phase == "losses" and message.sender == "server"]

@@ -28,7 +28,7 @@ from methods.plain_loops import combined
 from support import small_setup
 
 SEED, DRAWN, CLASSES = 2, 4, 3
-TRAINING = Training(rounds=3, per_round=DRAWN, local_steps=3, batch_size=5, lr=0.1)
+TRAINING = Training(rounds=3, clients_per_round=DRAWN, local_steps=3, batch_size=5, lr=0.1)
 SIZES = {"ash": 40, "birch": 4, "cedar": 6, "date": 25, "elm": 5, "fir": 9}
 NAMES = ("body.weight", "body.bias", "head.weight", "head.bias")
 
@@ -180,7 +180,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
     Client k answers with the k-th unit vector as its head's bias, so that the mean shows what each counts.
     """
     ids = sorted(SIZES)
-    setup = small_setup(method, per_round=DRAWN, seed=SEED)
+    setup = small_setup(method, clients_per_round=DRAWN, seed=SEED)
     roster = Roster({id: Entry(True, 1, n, None) for id, n in SIZES.items()}, setup.federation.task)
     side = ServerSide(setup.plan, roster)
     side.turn_to(1)

@@ -117,7 +117,7 @@ def test_vectors_are_what_was_asked_for(vectors: str, layers: Any) -> None:
 
 
 def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one_kth() -> None:
-    engine = Watched(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, per_round=2))
+    engine = Watched(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, clients_per_round=2))
     known: dict[str, Any] = {}
     for number in (1, 2, 3):
         graph = engine.round(number).graph

@@ -22,7 +22,7 @@ UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "
     [
         ("mapl", {"method": {"warmup": 2, "hidden": 9}, "run": {"network": "regular:3"}}),
         ("dfedavgm", {"run": {"network": "ring"}}),
-        pytest.param("dfedavgm", {"training": {"per_round": 5}}, marks=pytest.mark.slow),
+        pytest.param("dfedavgm", {"training": {"clients_per_round": 5}}, marks=pytest.mark.slow),
         pytest.param("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}, marks=pytest.mark.slow),
     ],
 )

@@ -23,7 +23,7 @@ SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85, "kin": 0.80}
 
 def make_run(
     folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4,
-    groups: int = 2, per_round: int | None = None, planted: bool = True, tested: int = 20,
+    groups: int = 2, clients_per_round: int | None = None, planted: bool = True, tested: int = 20,
     names: Mapping[int, str] | None = None, wandering: float = 0.1, features: Collection[int] = (),
     owned: int = 10, skill: float | None = None, still: int | None = None,
 ) -> Path:  # fmt: skip
@@ -53,7 +53,7 @@ def make_run(
     scores: dict[str, Score] = {}
     graph: Graph | None = None
     for number in range(1, rounds + 1):
-        here = sorted(rng.permutation(ids)[: per_round or clients].tolist())
+        here = sorted(rng.permutation(ids)[: clients_per_round or clients].tolist())
         found = {id: group[id] if rng.random() > wandering else int(rng.integers(groups)) for id in here}
         if method == "sfmtl-graph" and number <= (still or rounds):
             graph = _graph(here, found, number, rng)

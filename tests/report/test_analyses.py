@@ -27,7 +27,9 @@ from report.made import make_comparison, make_run
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("analyses") / "made"
-    return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, per_round=8, features=(3, 6), owned=3)
+    return make_comparison(
+        folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8, features=(3, 6), owned=3
+    )
 
 
 @pytest.fixture(scope="module")

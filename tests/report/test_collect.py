@@ -22,7 +22,7 @@ from report.made import make_comparison, make_run
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three methods and two seeds; half of the clients in a round."""
     folder = tmp_path_factory.mktemp("report") / "made"
-    return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, per_round=8)
+    return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, clients_per_round=8)
 
 
 def words(packed: str) -> np.ndarray:

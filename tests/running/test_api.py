@@ -25,7 +25,8 @@ def test_the_python_twin_of_an_experiment_file() -> None:
     by_file = run_experiment(Experiment.of(TABLE), Path())
     fed = fedkin.federate("digits", "rotated-masked", clients=6, seed=0)
     by_hand = fedkin.run(
-        SfmtlGraph(lam=0.5), fed, rounds=7, seed=0, model=lambda task: _mlp(8), training={**PLAN, "per_round": 4},
+        SfmtlGraph(lam=0.5), fed, rounds=7, seed=0, model=lambda task: _mlp(8),
+        training={**PLAN, "clients_per_round": 4},
         settings={"mode": "one-by-one"},
     )  # fmt: skip
     for name in ("accuracy", "bytes", "floats", "groups", "flops"):
@@ -81,7 +82,7 @@ def test_double_precision() -> None:
 
 
 def test_bytes_by_client_add_up() -> None:
-    result = fedkin.run("sfmtl-graph", small_federation(), rounds=3, training={**PLAN, "per_round": 2})
+    result = fedkin.run("sfmtl-graph", small_federation(), rounds=3, training={**PLAN, "clients_per_round": 2})
     by_client = result.bytes_by_client()
     for way in ("up", "down"):
         assert sum(ways[way] for ways in by_client.values()) == result.summary["bytes"][way]

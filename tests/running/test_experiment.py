@@ -132,7 +132,7 @@ def test_sections_per_method_change_only_what_they_name() -> None:
     for table in (changed("methods.fedavg.training.lr", 0.03), changed("methods.fedavg", {"training.lr": 0.03})):
         fedavg = Experiment.of(table).for_method("fedavg")
         assert fedavg.training.lr == 0.03
-        assert fedavg.training.per_round == TABLE["training"]["per_round"]
+        assert fedavg.training.clients_per_round == TABLE["training"]["clients_per_round"]
         assert fedavg.training.rounds == TABLE["training"]["rounds"]
 
 
@@ -152,7 +152,8 @@ def test_sections_per_method_are_checked_before_anything_runs(section: Any, said
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("training.batch_size", True), ("training.per_round", True), ("training.clip", True), ("model.hidden", [-4]),
+        ("training.batch_size", True), ("training.clients_per_round", True), ("training.clip", True),
+        ("model.hidden", [-4]),
         ("model.hidden", [0]), ("training.betas", [1.5, 2]), ("method.graph.seed", 2**40),
     ],
 )  # fmt: skip

@@ -129,7 +129,7 @@ def test_the_best_of_what_did_not_fail() -> None:
 
 
 def test_pooled_data_are_tuned_on_clients_held_out(tmp_path: Path) -> None:
-    changes = {"scenario.pooled": True, "training.per_round": "all"}
+    changes = {"scenario.pooled": True, "training.clients_per_round": "all"}
     choices = [Choice("training.lr", (0.1,))]
     experiment = Experiment.of(SHORT).with_changes(**changes)
     found = tune(experiment, ["fedavg"], choices, HoldOut("clients", 0.4), [0], Path(), tmp_path)

@@ -485,7 +485,7 @@ def recommended(experiment: Experiment, found: Advice, plan: Plan | None) -> Exp
     rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds
     method: dict[str, Any] = without_none(found.method.model_dump(mode="json"))
     table["method"] = {"name": found.method.name, **{name: value for name, value in method.items() if value}}
-    table["training"] = {**table["training"], "lr": found.rate, "per_round": "all", "rounds": rounds}
+    table["training"] = {**table["training"], "lr": found.rate, "clients_per_round": "all", "rounds": rounds}
     return replace(Experiment.of(table), table=table)
 
 

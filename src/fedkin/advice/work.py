@@ -250,7 +250,7 @@ def method_of(shape: Shape, keep_own: Sequence[str] = (), own_lr: float | None =
 
 def trained(method: Given, federation: Federation, bench: Bench, rate: float) -> tuple[Net, Result]:
     """Run this method with this rate, evaluated at the end; the net, and the result with its models."""
-    training = bench.training.model_copy(update={"lr": rate, "per_round": "all"})
+    training = bench.training.model_copy(update={"lr": rate, "clients_per_round": "all"})
     rounds = max(1, training.rounds)
     quiet = {"evaluate_every": rounds, "trackers": (), "engine": "local", "adversaries": "none", "min_replies": 0}
     run = bench.run.model_copy(update=quiet)

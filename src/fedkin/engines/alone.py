@@ -79,7 +79,7 @@ class Alone:
     def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
         """Return the view of this client's server, with its state."""
         planted = None if server.planted is None or id not in server.planted else {id: server.planted[id]}
-        training = server.training.model_copy(update={"per_round": "all"})
+        training = server.training.model_copy(update={"clients_per_round": "all"})
         known = server.state.get(id)
         view = replace(
             server, clients=(id,), planted=planted, training=training, state={} if known is None else known, graph=None,

@@ -55,7 +55,7 @@ class Exchange:
         """
         settings = self.plan.engine
         needed = settings.needed(len(ask.messages)) if self.patient else 0
-        tries = 1 + (settings.ask_again if needed and settings.too_few == "wait" else 0)
+        tries = 1 + (settings.retries if needed and settings.on_missing == "wait" else 0)
         made: dict[str, Message] = {}
         came: dict[str, Message] = {}
         for attempt in range(tries):
@@ -70,7 +70,7 @@ class Exchange:
             f"round {round}, phase {ask.phase!r}: {len(came)} of {len(ask.messages)} clients answered, fewer than the "
             f"{needed} of run.min_replies"
         )
-        raise TooFew(told) if settings.too_few == "stop" else Skipped(told)
+        raise TooFew(told) if settings.on_missing == "stop" else Skipped(told)
 
     def _asked(self, ask: Ask, round: int, turn: int, attempt: int, made: dict[str, Message]) -> Mapping[str, Message]:
         """Ask once. made: what clients have answered to the same request before, which they send again."""

@@ -31,7 +31,7 @@ class Failure:
 
 
 class TooFew(RunError):
-    """Fewer clients answered than `run.min_replies`, and `run.too_few` says to stop."""
+    """Fewer clients answered than `run.min_replies`, and `run.on_missing` says to stop."""
 
 
 class _Noting:

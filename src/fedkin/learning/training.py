@@ -35,7 +35,7 @@ class Fitted:
 class Training(Settings):
     """Rounds, clients per round, and local optimisation.
 
-    per_round: clients sampled in each round: a number, a fraction below 1, or "all".
+    clients_per_round: clients sampled in each round: a number, a fraction below 1, or "all".
     local_steps or local_epochs: R minibatch steps, or R passes over the client's samples (default: one epoch).
     batch_size: samples per step, or "all"; the last batch of a pass may be smaller.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
@@ -46,7 +46,7 @@ class Training(Settings):
     """
 
     rounds: int = Field(100, ge=0)
-    per_round: int | float | Literal["all"] = "all"
+    clients_per_round: int | float | Literal["all"] = "all"
     local_steps: int | None = Field(None, ge=1)
     local_epochs: int | None = Field(None, ge=1)
     batch_size: int | Literal["all"] = 32
@@ -65,8 +65,10 @@ class Training(Settings):
             raise ValueError("give local_steps or local_epochs, not both")
         if self.batch_size != "all" and self.batch_size < 1:
             raise ValueError('batch_size must be at least 1, or "all"')
-        if self.per_round != "all" and (self.per_round <= 0 or (self.per_round > 1 and self.per_round % 1)):
-            raise ValueError('per_round must be a whole number, a fraction below 1, or "all"')
+        if self.clients_per_round != "all" and (
+            self.clients_per_round <= 0 or (self.clients_per_round > 1 and self.clients_per_round % 1)
+        ):
+            raise ValueError('clients_per_round must be a whole number, a fraction below 1, or "all"')
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError("betas must be at least 0 and below 1")
         if isinstance(self.class_weights, tuple) and not (self.class_weights and min(self.class_weights) > 0):
@@ -106,15 +108,16 @@ class Training(Settings):
 
     def count(self, clients: int) -> int:
         """Return how many of `clients` take part in a round; at least one."""
-        if self.per_round == "all":
+        if self.clients_per_round == "all":
             return clients
-        if self.per_round < 1:
-            return max(1, round(self.per_round * clients))
-        if self.per_round > clients:
+        if self.clients_per_round < 1:
+            return max(1, round(self.clients_per_round * clients))
+        if self.clients_per_round > clients:
             raise ConfigError(
-                f"training.per_round: {self.per_round:g} clients a round, but the federation has {clients}"
+                f"training.clients_per_round: {self.clients_per_round:g} clients a round, but the federation has "
+                f"{clients}"
             )
-        return int(self.per_round)
+        return int(self.clients_per_round)
 
     def steps(self, samples: int) -> int:
         """Return the number of local steps of a client with this number of samples."""

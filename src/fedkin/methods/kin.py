@@ -100,7 +100,6 @@ class Kin(SigningMethod):
     travels: ClassVar[str] = (
         "once: a signature of 2 KB up; then the whole model of each level on trial, or of the chosen one"
     )
-    renamed: ClassVar[Mapping[str, str]] = {"every": "regroup_every"}
 
     alpha: float = Field(0.001, gt=0, lt=1)
     least: float = Field(0.01, ge=0)

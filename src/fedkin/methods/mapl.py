@@ -197,7 +197,6 @@ class Mapl(PeerMethod):
     unlike_models: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     weighs_classes: ClassVar[bool] = False
-    renamed: ClassVar[Mapping[str, str]] = {"graph_learning": "graph"}
     shares: ClassVar[Mapping[str, Any]] = {
         "head": {"head": HEAD, "n": COUNT},
         "prototypes": [SHARED, {"want": Flag()}],

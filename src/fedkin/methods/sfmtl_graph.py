@@ -339,8 +339,8 @@ def check_size(clients: int, how: GraphSettings) -> None:
     neighbours.check_all_pairs(clients, control=how.control)
     if clients > neighbours.COMPLETE:
         raise ConfigError(
-            f"run.per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of their heads, of at most "
-            f"{neighbours.COMPLETE:,} clients: let fewer take part in a round"
+            f"training.clients_per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of their heads, "
+            f"of at most {neighbours.COMPLETE:,} clients: let fewer take part in a round"
         )
     if how.similarity not in _OWN:
         neighbours.check_measure(clients, "similarity", how.similarity, how.sparsify)

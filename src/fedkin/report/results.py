@@ -339,7 +339,7 @@ def _setting(part: Part, table: PaperTable, presets: Path) -> str:
     experiment = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
     training = experiment.training
     local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
-    chosen = training.per_round
+    chosen = training.clients_per_round
     a_round = "all clients" if chosen == "all" else f"{chosen:g}" + (" clients" if chosen >= 1 else " of the clients")
     text = f"- {part.name}: model `{experiment.model.name}`, {training.rounds} rounds of {local}, {a_round} a round"
     if table.tune is None:

@@ -167,7 +167,7 @@ class Minimax(OneModel):
         return sorted(server.state["drawn"])
 
     def draw(self, server: ServerView[S]) -> dict[str, int]:
-        """`training.per_round` draws by lambda, with replacement: how often each drawn client came up."""
+        """`training.clients_per_round` draws by lambda, with replacement: how often each drawn client came up."""
         weights, clients = self.weights(server), server.clients
         count = server.training.count(len(clients))
         rows = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())

@@ -338,7 +338,7 @@ def group_labels(held: Same | None, ids: Sequence[str]) -> Labels:
 def unsigned(server: ServerView[Any], sampled: Sequence[str], signed: Collection[str]) -> list[str]:
     """Clients that are there and not in `signed`."""
     # Where all take part in every round, whoever is not sampled is not there.
-    there = sampled if server.training.per_round == "all" else server.clients
+    there = sampled if server.training.clients_per_round == "all" else server.clients
     return sorted(id for id in there if id not in signed)
 
 

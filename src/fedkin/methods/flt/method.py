@@ -145,7 +145,6 @@ class Flt(SigningMethod):
     paper: ClassVar[str] = "Jamali-Rad et al., TNNLS 2022"
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "once: a signature up (k centres, or moments); then the whole model of the client's group"
-    renamed: ClassVar[Mapping[str, str]] = {"flags": "regroup_changed", "every": "regroup_every"}
 
     signature: Literal["centres", "moments"] | None = None
     k: int = Field(5, ge=1)
