@@ -339,7 +339,7 @@ def check_size(clients: int, how: GraphSettings) -> None:
     neighbours.check_all_pairs(clients, control=how.control)
     if clients > neighbours.COMPLETE:
         raise ConfigError(
-            f"training.clients_per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of their heads, "
+            f"training.clients_per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of heads, "
             f"of at most {neighbours.COMPLETE:,} clients: let fewer take part in a round"
         )
     if how.similarity not in _OWN:
