@@ -26,7 +26,7 @@ from fedkin.methods import METHODS  # noqa: E402
 from killing import Bench, Case, tallied  # noqa: E402
 
 # Of each kind: every how many operations there is a kill, and how many kills come at random moments.
-PLAN = {"run": (32, 2), "stacked": (70, 2), "workers": (70, 2), "compare": (24, 6)}
+PLAN = {"run": (32, 2), "fast": (70, 2), "workers": (70, 2), "compare": (24, 6)}
 # Killed before every single operation.
 ALL = "sfmtl-graph"
 
@@ -34,7 +34,7 @@ ALL = "sfmtl-graph"
 def cases() -> list[tuple[Case, int, int]]:
     """Return each case with every how many operations it is killed, and how often at random."""
     found = [(Case("run", (name,)), 1 if name == ALL else PLAN["run"][0], PLAN["run"][1]) for name in sorted(METHODS)]
-    found += [(Case("run", (name,), "stacked"), *PLAN["stacked"]) for name in sorted(METHODS)]
+    found += [(Case("run", (name,), "fast"), *PLAN["fast"]) for name in sorted(METHODS)]
     found += [(Case("run", (name,), "workers"), *PLAN["workers"]) for name in ("fedavg", "mapl")]
     return [
         *found, (Case("compare", ("local", "fedavg")), *PLAN["compare"]),

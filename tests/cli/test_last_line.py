@@ -181,7 +181,8 @@ def test_ctrl_c_at_any_import_is_quiet(place: int) -> None:
         check=True,
     )
     modules = [line.rpartition("|")[2].strip() for line in listed.stderr.splitlines()]
-    after = modules[modules.index("fedkin.cli") + 1 :]
+    # Names of C extensions and modules without a spec cannot be waited for.
+    after = [name for name in modules[modules.index("fedkin.cli") + 1 :] if name.startswith("fedkin.")]
     assert interrupted(after[place * len(after) // 24]) == (130, "")
 
 

@@ -31,7 +31,7 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "every"), [("run sfmtl-graph one-by-one", 8), ("run mapl stacked", 12), ("compare", 16), ("tune", 16)]
+    ("case", "every"), [("run sfmtl-graph one-by-one", 8), ("run mapl fast", 12), ("compare", 16), ("tune", 16)]
 )
 def test_more_kills(tmp_path: Path, case: str, every: int) -> None:
     found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "4")

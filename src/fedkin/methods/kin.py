@@ -50,7 +50,7 @@ LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
 MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
 FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
-DOUBT = 1.0  # standard errors within which the stronger pull is taken
+DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
 CLIP = 5.0  # no client's cost counts for more than so many times the median client's
 
 
@@ -184,7 +184,6 @@ class Kin(SigningMethod):
             costs, sizes = yield from self.judged(server, ids)
             state["choice"] = choose(costs, sizes, list(state["models"]), strengths(server.task))
             state["models"] = {level: state["models"][level] for level in [state["choice"]["level"]]}
-            server.graph = graph_of(server)
         for level in list(state["models"]):
             yield from self.train_level(server, level, ids)
         server.info = figures(state)
@@ -297,8 +296,9 @@ def choose(
     costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str],
     tried: Sequence[Strength],
 ) -> dict[str, Any]:  # fmt: skip
-    """The level of the smallest pooled cost, and the strongest pull that costs no more within one standard error.
+    """The level and the strength of the smallest pooled cost; in doubt more models and the stronger pull.
 
+    In doubt: within DOUBT standard errors over clients. tried: the strongest pull first.
     costs: {client id: [levels, strengths]} mean held-out losses; sizes: held-out samples. A client's differences
     between candidates are cut at CLIP times the median client's, so that no client decides for all.
     """
@@ -311,15 +311,19 @@ def choose(
     against = np.clip(against, -limit, limit)
     share = np.array([sizes[id] for id in ids], dtype=np.float64)
     share /= share.sum()
-    best = int(np.argmin(share @ against))
-    level = best // len(tried)
-    for index, strength in enumerate(tried):
-        excess = against[:, level * len(tried) + index] - against[:, best]
+
+    def doubted(candidate: int, best: int) -> bool:
+        """Whether a candidate costs no more than the best one within DOUBT standard errors over clients."""
+        excess = against[:, candidate] - against[:, best]
         mean = float(share @ excess)
-        error = math.sqrt(float(share**2 @ (excess - mean) ** 2))
-        if mean <= DOUBT * error or level * len(tried) + index == best:
-            return {"level": levels[level], "weights": strength.weights, "bias": strength.bias}
-    raise AssertionError("unreachable")
+        return mean <= DOUBT * math.sqrt(float(share**2 @ (excess - mean) ** 2))
+
+    pooled = (share @ against).reshape(len(levels), len(tried))
+    best_of_level = [row * len(tried) + int(np.argmin(pooled[row])) for row in range(len(levels))]
+    level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
+    best = best_of_level[level]
+    pull = min(at for at in range(len(tried)) if doubted(level * len(tried) + at, best))
+    return {"level": levels[level], "weights": tried[pull].weights, "bias": tried[pull].bias}
 
 
 def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
@@ -490,18 +494,11 @@ def common(server: ServerView[State]) -> Params:
 
 
 def graph_of(server: ServerView[State]) -> Graph:
-    """Weights of 1 between clients that share a model; each client's verdict, and the tests behind the groups."""
+    """Weights of 1 inside the groups of the tests; each client's verdict, and the tests behind the groups."""
     state = server.state
-    nodes = nodes_of(state, list(state["models"])[-1])
-    graph = members_graph(nodes, sorted(set(nodes.values()), key=_node_order), server.round)
+    graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
     each = {id: state["verdict"][number] for id, number in state["group"].items()}
     return graph.tested(each, evidence_of(state["tests"]))
-
-
-def _node_order(node: str) -> tuple[int, int]:
-    """Groups by number, before branches."""
-    word, _, number = node.rpartition(" ")
-    return len(word), int(number) if number.isdigit() else 0
 
 
 def figures(state: State) -> dict[str, float | None]:
