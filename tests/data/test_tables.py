@@ -59,6 +59,8 @@ def test_numbers_that_mean_one_thing_are_read(
         (["1,104", "980"], "\t"),
         (["1,104", "2,305"], ","),
         (["1.104", "2.305"], ";"),
+        (["1.104", "2.305"], "\t"),
+        (["1.104", "1980"], "|"),
     ],
 )
 def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(

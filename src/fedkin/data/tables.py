@@ -506,8 +506,7 @@ def _marks_of(
         raise _Doubt
     if sign:
         return as_decimal if sign == mark else as_thousands
-    short = bool(others) and max(map(len, others)) <= 3
-    if mark == "." and (delimiter == "," or (delimiter != ";" and not short)):
+    if mark == "." and delimiter == ",":
         return as_decimal
     example = marked[0]
     row = next(_rows_where(pc.match_substring(texts, example)), 0) + 1
