@@ -275,3 +275,26 @@ def test_codes_that_are_rare_stay_what_they_are(tmp_path: Path) -> None:
     assert "# rare: column 'zip' is read as numbers, although values have leading zeros, such as '0" in words
     assert "values are in fewer than 10 rows, too few for categories: if they are codes, shorten them" in words
     assert "equal row" not in words
+
+
+def test_how_a_file_is_written_is_said_once_and_stands_in_the_experiment(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    stages = ["-" if row % 9 == 0 else str(row % 5) for row in range(300)]
+    rows = [f"{'abc'[row % 3]};1.{rng.integers(100, 999)};{rng.integers(1, 12)}/3/2026;{stage};{rng.integers(2)}"
+            for row, stage in enumerate(stages)]  # fmt: skip
+    data = tmp_path / "d.csv"
+    data.write_text("site;cost;seen;stage;died\n" + "\n".join(rows) + "\n")
+    columns = ("--target", "died", "--client", "site")
+    assert "say which: data.decimal" in refused("init", data, *columns)
+    written = ("--thousands", ".", "--missing", "-,unknown", "--dates", "D/M/Y")
+    assert "3 clients" in said("init", "--look", data, *columns, *written)
+    table, _ = started(data, *columns, *written)
+    assert {name: table["data"].get(name) for name in ("decimal", "thousands", "missing", "dates")} == {
+        "decimal": None, "thousands": ".", "missing": ["-", "unknown"], "dates": "D/M/Y",
+    }  # fmt: skip
+    assert "data.decimal" in refused("init", data, *columns, "--decimal", ";")
+    (tmp_path / "d.parquet").touch()
+    for look in ((), ("--look",)):
+        assert "--dates: not for these data; a Parquet file" in refused(
+            "init", *look, tmp_path / "d.parquet", *columns, "--dates", "D/M/Y"
+        )

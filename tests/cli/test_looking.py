@@ -46,7 +46,7 @@ def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["--target", "died"], "--target: for tables"), (["--leave-out", "a"], "--leave-out: for tables")],
+    [(["--target", "died"], "--target: not for these data"), (["--leave-out", "a"], "--leave-out: not for these data")],
 )
 def test_options_of_tables_are_refused(
     tmp_path: Path, words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,10 +15,14 @@ from fedkin.cli.options import (
     JSON,
     ROOT,
     TABLE_CLIENT,
+    TABLE_DATES,
+    TABLE_DECIMAL,
     TABLE_GROUP,
     TABLE_KIND,
     TABLE_LEAVE_OUT,
+    TABLE_MISSING,
     TABLE_TARGET,
+    TABLE_THOUSANDS,
     TABLE_TIME,
     comma_list,
 )  # fmt: skip
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from fedkin.data.inspection import ClientFacts, Finding, Inspection
     from fedkin.data.skew import Skew
     from fedkin.federation import Client, Federation
+    from fedkin.running.init_experiment import Asked
 
 __all__ = ["data", "init", "print_findings"]
 
@@ -54,22 +59,27 @@ def init(
     group: str | None = TABLE_GROUP,
     kind: str | None = TABLE_KIND,
     leave_out: str = TABLE_LEAVE_OUT,
+    decimal: str | None = TABLE_DECIMAL,
+    thousands: str | None = TABLE_THOUSANDS,
+    missing: str = TABLE_MISSING,
+    dates: str | None = TABLE_DATES,
     out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
     look: bool = typer.Option(False, "--look", help="Only look: sizes, targets and what looks wrong; write nothing."),
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Write a first experiment file for data, or look at them. Columns of row numbers or one value are left out."""
-    options = {"target": target, "client": client, "time": time, "group": group, "kind": kind}
     if json and not look:
         raise ConfigError("--json goes with --look: init writes an experiment file")
-    if look:
-        _look(data, options, leave_out, data_root, json)
-        return
     from fedkin.folders import write_new
     from fedkin.running.init_experiment import Asked, first_experiment
 
-    first = first_experiment(data, Asked(**options, leave_out=comma_list(leave_out)))
+    asked = Asked(target, client, time, group, kind, comma_list(leave_out), decimal, thousands, comma_list(missing),
+                  dates)  # fmt: skip
+    if look:
+        _look(data, asked, data_root, json)
+        return
+    first = first_experiment(data, asked)
     write_new(out, first.text.encode(), "name another file: --out")
     console = make_console(soft_wrap=True)
     print_findings(console, first.findings)
@@ -78,21 +88,16 @@ def init(
     console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-def _look(path: Path, options: dict[str, Any], leave_out: str, data_root: Path | None, json: bool) -> None:
+def _look(path: Path, asked: Asked, data_root: Path | None, json: bool) -> None:
     """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
     if path.suffix == ".toml":
         from fedkin.running.experiment import load
 
-        for name, value in {**options, "leave_out": leave_out}.items():
-            if value:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')}: for tables; {path} is an experiment file, which says this in [data]"
-                )
+        asked.only((), f"{path} is an experiment file, which says this in [data]")
         _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
         return
-    from fedkin.running.init_experiment import Asked, first_experiment, inspected_table, kind_of, table_source
+    from fedkin.running.init_experiment import first_experiment, inspected_table, kind_of, table_source
 
-    asked = Asked(**options, leave_out=comma_list(leave_out))
     if kind_of(path) not in ("csv", "parquet"):
         first = first_experiment(path, asked)
         assert first.federation is not None
@@ -101,10 +106,10 @@ def _look(path: Path, options: dict[str, Any], leave_out: str, data_root: Path |
             print_findings(make_console(soft_wrap=True), first.findings)
         return
     source = table_source(path, asked)
-    if options["target"] is None:
+    if asked.target is None:
         _print_columns(source.rows(Path())[0], json)
         return
-    _print_table_inspection(inspected_table(source, path)[1], options["target"], json)
+    _print_table_inspection(inspected_table(source, path)[1], asked.target, json)
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:

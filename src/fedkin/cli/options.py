@@ -8,8 +8,8 @@ from fedkin.cli.completion import experiment_files, method_lists
 
 __all__ = [
     "BLOCKS", "CONTROLS", "EXPERIMENT", "JSON", "LEAVE_OUT", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS",
-    "SEED", "SEEDS", "SET", "TABLE_CLIENT", "TABLE_GROUP", "TABLE_KIND", "TABLE_LEAVE_OUT", "TABLE_TARGET",
-    "TABLE_TIME", "comma_list",
+    "SEED", "SEEDS", "SET", "TABLE_CLIENT", "TABLE_DATES", "TABLE_DECIMAL", "TABLE_GROUP", "TABLE_KIND",
+    "TABLE_LEAVE_OUT", "TABLE_MISSING", "TABLE_TARGET", "TABLE_THOUSANDS", "TABLE_TIME", "comma_list",
 ]  # fmt: skip
 
 EXPERIMENT = typer.Argument(
@@ -62,6 +62,10 @@ TABLE_KIND = typer.Option(
     None, "--kind", help="classification, risk or regression (tables). Default: found.", metavar="KIND"
 )
 TABLE_LEAVE_OUT = typer.Option("", "--leave-out", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN")
+TABLE_DECIMAL = typer.Option(None, "--decimal", help="The decimal mark: . or , (CSV). Default: found.", metavar="MARK")
+TABLE_THOUSANDS = typer.Option(None, "--thousands", help="The mark between thousands (CSV).", metavar="MARK")
+TABLE_MISSING = typer.Option("", "--missing", help="Texts for: nothing is known (CSV).", metavar="TEXT,TEXT")
+TABLE_DATES = typer.Option(None, "--dates", help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER")
 
 
 def comma_list(names: str) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ _CLIENTS, _SAMPLES = 10, 20
 _FOLDERS = (
     'Each folder is a client. For domains that several share: data.folders = "domains", scenario.name = "domains".'
 )
+# Settings of CSV files alone.
+_CSV = ("decimal", "thousands", "missing", "dates")
 _SCALED = "mean and std are those of all clients' training samples."
 
 
@@ -55,11 +57,15 @@ class Asked:
     group: str | None = None
     kind: str | None = None
     leave_out: tuple[str, ...] = ()
+    decimal: str | None = None
+    thousands: str | None = None
+    missing: tuple[str, ...] = ()
+    dates: str | None = None
 
     def given(self) -> dict[str, Any]:
         """What is said, by name."""
         told = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: list(value) if name == "leave_out" else value for name, value in told.items() if value}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value}
 
     def only(self, known: Collection[str], instead: str) -> None:
         """Raise ConfigError for anything but these."""
@@ -166,6 +172,8 @@ def _table(
 def table_source(data: Path, asked: Asked) -> TableSource:
     """The source that reads this table."""
     kind = kind_of(data)
+    if kind == "parquet":
+        asked.only({each.name for each in fields(Asked)} - set(_CSV), "a Parquet file has numbers and dates of its own")
     given = {"target": "", **asked.given(), "path": str(data.absolute())}
     source: Any = parse(SOURCES[kind], given, "data")
     found: TableSource = source
@@ -196,7 +204,8 @@ def _of_table(data: Path, asked: Asked) -> First:
     reading = without(whole, found)
     told = {"source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
             "time": reading.time, "group": reading.group, "kind": found.encoded.target.kind,
-            "leave_out": list(reading.leave_out) or None, "categories": coded or None}  # fmt: skip
+            "leave_out": list(reading.leave_out) or None, "categories": coded or None,
+            **{name: value for name, value in asked.given().items() if name in _CSV}}  # fmt: skip
     sizes = sorted(one.train for one in found.clients)
     made = _table(_named(data), told, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
     return First(made, (*found.findings, *told_of))
