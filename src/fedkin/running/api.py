@@ -73,9 +73,7 @@ def run(
     their values); a class of modules, or a function of the task that makes either (initialised from the seed).
     head: the name of the submodule that is the head of a whole module, such as "fc"; else its last Linear is.
     rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
-    training: local optimisation (Training or its fields); settings: fields of RunSettings
-    (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
-    `if __name__ == "__main__":`).
+    training: local optimisation (Training or its fields); settings: fields of RunSettings (the default mode is "fast").
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
     metrics: further metrics of each client in every evaluation: names of `fedkin list metrics`, FILE.py:NAME, or what
