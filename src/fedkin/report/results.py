@@ -17,9 +17,10 @@ from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, parted
 from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
+from fedkin.running.compare import added_by_exchange, differences
 from fedkin.running.experiment import load
 from fedkin.running.papers import Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, Done, Known, Run, added_by_exchange, differences, judged, words_of
+from fedkin.running.reproduce import FIGURES, GIVEN, Done, Known, Run, judged, words_of
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS

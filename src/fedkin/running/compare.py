@@ -29,8 +29,8 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, lasting, run_experiment
 
 __all__ = [
-    "Cells", "OfExperiment", "added_by_exchange", "compare", "compare_cells", "differences", "leave_out", "line",
-    "same_plan", "table", "without_group",
+    "Cells", "OfExperiment", "Scored", "added_by_exchange", "compare", "compare_cells", "differences", "leave_out",
+    "line", "same_plan", "table", "without_group",
 ]  # fmt: skip
 
 
@@ -43,12 +43,19 @@ def line(row: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differences(mine: Mapping[int, Result], theirs: Mapping[int, Result]) -> Added | None:
+class Scored(Protocol):
+    """A run of which the clients' metrics, or at least their mean, are known."""
+
+    def gains(self, other: Any, /) -> Mapping[str, float]:
+        """Return how much better each client is here than in another run of the same kind."""
+
+
+def differences(runs: Mapping[int, Scored], others: Mapping[int, Scored]) -> Added | None:
     """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
-    return added({seed: result.gains(theirs[seed]) for seed, result in mine.items() if seed in theirs})
+    return added({seed: run.gains(others[seed]) for seed, run in runs.items() if seed in others})
 
 
-def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
+def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Scored]]) -> Added | None:
     """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
 
     It is 0 for Local and for the control itself; None if the control was not run.

@@ -5,25 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fedkin.analysis.intervals import Added, added
+from fedkin.data.dataset import Dataset
 from fedkin.errors import ConfigError
-from fedkin.records.controls import changes_of, named, without_exchange
+from fedkin.records.controls import changes_of, named
 from fedkin.records.folder import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
+from fedkin.running.compare import differences
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tune import HoldOut, Tried, best, tune
+from fedkin.running.tune import HoldOut, best, tune
 from fedkin.tasks import METRICS, Metric
 
 __all__ = [
-    "FIGURES", "GIVEN", "Chosen", "Done", "Known", "Run", "added_by_exchange", "differences", "judged", "mean_over",
-    "reproduce", "runs_of", "words_of",
+    "FIGURES", "GIVEN", "Chosen", "Done", "Known", "Run", "judged", "mean_over", "reproduce", "runs_of", "words_of",
 ]  # fmt: skip
 
 
@@ -66,33 +66,23 @@ class Run:
         figures = {name: float(row[name]) for name in FIGURES if row.get(name)}
         if "std" in figures:
             figures["variance"] = ((100 if metric.share else 1) * figures["std"]) ** 2
-        told = row.get("given") or ""
-        return cls(metric, int(row["clients"]), figures, tuple(told.split(GIVEN)) if told else ())
+        given = row.get("given") or ""
+        return cls(metric, int(row["clients"]), figures, tuple(given.split(GIVEN)) if given else ())
 
+    def gains(self, other: Run) -> dict[str, float]:
+        """Return how much better the metric of each client is here than in another run.
 
-def differences(mine: Mapping[int, Run], theirs: Mapping[int, Run]) -> Added | None:
-    """Return how much better one row's clients are than another's with the same seeds (see `added`).
-
-    Where only the figures of a run are known, the difference of the means stands for the mean of the differences.
-    """
-    return added({seed: _gains(run, theirs[seed]) for seed, run in mine.items() if seed in theirs})
-
-
-def _gains(run: Run, other: Run) -> dict[str, float]:
-    better = run.metric.better
-    if not (run.values and other.values):
-        return {"": better(run.figures["mean"], other.figures["mean"])}
-    pairs = {id: (value, other.values.get(id)) for id, value in run.values.items()}
-    return {id: better(a, b) for id, (a, b) in pairs.items() if a is not None and b is not None}
-
-
-def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
-    """Return what communication adds to a row: the row minus its control without exchange, NAME@self.
-
-    It is 0 for Local and for the control itself; None if the control was not run.
-    """
-    alone = without_exchange(name, results)
-    return None if alone is None else differences(results[name], alone)
+        Where only the figures of a run are known, the difference of the means stands for all clients, by the name "".
+        """
+        better = self.metric.better
+        if not (self.values and other.values):
+            return {"": better(self.figures["mean"], other.figures["mean"])}
+        gains: dict[str, float] = {}
+        for id, value in self.values.items():
+            theirs = other.values.get(id)
+            if value is not None and theirs is not None:
+                gains[id] = better(value, theirs)
+        return gains
 
 
 def mean_over(runs: Mapping[int, Run], name: str) -> Sequence[float]:
@@ -172,78 +162,138 @@ def reproduce(
     hears(what, runs done, runs in all) returns the watcher of a run. known: runs by federation, row and seed that are
     taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and `run_experiment`.
     """
-    seen, total, light = 0, runs_of(table), not (models or finished)
+    done, total = 0, runs_of(table)
     for part in table.federation:
         place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
-        mine = (known or {}).get(part.name, {})
-        if finished and not place.is_dir() and not mine:
+        known_runs = (known or {}).get(part.name, {})
+        if finished and not place.is_dir() and not known_runs:
             continue
         base = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
         dataset = base.data.load(data_root)
         planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
-        if finished and not _ended(table, table.names(planted), place, mine):
+        runs = _FederationRuns(
+            table, part, base, dataset, data_root, place, table.names(planted), known_runs, restart=restart,
+            light=not (models or finished), hears=hears, done=done, total=total,
+        )  # fmt: skip
+        if finished and not runs.ended():
             continue
-        heard = None if hears is None else partial(_heard, hears, part.name, total)
-        chosen: dict[str, Chosen] = {}
-        for row in table.rows():
-            if row.tuned_as is None and table.tune is not None and mine.get(row.name):
-                chosen[row.name] = _recalled(table.tune, base, row, next(iter(mine[row.name].values())))
-                seen += _tries(table.tune)
-            elif row.tuned_as is None and table.tune is not None:
-                found = _tuned(table.tune, base, row, data_root, place / "tuning" / row.name, restart, heard, seen)
-                if light:
-                    _lightened(place / "tuning" / row.name)
-                chosen[row.name] = _chosen(table.tune, base, row, found, dataset.task.metric.higher)
-                seen += _tries(table.tune)
-            elif row.tuned_as is None:
-                chosen[row.name] = Chosen({})
-        for row in table.rows():
-            if row.tuned_as is not None:
-                chosen[row.name] = chosen[row.tuned_as]
-        results: dict[str, dict[int, Run]] = {name: {} for name in table.names(planted)}
-        for seed in table.seeds:
-            for name in results:
-                seen += 1
-                if seed in mine.get(name, {}):
-                    results[name][seed] = mine[name][seed].run
-                    continue
-                row, control = table.row_of(name)
-                experiment = _changed(base, row, chosen[row.name].settings, control)
-                result = run_experiment(
-                    experiment.with_changes(**{"run.seed": seed}), data_root, place / "runs" / f"{name}-seed{seed}",
-                    resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
-                    watcher=None if heard is None else heard(f"{name} seed {seed}", seen - 1),
-                )  # fmt: skip
-                results[name][seed] = Run.of(result)
-                if light:
-                    _lightened(place / "runs" / f"{name}-seed{seed}")
+        chosen = runs.tune_rows()
+        results = runs.run_rows(chosen)
+        done = runs.done
         yield Done(part, base, results, chosen)
 
 
-def _lightened(folder: Path) -> None:
-    """Remove the models and states of all finished runs in this folder."""
-    for path in folder.rglob("summary.json"):
-        lighten(path.parent)
+@dataclass
+class _FederationRuns:
+    """The runs of one federation of a table. names: rows and controls. known: runs that are taken as they are.
+
+    light: remove models and states of finished runs. done, total: runs of the whole table, for the progress.
+    """
+
+    table: PaperTable
+    part: Part
+    base: Experiment
+    dataset: Dataset
+    data_root: Path
+    folder: Path
+    names: Sequence[str]
+    known: Mapping[str, Mapping[int, Known]]
+    restart: bool
+    light: bool
+    hears: Hears | None
+    done: int
+    total: int
+
+    def ended(self) -> bool:
+        """Whether all tunings and runs have ended."""
+        for row in _tuned_rows(self.table):
+            if not self.known.get(row.name) and not (self._tuning_folder(row) / "tuned.toml").is_file():
+                return False
+        return all(
+            seed in self.known.get(name, {}) or (self._run_folder(name, seed) / "summary.json").is_file()
+            for name in self.names
+            for seed in self.table.seeds
+        )
+
+    def tune_rows(self) -> dict[str, Chosen]:
+        """Tune every row that is not tuned as another one; return what was chosen for each row."""
+        how = self.table.tune
+        chosen = {row.name: Chosen({}) for row in self.table.rows() if row.tuned_as is None}
+        if how is not None:
+            for row in _tuned_rows(self.table):
+                known = next(iter(self.known.get(row.name, {}).values()), None)
+                chosen[row.name] = self._tune(how, row) if known is None else _recalled(how, self.base, row, known)
+                self.done += _tries(how)
+        for row in self.table.rows():
+            if row.tuned_as is not None:
+                chosen[row.name] = chosen[row.tuned_as]
+        return chosen
+
+    def run_rows(self, chosen: Mapping[str, Chosen]) -> dict[str, dict[int, Run]]:
+        """Run every row and control with every seed; return the runs by name and seed."""
+        results: dict[str, dict[int, Run]] = {name: {} for name in self.names}
+        for seed in self.table.seeds:
+            for name in self.names:
+                known = self.known.get(name, {}).get(seed)
+                results[name][seed] = self._run(name, seed, chosen) if known is None else known.run
+                self.done += 1
+        return results
+
+    def _run(self, name: str, seed: int, chosen: Mapping[str, Chosen]) -> Run:
+        row, control = self.table.row_of(name)
+        experiment = _changed(self.base, row, chosen[row.name].settings, control).with_changes(**{"run.seed": seed})
+        folder = self._run_folder(name, seed)
+        result = run_experiment(
+            experiment, self.data_root, folder, resume=True, restart=self.restart,
+            dataset=self.dataset if experiment.data == self.base.data else None,
+            watcher=self._watcher(f"{name} seed {seed}", self.done),
+        )  # fmt: skip
+        self._lighten(folder)
+        return Run.of(result)
+
+    def _tune(self, how: Equally, row: Row) -> Chosen:
+        equal, experiment = how.equal(tuple(row.set)), _changed(self.base, row, {}, None)
+        folder = self._tuning_folder(row)
+        candidates = tune(
+            experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
+            folder, resume=True, restart=self.restart,
+            watcher=lambda method, settings, seed, done, total: self._watcher(
+                f"tuning {row.name} seed {seed}", self.done + done
+            ),
+        )[row.method]  # fmt: skip
+        self._lighten(folder)
+        failed = sum(candidate.failed is not None for candidate in candidates)
+        winner = best(candidates, self.dataset.task.metric.higher)
+        if winner is None:
+            return Chosen({}, failed=failed)
+        tried = [candidate.settings for candidate in candidates]
+        return Chosen(winner.settings, tuple(equal.border(experiment, winner.settings, tried)), failed)
+
+    def _lighten(self, folder: Path) -> None:
+        """Remove the models and states of all finished runs in this folder, where they are not kept."""
+        if self.light:
+            for path in folder.rglob("summary.json"):
+                lighten(path.parent)
+
+    def _watcher(self, what: str, done: int) -> Watcher | None:
+        return None if self.hears is None else self.hears(f"{self.part.name}: {what}", done, self.total)
+
+    def _tuning_folder(self, row: Row) -> Path:
+        return self.folder / "tuning" / row.name
+
+    def _run_folder(self, name: str, seed: int) -> Path:
+        return self.folder / "runs" / f"{name}-seed{seed}"
+
+
+def _tuned_rows(table: PaperTable) -> list[Row]:
+    """The rows that have a tuning of their own."""
+    return [row for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
 
 
 def runs_of(table: PaperTable) -> int:
     """How many runs a table has at most: candidates and compared ones."""
-    tuned = sum(row.tuned_as is None for row in table.rows()) if table.tune is not None else 0
-    tries = 0 if table.tune is None else tuned * _tries(table.tune)
+    tries = 0 if table.tune is None else len(_tuned_rows(table)) * _tries(table.tune)
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
-
-
-def _ended(
-    table: PaperTable, names: Sequence[str], place: Path, known: Mapping[str, Mapping[int, Known]]
-) -> bool:  # fmt: skip
-    """Whether all tunings and runs of a federation have ended."""
-    tuned = [row.name for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
-    ends = [place / "tuning" / name / "tuned.toml" for name in tuned if not known.get(name)]
-    ends += [
-        place / "runs" / f"{name}-seed{seed}" / "summary.json"
-        for name in names for seed in table.seeds if seed not in known.get(name, {})
-    ]  # fmt: skip
-    return all(path.is_file() for path in ends)
 
 
 def _tries(how: Equally) -> int:
@@ -255,34 +305,6 @@ def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str
     """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
     last = {} if control is None else changes_of(named(row.method, control))
     return base.for_method(row.method).with_changes(**{**chosen, **row.set, **last})
-
-
-def _heard(hears: Hears, federation: str, total: int, what: str, seen: int) -> Watcher:
-    """The watcher of a run of this federation."""
-    return hears(f"{federation}: {what}", seen, total)
-
-
-def _tuned(
-    how: Equally, base: Experiment, row: Row, data_root: Path, place: Path, restart: bool,
-    heard: Callable[[str, int], Watcher] | None, seen: int,
-) -> Sequence[Tried]:  # fmt: skip
-    """The candidates of a row; seen: the runs that the table has done before."""
-    found = tune(
-        _changed(base, row, {}, None), [row.method],
-        how.equal(tuple(row.set)), HoldOut.parse(row.hold_out or how.hold_out), how.seeds, data_root, place,
-        resume=True, restart=restart,
-        watcher=None if heard is None
-        else lambda method, values, seed, done, of: heard(f"tuning {row.name} seed {seed}", seen + done),
-    )  # fmt: skip
-    return found[row.method]
-
-
-def _chosen(how: Equally, base: Experiment, row: Row, tried: Sequence[Tried], higher: bool) -> Chosen:
-    failed = sum(each.failed is not None for each in tried)
-    if (one := best(tried, higher)) is None:
-        return Chosen({}, failed=failed)
-    experiment, every = _changed(base, row, {}, None), [each.settings for each in tried]
-    return Chosen(one.settings, tuple(how.equal(tuple(row.set)).border(experiment, one.settings, every)), failed)
 
 
 def _recalled(how: Equally, base: Experiment, row: Row, known: Known) -> Chosen:
@@ -316,21 +338,21 @@ def judged(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | No
     The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
     """
     assert claim.better is not None
-    mine = results.get(claim.better)
-    theirs = None if claim.than is None else results.get(claim.than)
-    if mine is None or (claim.than is not None and theirs is None):
+    runs = results.get(claim.better)
+    others = None if claim.than is None else results.get(claim.than)
+    if runs is None or (claim.than is not None and others is None):
         return None
-    if theirs is not None and claim.figure == "mean":
-        return differences(mine, theirs)
-    each: dict[int, Mapping[str, float]] = {}
-    for seed, run in mine.items():
+    if others is not None and claim.figure == "mean":
+        return differences(runs, others)
+    gaps: dict[int, Mapping[str, float]] = {}
+    for seed, run in runs.items():
         value = run.figures.get(claim.figure)
-        other = 0.0 if theirs is None else theirs[seed].figures.get(claim.figure)
+        other = 0.0 if others is None else others[seed].figures.get(claim.figure)
         if value is None or other is None:
             return None
-        if theirs is None or claim.figure == "ari":
+        if others is None or claim.figure == "ari":
             gap = value - other
         else:
             gap = other - value if claim.figure in _LESS else run.metric.better(value, other)
-        each[seed] = {"": gap}
-    return added(each)
+        gaps[seed] = {"": gap}
+    return added(gaps)

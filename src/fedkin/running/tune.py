@@ -48,8 +48,8 @@ _FAILED = "failed.json"
 
 # The settings of a candidate, and the experiment with them.
 Candidate = tuple[Mapping[str, Any], Experiment]
-# (method, settings, seed, runs done, runs in all) -> the watcher of a run
-WatcherOf = Callable[[str, Mapping[str, Any], int, int, int], Watcher]
+# (method, settings, seed, runs done, runs in all) -> the watcher of a run, if any
+WatcherOf = Callable[[str, Mapping[str, Any], int, int, int], Watcher | None]
 
 
 # -- what is tried -----------------------------------------------------------------------------------------------------
