@@ -30,7 +30,7 @@ from fedkin.records.files import add_sealed, csv_text, faults, flat, json_bytes,
 from fedkin.records.recorder import ANEW
 from fedkin.running.compare import Cells, OfExperiment, line, same_plan, table
 from fedkin.running.experiment import Experiment, setting_value, taken_changes
-from fedkin.running.loop import Result, Watcher, execute, finished
+from fedkin.running.loop import Result, Watcher, execute, finished, lasting
 from fedkin.running.plugins import named_in, placed
 from fedkin.settings import Span, tunables
 from fedkin.untrusted import shown
@@ -680,11 +680,12 @@ def sweep_cells(
             results: dict[int, Result] = {}
             for seed in seeds:
                 done = len(swept) * len(seeds) + len(results)
-                results[seed] = cell.run(
+                result = cell.run(
                     seed, None if folder is None else folder / _folder_name(settings) / f"{name}-seed{seed}",
                     resume=resume, restart=restart,
                     watcher=watcher(name, settings, seed, done, len(cells) * len(seeds)) if watcher else None,
                 )  # fmt: skip
+                results[seed] = lasting(result)
             swept.append(Swept(name, settings, results))
         if folder is not None:
             lines = [line(row) for row in rows(swept)]
