@@ -25,7 +25,7 @@ PUBLIC = (
     "fedkin.engines", "fedkin.settings", "fedkin.keys", "fedkin.codec", "fedkin.errors",
 )  # fmt: skip
 # Parts that are used through commands, files or the names above.
-INSIDE = ("_version", "cli", "comparing", "folders", "network", "records", "untrusted")
+INSIDE = ("__main__", "_version", "cli", "comparing", "folders", "network", "records", "untrusted")
 
 
 def tree(module: str) -> ast.Module:

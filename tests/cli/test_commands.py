@@ -274,6 +274,11 @@ def test_catalogues(command: str) -> None:
         assert all(f"{path} (" in shown.stdout for path in tuned)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    ended = subprocess.run([sys.executable, "-m", "fedkin", "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("fedkin ")
+
+
 def test_version() -> None:
     from fedkin import __version__
 
