@@ -27,6 +27,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
 from fedkin.methods.kin import Kin, choose, held_out, level_of_look
 from fedkin.settings import parse
+from fedkin.testing import PROMISES, Checked
 from support import small_setup
 
 CENTRES = np.random.default_rng(7).normal(size=(4, 5)) * 2
@@ -344,7 +345,65 @@ def test_few_liars_do_not_choose_for_all(liars: int) -> None:
     costs, sizes = table_of_costs([[0.5, 0.4, 0.6], [0.9, 0.8, 0.9]], clients=20)
     for k in range(liars):
         costs[f"c{k}"] = np.array([[1e9, 1e9, 1e9], [1e9, 1e9, 0.0]])
+        sizes[f"c{k}"] = 10**9
     assert choose(costs, sizes, ["all", "groups"], PULLS)["level"] == "all"
+
+
+@pytest.mark.parametrize("method", [Kin(), Kin(alpha=0.9, least=0.0, regroup_every=2)], ids=["once", "again"])
+def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The promises are checked on three rounds, which are too short for a trial otherwise."""
+    monkeypatch.setattr("fedkin.methods.kin.MIN_TRIAL", 1)
+    checked = Checked(method)
+    for promise in PROMISES:
+        # A head of one's own solves a problem that has no rate, so that it moves at rate 0 too.
+        if promise.name != "rests":
+            promise.check(checked)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "risk"])
+def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
+    fed = with_a_swapped_pair_each(6) if kind == "classification" else of_task(kind)
+    plan = {"rounds": 8, "lr": 0.05, "batch_size": 16, "local_steps": 3}
+    here, through_bytes = (
+        fedkin.run(Kin(), fed, training=plan, model="linear", settings={"engine": engine, "mode": "one-by-one"})
+        for engine in ("local", "loopback")
+    )
+    assert here.rounds[-1]["figures"]["level"] is not None
+    assert here.scores == through_bytes.scores
+    for id in fed:
+        assert_equal(dict(here.models[id]), dict(through_bytes.models[id]))
+
+
+def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> None:
+    """Its own model has stood still since the trial, or was never trained."""
+    fed = federation([common_draw] * 6)
+    moved = client("c0", far, 80, 96)
+    changed = replace(fed["c0"], changes=(Change(9, moved.train, moved.test),))
+    drifting = Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task)
+    engine = engine_of(drifting, Kin(regroup_every=8), lr=0.0, rounds=16)
+    for number in range(1, 9):
+        engine.round(number)
+    assert state(engine)["choice"]["level"] == "all"
+    # With no rate, whatever it starts from is what it has.
+    shared = {name: tensor + 1 for name, tensor in state(engine)["models"]["all"]["all"].items()}
+    state(engine)["models"] = {"all": {"all": shared}}
+    engine.round(9)
+    assert state(engine)["verdict"][state(engine)["group"]["c0"]] == "alone"
+    torch.testing.assert_close(dict(engine.model("c0")), shared)
+
+
+def test_a_client_alone_that_had_one_model_for_all_goes_on_from_it_again() -> None:
+    """At the level of all it did not train by itself, although its verdict was alone before."""
+    fed = federation([common_draw] * 6 + [far])
+    engine = engine_of(fed, Kin(regroup_every=8), lr=0.0, rounds=16)
+    for number in range(1, 9):
+        engine.round(number)
+    shared = {name: tensor + 1 for name, tensor in engine.setup.net.initial.items()}
+    state(engine)["models"] = {"all": {"all": shared}}
+    state(engine)["choice"] = {"level": "all", "weights": math.inf, "bias": math.inf}
+    engine.round(9)
+    assert state(engine)["verdict"][state(engine)["group"]["c6"]] == "alone"
+    torch.testing.assert_close(dict(engine.model("c6")), shared)
 
 
 # -- over time ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
 MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
 FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
 DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
-CLIP = 5.0  # no client's cost counts for more than so many times the median client's
+CLIP = 3.0  # no client's cost counts for more than so many times the median client's
 
 
 class State(Planned):
@@ -148,7 +148,7 @@ class Kin(SigningMethod):
         if message["alone"] or not can_pull(params, client.task):
             outputs = yield from Infer(params, "logits", data=held)
             cost = loss(outputs.double(), targets).double().mean()
-            # Without a head to pull there is one candidate: the others must not be chosen.
+            # Without a head to pull all strengths are one candidate.
             costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
             return Message(n=len(held), costs=costs)
         features = yield from Infer(params, "features", data=kept)
@@ -182,8 +182,9 @@ class Kin(SigningMethod):
         ids = [id for id in sampled if id in state["group"]]
         if ids and not state["choice"] and server.round > state["trial_end"]:
             costs, sizes = yield from self.judged(server, ids)
-            state["choice"] = choose(costs, sizes, list(state["models"]), strengths(server.task))
-            state["models"] = {level: state["models"][level] for level in [state["choice"]["level"]]}
+            if costs:  # else the trial goes on
+                choice = choose(costs, sizes, list(state["models"]), strengths(server.task))
+                state["choice"], state["models"] = choice, {choice["level"]: state["models"][choice["level"]]}
         for level in list(state["models"]):
             yield from self.train_level(server, level, ids)
         server.info = figures(state)
@@ -300,7 +301,8 @@ def choose(
 
     In doubt: within DOUBT standard errors over clients. tried: the strongest pull first.
     costs: {client id: [levels, strengths]} mean held-out losses; sizes: held-out samples. A client's differences
-    between candidates are cut at CLIP times the median client's, so that no client decides for all.
+    between candidates are cut at CLIP times the median client's, and its size at the median, so that no client decides
+    for all.
     """
     if sum(sizes.values()) < MIN_HOLDOUT:
         return {"level": levels[-1], "weights": math.inf, "bias": math.inf}
@@ -310,6 +312,7 @@ def choose(
     limit = CLIP * np.median(np.abs(against).max(axis=1))
     against = np.clip(against, -limit, limit)
     share = np.array([sizes[id] for id in ids], dtype=np.float64)
+    share = np.minimum(share, np.median(share))
     share /= share.sum()
 
     def doubted(candidate: int, best: int) -> bool:
@@ -413,14 +416,14 @@ def _look(server: ServerView[State], how: Kin) -> None:
     tested = verdicts(server, list(state["signatures"]), how)
     before = [int(state["group"][id]) if id in state["group"] else None for id in tested.ids]
     numbers = continued(tested.labels.tolist(), before, [int(number) for number in state["verdict"]])
-    whole, old, old_verdict = common(server), state["models"].get("groups", {}), state["verdict"]
+    whole, old = common(server), state["models"].get("groups", {})
+    by_itself = {id for id in state["group"] if alone(state, list(state["models"])[-1], id)}
     models: dict[str, Params] = {}
-    for (number, parent), verdict in zip(numbers, tested.verdicts, strict=True):
-        start = old.get(str(parent))
-        by_itself = start is None and (parent is None or old_verdict[str(parent)] == "alone")
-        # Who is alone goes on from what it has; all others start from a model of the server's.
-        if verdict != "alone" or not by_itself:
-            models[str(number)] = whole if start is None else start
+    for label, ((number, parent), verdict) in enumerate(zip(numbers, tested.verdicts, strict=True)):
+        first = tested.members(label)[0]
+        # Who stays alone, or is new and alone, goes on from what it has; others start from a model of the server's.
+        if verdict != "alone" or (first in state["group"] and (first not in by_itself or str(parent) in old)):
+            models[str(number)] = old.get(str(parent), whole)
     state["group"] = {id: str(numbers[label][0]) for id, label in tested.groups.items()}
     state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, tested.verdicts, strict=True)}
     state["tests"] = tests_of(tested)
