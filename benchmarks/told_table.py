@@ -282,16 +282,22 @@ def _told(runs: Runs) -> str:
 
 
 def _degrees(runs: Runs) -> str:
-    """Kin with and without the choice of a level and a degree, where both are finished."""
-    rows = ("kin", "kin, groups")
-    head = ["federation", *(f"{row}: regret, hurts" for row in rows)]
+    """Kin, and its lead over local training, FedAvg and its own groups: paired by seed, Student's 95 % intervals."""
+    rows = ("local", "fedavg", "kin, groups", "kin")
+    head = ["federation", *rows, *(f"kin less {row}" for row in rows[:-1])]
     body = []
     for name in runs.federations:
-        there = [row for row in rows if (name, row) in runs.finished]
-        if len(there) > 1:
-            cells = {row: f"{_spread(runs.regret(name, row))}, {_share(runs.hurt(name, row)[0])}" for row in there}
-            body.append([name, *(cells.get(row, "-") for row in rows)])
+        if all((name, row) in runs.finished for row in rows):
+            means = {row: runs.means(name, row) for row in rows}
+            leads = [_paired(means["kin"] - means[row]) for row in rows[:-1]]
+            body.append([name, *(_spread(means[row]) for row in rows), *leads])
     return _table(head, body)
+
+
+def _paired(leads: Any) -> str:
+    """The mean of leads over seeds, with its 95 % interval in brackets."""
+    half = float(student.ppf(0.975, len(leads) - 1) * leads.std(ddof=1) / np.sqrt(len(leads)))
+    return f"{leads.mean():+.1f} ({leads.mean() - half:+.1f} to {leads.mean() + half:+.1f})"
 
 
 def _missing(runs: Runs) -> str:
