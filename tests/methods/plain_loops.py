@@ -14,6 +14,7 @@ from fedkin.engines import Setup
 from fedkin.engines.base import Traffic
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
+from fedkin.learning.training import Training
 
 BODY = ("body.1.weight", "body.1.bias")
 HEAD = ("head.weight", "head.bias")
@@ -38,13 +39,14 @@ def entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 def plain_training(
     setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
-    phase: str = "train", momentum: float = 0.0,
+    phase: str = "train", momentum: float = 0.0, fit: int = 0,
+    training: Training | None = None,
 ) -> Plain:  # fmt: skip
     """Gradient descent of this client in this round; momentum as y_k+1 = y_k - lr g + momentum (y_k - y_k-1)."""
-    draw = rng(setup.seed, id, round, f"{phase}.fit0")
+    draw = rng(setup.seed, id, round, f"{phase}.fit{fit}")
     draw.integers(2**63)
     client, now, before = setup.federation[id], dict(params), dict(params)
-    for rows in setup.training.batches(client.size, draw):
+    for rows in (training or setup.training).batches(client.size, draw):
         leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in now.items()}
         value = loss(leaves, client.train.x[rows], client.train.y[rows])
         gradient = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))

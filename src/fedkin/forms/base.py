@@ -73,8 +73,8 @@ class Place:
         return sum(math.prod(shape) for shape in self.task.shapes.values())
 
     @cached_property
-    def weights(self) -> dict[tuple[str, str], dict[str, tuple[torch.Size, torch.dtype]]]:
-        """The shapes and types of parts of the net, by what `Weights` takes and leaves out."""
+    def weights(self) -> dict[Form, dict[str, tuple[torch.Size, torch.dtype]]]:
+        """The shapes and types of parts of the net, by the form that names them."""
         return {}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,11 +31,15 @@ from fedkin.forms.base import (
     unsound,
 )  # fmt: skip
 
+if TYPE_CHECKING:
+    from fedkin.learning.net import Net
+
 __all__ = [
     "BODY",
     "COUNT",
     "HEAD",
     "NET",
+    "TRAINABLE",
     "Bytes",
     "Choice",
     "Each",
@@ -56,10 +60,19 @@ _LARGEST = 1e150  # the square of a larger number is not finite
 
 @dataclass(frozen=True)
 class Weights(Form):
-    """Tensors with names, order, shapes and types of the net's; `only` those, or all `but` those, with a prefix."""
+    """Tensors with names, order, shapes and types of the net's.
+
+    `only` those, or all `but` those, with a prefix; of these, those that `part` names.
+    """
 
     only: str = ""
     but: str = "\0"
+    part: Callable[[Net], Collection[str]] | None = None
+
+    def names(self, net: Net) -> list[str]:
+        """Return the names of the tensors, in the net's order."""
+        part = net.initial if self.part is None else set(self.part(net))
+        return [n for n in net.initial if n in part and n.startswith(self.only) and not n.startswith(self.but)]
 
     def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
         if not isinstance(value, Mapping):
@@ -84,12 +97,10 @@ class Weights(Form):
 
     def _expected(self, place: Place) -> dict[str, tuple[torch.Size, torch.dtype]]:
         """The shape and type of each tensor."""
-        expected = place.weights.get((self.only, self.but))
+        expected = place.weights.get(self)
         if expected is None:
-            expected = place.weights[self.only, self.but] = {
-                name: (tensor.shape, tensor.dtype) for name, tensor in place.net.initial.items()
-                if name.startswith(self.only) and not name.startswith(self.but)
-            }  # fmt: skip
+            initial = place.net.initial
+            expected = place.weights[self] = {n: (initial[n].shape, initial[n].dtype) for n in self.names(place.net)}
         return expected
 
 
@@ -270,4 +281,5 @@ class Bytes(Form):
 NET = Weights()
 HEAD = Weights(only="head.")
 BODY = Weights(but="head.")
+TRAINABLE = Weights(part=lambda net: net.trainable)
 COUNT = Whole(1)

@@ -219,10 +219,7 @@ def _form(form: Form, place: Place) -> tuple[str, int]:
 
 
 def _weights(form: Weights, place: Place) -> tuple[str, int]:
-    chosen = {
-        name: tensor for name, tensor in place.net.initial.items()
-        if name.startswith(form.only) and not name.startswith(form.but)
-    }  # fmt: skip
+    chosen = {name: place.net.initial[name] for name in form.names(place.net)}
     size = sum(tensor.numel() * tensor.element_size() for tensor in chosen.values())
     return f"of the net: {_shapes({name: tuple(tensor.shape) for name, tensor in chosen.items()})}", size
 

@@ -1,0 +1,89 @@
+"""APFL: each client mixes a model of its own with the common one, and learns how much of each.
+
+Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.13461, 2020. Equation numbers are the
+paper's; `docs/methods/apfl.md` says where paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypedDict
+
+import torch
+from pydantic import Field
+
+from fedkin.flow import ClientFlow, Fit, Message, Params, phase
+from fedkin.forms import COUNT, NET
+from fedkin.learning.training import Training
+from fedkin.methods.blocks.averaging import State
+from fedkin.methods.fedavg import FedAvg
+from fedkin.settings import span
+from fedkin.views import ClientView
+
+__all__ = ["APFL", "ClientState", "State"]
+
+
+class ClientState(TypedDict, total=False):
+    """v: the client's own model, {name: tensor}, and alpha: its share in the mixture; absent until it has trained."""
+
+    v: Params
+    alpha: float
+
+
+class APFL(FedAvg):
+    """w as in FedAvg; client k predicts with vbar_k = alpha_k v_k + (1 - alpha_k) w_k, Eq. (3).
+
+    In each local step, with one batch: w_k <- w_k - lr grad f_k(w_k), and v_k <- v_k - lr alpha_k grad f_k(vbar_k),
+    Eq. (5). Once a round alpha_k <- clip(alpha_k - lr <v_k - w_k, grad f_k(vbar_k)>, 0, 1), Eq. (10).
+
+    alpha: the first alpha_k; 1 without `adaptive` is Local training of v_k, 0 is FedAvg. adaptive: alpha_k is learned.
+    weights, aggregate: as in FedAvg. w_k at prediction is the common model. A client that never trained uses it alone.
+    """
+
+    name: ClassVar[str] = "apfl"
+    title: ClassVar[str] = "APFL"
+    paper: ClassVar[str] = "Deng et al., 2020"
+    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+
+    alpha: float = Field(0.5, ge=0, le=1, json_schema_extra=span(0.1, 0.9, log=False))
+    adaptive: bool = True
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """R steps of w_k, which goes to the server, and of v_k, which stays."""
+        w, v = message.params, client.state.get("v", client.initial)
+        alpha, step = client.state.get("alpha", self.alpha), one_step(client.training)
+        for place, rows in enumerate(client.training.batches(client.size, client.rng("batches"))):
+            batch = client.train.take(rows)
+            vbar = mixture(v, w, alpha, client.net.trainable)
+            moved = (yield from Fit(vbar, training=step, data=batch)).params
+            # lr grad f(vbar): what the step took away.
+            gradient = {name: vbar[name] - moved[name] for name in client.net.trainable}
+            if self.adaptive and place == 0:
+                slope = sum(float(((v[name] - w[name]) * g).sum()) for name, g in gradient.items())
+                next_alpha = min(max(alpha - slope, 0.0), 1.0)
+            else:
+                next_alpha = alpha
+            v = {**moved, **{name: v[name] - alpha * g for name, g in gradient.items()}}
+            w = (yield from Fit(w, training=step, data=batch)).params
+            alpha = next_alpha
+        client.state.update({"v": v, "alpha": alpha})
+        return Message(params=w, n=client.size)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        if "v" not in client.state:
+            return message.params
+        return mixture(client.state["v"], message.params, client.state["alpha"], client.net.trainable)
+
+
+def one_step(training: Training) -> Training:
+    """One step on all the samples that it is given."""
+    return training.model_copy(update={"local_steps": 1, "local_epochs": None, "batch_size": "all"})
+
+
+def mixture(v: Params, w: Params, alpha: float, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """alpha v + (1 - alpha) w for the trainable parameters; buffers (running statistics, counters) are those of v.
+
+    >>> mixture({"x": torch.tensor([4.0])}, {"x": torch.tensor([0.0])}, 0.25, ("x",))
+    {'x': tensor([1.])}
+    """
+    return {**v, **{name: torch.lerp(w[name], v[name], alpha) for name in names}}

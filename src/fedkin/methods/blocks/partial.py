@@ -1,0 +1,82 @@
+"""Models of which one part is shared and averaged, and the rest stays with each client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
+from fedkin.learning.net import Net
+from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights, mean_model
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "PartialModel", "ServerState"]
+
+
+class ServerState(TypedDict):
+    """params: the shared part, {name: tensor}."""
+
+    params: Params
+
+
+class ClientState(TypedDict):
+    """params: the client's whole model as it trained it last, {name: tensor}."""
+
+    params: Params
+
+
+class PartialModel(ServerMethod):
+    """u <- sum_k n_k u_k / sum_k n_k for the shared part u; the other parameters v_k are each client's own.
+
+    A method says which parameters are shared (`shared_names`), declares its phase `train`, and may train otherwise
+    than both parts at once (`trained`). weights: "samples" weighs a client by n_k, "equal" weighs all alike.
+    aggregate: another rule than the mean (`fedkin.learning.robust.aggregated`).
+    """
+
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    def shared_names(self, net: Net) -> Sequence[str]:
+        """Names of the shared parameters and buffers, in the order of the net's."""
+        raise NotImplementedError
+
+    def shared(self, net: Net, params: Mapping[str, Any]) -> Params:
+        """The shared part of a model."""
+        return {name: params[name] for name in self.shared_names(net)}
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    def join(self, client: ClientView[ClientState]) -> None:
+        client.state["params"] = client.initial
+
+    def update(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Put the shared part into the client's own model, train, and send the shared part."""
+        params = yield from self.trained(client, {**client.state["params"], **message.params})
+        client.state["params"] = params
+        return Message(params=self.shared(client.net, params), n=client.size)
+
+    def trained(self, client: ClientView[ClientState], params: Params) -> ClientFlow[Params]:
+        """The model after local training: here of both parts at once."""
+        fitted = yield from Fit(params)
+        return fitted.params
+
+    # -- at the server ----------------------------------------------------------------------------------------
+
+    def start(self, server: ServerView[ServerState]) -> None:
+        server.state["params"] = self.shared(server.net, server.initial)
+
+    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        if replies:
+            server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])
+
+    # -- the model that a client uses ---------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[ServerState], id: str) -> Message:
+        return Message(params=server.state["params"])
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+        return {**client.state["params"], **message.params}

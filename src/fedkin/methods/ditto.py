@@ -1,0 +1,63 @@
+"""Ditto: a personal model beside the common one, pulled towards it.
+
+Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through personalization. ICML 2021. Equation numbers
+are the paper's; `docs/methods/ditto.md` says where paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypedDict
+
+from pydantic import Field
+
+from fedkin.flow import ClientFlow, Fit, Message, Params, phase
+from fedkin.forms import COUNT, NET
+from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.averaging import State
+from fedkin.methods.fedavg import FedAvg
+from fedkin.settings import span
+from fedkin.views import ClientView
+
+__all__ = ["ClientState", "Ditto", "State"]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's personal model v_k, {name: tensor}; absent until it has trained."""
+
+    params: Params
+
+
+class Ditto(FedAvg):
+    """w as in FedAvg, and min over v_k of f_k(v_k) + lam / 2 |v_k - w|^2, Eq. (Ditto), at each client.
+
+    Algorithm 1: a sampled client trains the w that it received, and takes as many steps
+    v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
+
+    lam: 0 is Local training; large values tend to FedAvg, and need lam * training.lr below 2. weights, aggregate: as
+    in FedAvg. A client that never trained fits its v_k from w, by the same steps, each time that it is evaluated.
+    """
+
+    name: ClassVar[str] = "ditto"
+    title: ClassVar[str] = "Ditto"
+    paper: ClassVar[str] = "Li et al., ICML 2021"
+    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+
+    lam: float = Field(1.0, ge=0, json_schema_extra=span(0.03, 3))
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train w, which goes to the server, and v_k, which stays."""
+        fitted = yield from Fit(message.params)
+        client.state["params"] = yield from self.personal(client, client.state.get("params", client.initial), message)
+        return Message(params=fitted.params, n=client.size)
+
+    def personal(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
+        """v_k after local steps from `start`, pulled towards the model in the message."""
+        centre = {name: message.params[name] for name in client.net.trainable}
+        fitted = yield from Fit(start, Proximal(default_loss(client.task), self.lam), extras={"start": centre})
+        return fitted.params
+
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
+        if "params" in client.state:
+            return client.state["params"]  # type: ignore[no-any-return]
+        return self.personal(client, message.params, message)

@@ -1,0 +1,125 @@
+"""FedAMP: each client's cloud model is a mean of all models, in which similar models weigh more.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learning on non-IID data. AAAI 2021.
+Equation numbers are the paper's; `docs/methods/fedamp.md` says where paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import NET
+from fedkin.graph import Graph
+from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.vectors import as_vector, inner_products
+from fedkin.settings import span
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "FedAMP", "ServerState", "attention"]
+
+Array = npt.NDArray[np.float64]
+
+
+class ServerState(TypedDict):
+    """models: the last model of each client that ever answered, {id: {name: tensor}}."""
+
+    models: dict[str, Params]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's own model w_i, {name: tensor}; absent until it has trained."""
+
+    params: Params
+
+
+class FedAMP(ServerMethod):
+    """u_i = sum_j xi_ij w_j, Eq. (6), and w_i = argmin of f_i(w) + lam / (2 alpha) |w - u_i|^2, Eq. (7).
+
+    xi_ij = alpha exp(-|w_i - w_j|^2 / sigma) / sigma for j != i, and xi_ii = 1 - sum_j xi_ij. The client goes on from
+    its own w_i by the experiment's local training. A row whose xi_ij sum to more than 1 is divided by that sum.
+
+    lam: weight of the pull; 0 is Local training. alpha: rate of the server's step. sigma: scale of squared distances.
+    A client that never trained starts from the mean of all models, which is its u_i too.
+    """
+
+    name: ClassVar[str] = "fedamp"
+    title: ClassVar[str] = "FedAMP"
+    paper: ClassVar[str] = "Huang et al., AAAI 2021"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "the whole model up, a mixed one down"
+
+    lam: float = Field(1.0, ge=0, json_schema_extra=span(0.01, 3))
+    alpha: float = Field(1.0, gt=0)
+    sigma: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 1000))
+
+    @phase(params=NET)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the own model near the cloud model, keep it and send it."""
+        client.state["params"] = yield from self.near(client, client.state.get("params", client.initial), message)
+        return Message(params=client.state["params"])
+
+    def near(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
+        """Local training from `start`, pulled towards the model in the message."""
+        centre = {name: message.params[name] for name in client.net.trainable}
+        loss = Proximal(default_loss(client.task), self.lam / self.alpha)
+        fitted = yield from Fit(start, loss, extras={"start": centre})
+        return fitted.params
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state["models"] = {}
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        models = server.state["models"]
+        ids, xi = self.weights(server)
+        clouds = dict(zip(ids, mixed([models[id] for id in ids], xi), strict=True)) if ids else {}
+        asked = {id: Message(params=clouds.get(id, server.initial)) for id in sampled}
+        replies = yield from Ask("train", asked)
+        if not replies:
+            return
+        server.state["models"] = {**models, **{id: reply.params for id, reply in sorted(replies.items())}}
+        ids, xi = self.weights(server)
+        server.graph = Graph(tuple(ids), xi * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=xi)
+
+    def weights(self, server: ServerView[Any]) -> tuple[list[str], Array]:
+        """(ids of the clients that ever answered, sorted; xi [n, n])."""
+        ids = sorted(server.state["models"])
+        if not ids:
+            return [], np.zeros((0, 0))
+        vectors = [as_vector(server.state["models"][id], server.net.trainable) for id in ids]
+        inner = inner_products(vectors)
+        length = np.diag(inner)
+        return ids, attention(length[:, None] + length[None, :] - 2 * inner, self.alpha, self.sigma)
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        models = server.state["models"]
+        if id in models:
+            return Message()
+        ids = sorted(models)
+        mean = mixed([models[each] for each in ids], np.full((len(ids), len(ids)), 1 / len(ids)))[0] if ids else None
+        return Message(params=server.initial if mean is None else mean)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+        if "params" in client.state:
+            return client.state["params"]  # type: ignore[no-any-return]
+        return self.near(client, message.params, message)
+
+
+def attention(squared: Array, alpha: float, sigma: float) -> Array:
+    """xi [n, n] of squared distances [n, n]; rows sum to 1, and no entry is below 0.
+
+    >>> attention(np.array([[0.0, 1e9], [1e9, 0.0]]), 1.0, 1.0)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    xi = alpha / sigma * np.exp(-np.maximum(squared, 0.0) / sigma)
+    np.fill_diagonal(xi, 0.0)
+    xi /= np.maximum(xi.sum(1, keepdims=True), 1.0)
+    np.fill_diagonal(xi, 1.0 - xi.sum(1))
+    return xi

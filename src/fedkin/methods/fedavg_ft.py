@@ -1,0 +1,44 @@
+"""FedAvg with fine-tuning: the common model, then a few local passes at each client that uses it.
+
+The simplest personalisation. It is studied, among others, in Cheng, Chadha, Duchi. Federated asymptotics: a model to
+compare federated learning algorithms. AISTATS 2023; and Wu, Li, Charles, Motwani, Wang. Motley: benchmarking
+heterogeneity and personalization in federated learning. 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from fedkin.flow import ClientFlow, Fit, Message, Params
+from fedkin.methods.blocks.averaging import State
+from fedkin.methods.fedavg import FedAvg
+from fedkin.settings import span
+from fedkin.views import ClientView
+
+__all__ = ["FedAvgFT", "State"]
+
+
+class FedAvgFT(FedAvg):
+    """w as in FedAvg; client k predicts with w after `passes` passes over its own training samples.
+
+    passes: 0 is FedAvg. Passes use the experiment's batch size, optimiser and rate. Nothing more travels, and the
+    tuned models are not kept.
+    """
+
+    name: ClassVar[str] = "fedavg-ft"
+    title: ClassVar[str] = "FedAvg + fine-tuning"
+    paper: ClassVar[str] = "Cheng et al., AISTATS 2023"
+    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+
+    passes: int = Field(5, ge=0, json_schema_extra=span(1, 10))
+
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
+        return self.tuned(client, message.params) if self.passes and client.size else message.params
+
+    def tuned(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+        """The model after the client's passes."""
+        training = client.training.model_copy(update={"local_steps": None, "local_epochs": self.passes})
+        fitted = yield from Fit(params, training=training)
+        return fitted.params

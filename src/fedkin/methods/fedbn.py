@@ -1,0 +1,47 @@
+"""FedBN: all parameters are shared, except those of normalisation layers.
+
+Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch normalization. ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import nn
+
+from fedkin.flow import ClientFlow, Message, phase
+from fedkin.forms import COUNT, Weights
+from fedkin.learning.net import Net
+from fedkin.methods.blocks.partial import ClientState, PartialModel, ServerState
+from fedkin.views import ClientView
+
+__all__ = ["ClientState", "FedBN", "ServerState", "without_normalisation"]
+
+_KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
+
+
+def without_normalisation(net: Net) -> list[str]:
+    """Names of the parameters and buffers that belong to no normalisation layer (by class), in the net's order."""
+    own = tuple(f"{name}." for name, module in net.module.named_modules() if isinstance(module, _KINDS))
+    return [name for name in net.initial if not name.startswith(own)] if own else list(net.initial)
+
+
+class FedBN(PartialModel):
+    """FedAvg of all parameters but those of normalisation layers, whose weights and statistics stay at each client.
+
+    Without such layers it is FedAvg. A client that never trained has the initial normalisation layers.
+    """
+
+    name: ClassVar[str] = "fedbn"
+    title: ClassVar[str] = "FedBN"
+    paper: ClassVar[str] = "Li et al., ICLR 2021"
+    travels: ClassVar[str] = "the model without normalisation layers, down and up"
+
+    def shared_names(self, net: Net) -> Sequence[str]:
+        return without_normalisation(net)
+
+    @phase(params=Weights(part=without_normalisation), n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the whole model; send what is shared."""
+        return (yield from self.update(client, message))

@@ -1,0 +1,90 @@
+"""LG-FedAvg: local representations and a global head, from a common model.
+
+Liang, Liu, Liu, Salakhutdinov, Morency. Think locally, act globally: federated learning with local and global
+representations. NeurIPS 2019 workshop on federated learning, arXiv 2001.01523.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+from pydantic import Field
+
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, HEAD, NET
+from fedkin.learning.net import head_of
+from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights, mean_model
+from fedkin.settings import span
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "LGFedAvg", "ServerState"]
+
+
+class ServerState(TypedDict):
+    """params: the common model, whose body stays as it is after the first phase; began: clients with an own body."""
+
+    params: Params
+    began: list[str]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's model as it trained it last in the second phase; absent before."""
+
+    params: Params
+
+
+class LGFedAvg(ServerMethod):
+    """FedAvg for the first rounds; then u <- sum_k n_k u_k / n for the heads u, and each body stays at its client.
+
+    The second phase is FedSim with the head as the shared part. LG-FedAvg's own is the start from a common model,
+    which its released code loads. warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. weights,
+    aggregate: as in FedAvg. A client predicts with its own body, or the common one before it has any, and the head.
+    """
+
+    name: ClassVar[str] = "lg-fedavg"
+    title: ClassVar[str] = "LG-FedAvg"
+    paper: ClassVar[str] = "Liang et al., 2019"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "the whole model, down and up; after the first phase the head"
+
+    warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the common model and send it."""
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+    @phase(params=HEAD, n=COUNT)
+    def train_own_body(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the own body with the common head, keep both, send the head."""
+        fitted = yield from Fit(self.use(client, message))
+        client.state["params"] = fitted.params
+        return Message(params=head_of(fitted.params), n=client.size)
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"params": server.initial, "began": []})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        common = server.round <= server.training.rounds_of(self.warmup)
+        asked = {id: self.offer(server, id) for id in sampled}
+        replies = yield from Ask("train" if common else "train_own_body", asked)
+        if not replies:
+            return
+        state = server.state
+        start = state["params"] if common else head_of(state["params"])
+        state["params"] = {**state["params"], **mean_model(replies, self.weights, self.aggregate, start)}
+        if not common:
+            state["began"] = sorted({*state["began"], *replies})
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        params = server.state["params"]
+        return Message(params=head_of(params) if id in server.state["began"] else params)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        # The common body comes with the head until a reply of this client has arrived.
+        return {**message.params, **client.state.get("params", {}), **head_of(message.params)}
