@@ -10,17 +10,17 @@ import numpy as np
 import ot
 import pytest
 import scipy.sparse as sp
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from graph.strategies import affinities, affinities_with_labels, both_kinds, dense, kept_dense, reordered
+from fedkin.graph import mixing
+from graph.strategies import affinities, affinities_with_labels, both_kinds, dense, reordered
 
 OF_AFFINITY: dict[str, Callable[[Any], Any]] = {
-    "row_normalise": g.row_normalise,
     "metropolis": g.metropolis,
     "laplacian_step": lambda a: g.laplacian_step(a, None, 0.01),
 }
@@ -95,17 +95,9 @@ def test_repeated_mixing_reaches_the_mean() -> None:
     np.testing.assert_allclose(w @ x, x.mean(), atol=1e-6)
 
 
-@given(hnp.arrays(np.float64, (4, 4), elements=st.floats(0, 1e300)))
-@example(np.full((4, 4), 5e-324))
-def test_row_normalise_of_any_size_of_weight(a: Any) -> None:
-    np.testing.assert_allclose(dense(g.row_normalise(a)).sum(axis=1), 1.0)
-    np.testing.assert_allclose(dense(g.row_normalise(sp.csr_array(a))), kept_dense(g.row_normalise(a)))
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: g.row_normalise([[0, -1], [0, 0]]), "row 0, column 1 is negative"),
         (lambda: g.laplacian_step(np.eye(2), None, -0.1), "rate: expected a number of at least 0"),
         (lambda: g.laplacian_step(np.eye(2), [0], 0.1), "groups: expected 2 labels"),
         (lambda: g.metropolis([[0, 1], [0, 0]]), "not symmetric"),
@@ -311,13 +303,13 @@ def test_every_term_is_live(term: str) -> None:
 
 
 def test_relative_similarity() -> None:
-    np.testing.assert_allclose(g.relative_similarity([0.3, 1.0, 0.6, -0.9], 1), [0.5, 1.0, 1.0, -1.0])
-    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.5], 0), [1.0, -0.4, 1.0])
-    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.4], 0), [1.0, -0.2, 0.4])
-    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.4], 0, alike=0.2), [1.0, -0.5, 1.0])
-    assert g.relative_similarity([0.3], 0).tolist() == [1.0]
+    np.testing.assert_allclose(mixing.relative_similarity([0.3, 1.0, 0.6, -0.9], 1), [0.5, 1.0, 1.0, -1.0])
+    np.testing.assert_allclose(mixing.relative_similarity([1.0, -0.2, 0.5], 0), [1.0, -0.4, 1.0])
+    np.testing.assert_allclose(mixing.relative_similarity([1.0, -0.2, 0.4], 0), [1.0, -0.2, 0.4])
+    np.testing.assert_allclose(mixing.relative_similarity([1.0, -0.2, 0.4], 0, alike=0.2), [1.0, -0.5, 1.0])
+    assert mixing.relative_similarity([0.3], 0).tolist() == [1.0]
     with pytest.raises(GraphError, match="alike: expected a similarity above 0"):
-        g.relative_similarity([1.0, 0.5], 0, alike=0.0)
+        mixing.relative_similarity([1.0, 0.5], 0, alike=0.0)
 
 
 # -- the named steps ---------------------------------------------------------------------------------------------
@@ -327,7 +319,7 @@ def test_the_papers_step_descends_the_whole_objective() -> None:
     p = {name: value for name, value in problem(1, 6).items() if name != "trust"}
     w = np.random.default_rng(0).dirichlet(np.ones(6))
     rate, before = 1e-3, w
-    after = g.gradient_step(w, rate=rate, **p)
+    after = mixing.gradient_step(w, rate=rate, **p)
     # Inside the simplex, projecting takes off the mean: the step is the centred gradient.
     slope = (before - after) / rate
 
@@ -336,7 +328,7 @@ def test_the_papers_step_descends_the_whole_objective() -> None:
 
     numeric = np.array([(loss(w + 1e-6 * e) - loss(w - 1e-6 * e)) / 2e-6 for e in np.eye(6)])
     np.testing.assert_allclose(slope, numeric - numeric.mean(), atol=1e-5)
-    many = g.gradient_step(w, rate=0.02, steps=5000, **p)
+    many = mixing.gradient_step(w, rate=0.02, steps=5000, **p)
     assert loss(many) == pytest.approx(loss(g.collaboration_weights(**p)), abs=1e-4)
 
 
@@ -345,7 +337,7 @@ def test_the_released_step_is_a_threshold_that_fails_above_a_hundred_peers(m: in
     """From equal weights an entry grows iff s_ij > 0.1 sqrt(M): beyond M = 100 none does, self included."""
     s = np.where(np.arange(m) % 2 == 0, 1.0, 0.0)
     w = np.full(m, 1 / m)
-    after = g.sign_step(w, s, 0, gamma=np.full(m, 1 / m), **PAPER)
+    after = mixing.sign_step(w, s, 0, gamma=np.full(m, 1 / m), **PAPER)
     if grows:
         assert (after[::2] > w[::2]).all()
         assert (after[1::2] < w[1::2]).all()
@@ -363,7 +355,9 @@ def test_the_released_step_is_adams_first() -> None:
     adam = torch.optim.Adam([leaf], lr=0.1, betas=(0.5, 0.999))
     (0.5 * (torch.tensor(-s * gamma) * leaf).sum() + 0.1 * 0.5 * leaf.norm()).backward()
     adam.step()
-    np.testing.assert_allclose(g.sign_step(w, s, 3, gamma=gamma, **PAPER), g.project(leaf.detach().numpy()), atol=1e-6)
+    np.testing.assert_allclose(
+        mixing.sign_step(w, s, 3, gamma=gamma, **PAPER), g.project(leaf.detach().numpy()), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -375,7 +369,7 @@ def test_the_released_step_is_adams_first() -> None:
         (lambda: g.collaboration_weights([1.0, 0.5], 0, trust=[1.0, 0.0]), "trust: expected numbers above 0"),
         (lambda: g.collaboration_weights([1.0, 0.5], 0, mu1=-1.0), "mu1: expected"),
         (lambda: g.collaboration_weights([1.0, 0.5], 0, eps=0.0), "eps: expected"),
-        (lambda: g.relative_similarity([1.0], -1), "own: expected a place"),
+        (lambda: mixing.relative_similarity([1.0], -1), "own: expected a place"),
     ],
 )
 def test_errors_name_what_is_wrong_of_collaboration(call: Any, says: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
-from fedkin.graph import check_network, network
+from fedkin.graph.network import check_network, network
 
 IDS = [f"p{i}" for i in range(12)]
 

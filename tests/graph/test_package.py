@@ -1,4 +1,4 @@
-"""The room stands alone: no torch, quick to import, every example runs, every name is exported."""
+"""The room stands alone: no torch, quick to import, every example runs, every name is on its page."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def test_examples(name: str) -> None:
     assert doctest.testmod(module).failed == 0
 
 
-def test_every_public_name_is_exported_and_has_an_example() -> None:
-    rooms = [module for module in MODULES if not module.rpartition(".")[2].startswith("_")]
-    public = {name for module in rooms for name in importlib.import_module(module).__all__}
-    assert set(fedkin.graph.__all__) <= public
-    plain = {"Difference", "EdgeScores", "load_graph", "Signatures", "read_signatures", "Placement", "read_rows"}
-    for name in set(fedkin.graph.__all__) - plain:
-        assert ">>>" in (getattr(fedkin.graph, name).__doc__ or ""), name
+def test_every_public_function_has_an_example() -> None:
+    for name in fedkin.graph.__all__:
+        entry = getattr(fedkin.graph, name)
+        reads_files = name in ("load_graph", "read_signatures", "read_rows")
+        if callable(entry) and not reads_files and name != "Placement":
+            assert ">>>" in (entry.__doc__ or ""), name
 
 
 def test_the_page_of_the_room() -> None:
@@ -43,5 +42,4 @@ def test_the_page_of_the_room() -> None:
     for one in (page, page.with_name("groups.md")):
         assert doctest.testfile(str(one), module_relative=False).failed == 0
     text = page.read_text(encoding="utf-8")
-    types = {"Difference", "EdgeScores", "Signatures"}
-    assert [name for name in fedkin.graph.__all__ if f"`{name}`" not in text and name not in types] == []
+    assert [name for name in fedkin.graph.__all__ if f"`{name}`" not in text] == []

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from fedkin.graph import Evidence, Graph, Node, Plan, Spread, Verdicts, find, load_graph, oracle, sign
+from fedkin.graph import Evidence, Graph, Plan, Spread, Verdicts, find, load_graph, oracle, sign
+from fedkin.graph.record import Node
 from graph.strategies import affinities, dense
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=6)

@@ -298,17 +298,6 @@ def test_newcomers_see_what_members_see(name: str) -> None:
     np.testing.assert_array_equal(measure(u[:2], u[2:]), measure(u)[:2, 2:])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_blocks_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = getattr(g, name)
-    u = np.random.default_rng(1).normal(size=(23, 3, 2))
-    sets = [one[: 1 + row % 3] for row, one in enumerate(u)]
-    whole = measure(u), measure(sets)
-    monkeypatch.setattr("fedkin.graph.similarity._BLOCK", 200)
-    np.testing.assert_allclose(measure(u), whole[0], rtol=1e-14)
-    np.testing.assert_allclose(measure(sets), whole[1], rtol=1e-14)
-
-
 def test_equal_sets_in_another_order_are_at_exactly_zero() -> None:
     u = np.random.default_rng(1).normal(size=(5, 4)) * 1e6
     assert g.matching([u, u[::-1]])[0, 1] == 0
@@ -364,7 +353,6 @@ def test_too_few_points_for_umap_are_laid_out_by_pca(count: int) -> None:
     np.testing.assert_array_equal(g.umap(x, x[:1] + 1), g.pca(x, x[:1] + 1))
 
 
-@pytest.mark.slow
 @pytest.mark.slow  # umap compiles for a minute
 def test_umap_keeps_groups_apart_and_places_newcomers_with_theirs() -> None:
     pytest.importorskip("umap")
@@ -378,14 +366,14 @@ def test_umap_keeps_groups_apart_and_places_newcomers_with_theirs() -> None:
         nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
         np.testing.assert_array_equal(nearest, own)
     # Forgotten, as after a restart, and fitted again: the same bits.
-    embedding._FITTED.clear()
+    embedding._fitted.cache_clear()
     np.testing.assert_array_equal(g.umap(x, x[:6] + 0.01, seed=3), new)
     np.testing.assert_array_equal(g.umap(x, seed=3), placed)
 
 
 def test_a_missing_umap_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
-    monkeypatch.setattr(embedding, "_FITTED", type(embedding._FITTED)())
+    embedding._fitted.cache_clear()
     with pytest.raises(GraphError, match=r"needs umap-learn.*pip install"):
         g.umap(_blobs()[0])
 

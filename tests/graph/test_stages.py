@@ -15,6 +15,7 @@ import fedkin
 from fedkin import graph
 from fedkin import graph as g
 from fedkin.errors import ConfigError, GraphError
+from fedkin.graph import affinity
 from fedkin.graph.stages import BUILT_IN, STAGES
 from fedkin.running.experiment import load
 from graph.strategies import dense, kept_dense, planted, same_partition
@@ -116,10 +117,10 @@ def test_control_by_name(name: str, clients: Any) -> None:
     c = g.control_stage(name)(a, seed=7, planted=truth)
     expected: dict[str, Callable[[], Any]] = {
         "none": lambda: a,
-        "random": lambda: g.random(a, seed=7),
-        "uniform": lambda: g.uniform(a),
+        "random": lambda: affinity.random(a, seed=7),
+        "uniform": lambda: affinity.uniform(a),
         "oracle": lambda: g.oracle(truth),
-        "shuffled": lambda: g.shuffled(a, seed=7),
+        "shuffled": lambda: affinity.shuffled(a, seed=7),
         "self": lambda: 0 * a,
     }
     np.testing.assert_array_equal(c, expected[name]())
@@ -239,7 +240,7 @@ def test_a_function_where_a_stage_has_a_name() -> None:
 @pytest.mark.parametrize("kind", list(BUILT_IN))
 def test_a_stage_cannot_take_the_name_of_a_built_in_one(kind: Any) -> None:
     make = getattr(graph, f"{kind}_stage")
-    for name, argument in BUILT_IN[kind].items():
+    for name, (argument, _) in BUILT_IN[kind].items():
         make(name if argument in ("", "?ALPHA", "?GAMMA", "?N") else f"{name}:1")
         with pytest.raises(ConfigError, match=f"stage '{name}': fedkin has a [a-z]+ stage of this name"):
             graph.stage("groups", name=name)(lambda a: a)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.graph import Evidence, Graph, Node, load_graph
+from fedkin.graph import Evidence, Graph, load_graph
+from fedkin.graph.record import Node
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.drawing import NOTHING

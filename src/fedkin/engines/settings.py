@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines.adversaries import Attacks
 from fedkin.errors import ConfigError
-from fedkin.graph import check_network
+from fedkin.graph.network import check_network
 from fedkin.learning.devices import checked
 from fedkin.settings import Settings
 

@@ -15,103 +15,46 @@ array([1., 1., 1., 1.])
 array([0.25, 0.25, 0.25, 0.25])
 """
 
+# ruff: noqa: I001
 from __future__ import annotations
 
-from fedkin.graph.affinity import (
-    epsilon,
-    gamma,
-    gap_threshold,
-    knn,
-    nonnegative,
-    oracle,
-    random,
-    self_only,
-    shuffled,
-    soft,
-    symmetrise,
-    to_distance,
-    uniform,
-)  # fmt: skip
+from fedkin.graph.affinity import epsilon, gamma, gap_threshold, knn, nonnegative, oracle, soft, symmetrise, to_distance
 from fedkin.graph.centrality import (
-    betweenness,
-    closeness,
-    current_flow_betweenness,
-    degree,
-    eigenvector,
-    sampled_betweenness,
+    betweenness, closeness, current_flow_betweenness, degree, eigenvector, sampled_betweenness,
 )  # fmt: skip
 from fedkin.graph.grouping_tests import Placement, Verdicts, apart, coordinates, find, place
 from fedkin.graph.groups import (
-    bipartition,
-    by_id,
-    canonical,
-    cfl,
-    components,
-    hierarchical,
-    kmeans,
-    leiden,
-    louvain,
-    recursive_bipartition,
+    bipartition, by_id, canonical, cfl, components, hierarchical, kmeans, leiden, louvain, recursive_bipartition,
     silhouette,
 )  # fmt: skip
 from fedkin.graph.mixing import (
-    collaboration_weights,
-    gradient_step,
-    laplacian,
-    laplacian_step,
-    metropolis,
-    norm_regularised,
-    project,
-    relative_similarity,
-    row_normalise,
-    sign_step,
-    softmax,
+    collaboration_weights, laplacian, laplacian_step, metropolis, norm_regularised, project, softmax,
 )  # fmt: skip
-from fedkin.graph.neighbours import Neighbours, knn_graph, nearest, nearest_points
-from fedkin.graph.network import check_network, network
+from fedkin.graph.neighbours import knn_graph, nearest, nearest_points
+from fedkin.graph.network import network
 from fedkin.graph.picture import draw
-from fedkin.graph.record import Evidence, Graph, Node, load_graph
-from fedkin.graph.recovery import Difference, EdgeScores, across_share, ari, difference, edge_scores, modularity, nmi
+from fedkin.graph.record import Evidence, Graph, load_graph
+from fedkin.graph.recovery import ari, edge_scores, modularity, nmi
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
 from fedkin.graph.similarity import (
-    anchor_similarity,
-    cosine,
-    dot,
-    hausdorff,
-    matching,
-    matching_of,
-    minimum,
-    minmax,
-    negative_l1,
-    negative_l2,
-    pca,
-    rbf,
-    response_similarity,
-    umap,
+    anchor_similarity, cosine, dot, hausdorff, matching, matching_of, minimum, minmax, negative_l1, negative_l2,
+    pca, rbf, response_similarity, umap,
 )  # fmt: skip
 from fedkin.graph.stages import (
-    Stage,
-    control_stage,
-    distance_stage,
-    groups_stage,
-    same_alpha,
-    similarity_stage,
-    sparsify_stage,
-    stage,
+    Stage, control_stage, distance_stage, groups_stage, same_alpha, similarity_stage, sparsify_stage, stage,
 )  # fmt: skip
-from fedkin.graph.tables import Rows, Signatures, read_rows, read_signatures, read_signed, write_signed
+from fedkin.graph.tables import Rows, read_rows, read_signatures, read_signed, write_signed
 
 __all__ = [
-    "Difference", "EdgeScores", "Evidence", "Graph", "Neighbours", "Node", "Placement", "Plan", "Rows", "Signature",
-    "Signatures", "Spread", "Stage", "Verdicts", "across_share", "anchor_similarity", "apart", "ari", "betweenness",
-    "bipartition", "by_id", "canonical", "cfl", "check_network", "closeness", "collaboration_weights", "components",
-    "control_stage", "coordinates", "cosine", "current_flow_betweenness", "degree", "difference", "distance_stage",
-    "dot", "draw", "edge_scores", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "gradient_step",
-    "groups_stage", "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step",
-    "leiden", "load_graph", "louvain", "matching", "matching_of", "metropolis", "minimum", "minmax", "modularity",
-    "nearest", "nearest_points", "negative_l1", "negative_l2", "network", "nmi", "nonnegative", "norm_regularised",
-    "oracle", "pca", "place", "project", "random", "rbf", "read_rows", "read_signatures", "read_signed",
-    "recursive_bipartition", "relative_similarity", "response_similarity", "row_normalise", "same_alpha",
-    "sampled_betweenness", "self_only", "shuffled", "sign", "sign_step", "silhouette", "similarity_stage", "soft",
-    "softmax", "sparsify_stage", "stage", "symmetrise", "to_distance", "umap", "uniform", "write_signed",
+    "Evidence", "Graph", "Placement", "Plan", "Rows", "Signature", "Spread", "Stage", "Verdicts",
+    "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "cfl", "closeness",
+    "collaboration_weights", "components", "control_stage", "coordinates", "cosine", "current_flow_betweenness",
+    "degree", "distance_stage", "dot", "draw", "edge_scores", "eigenvector", "epsilon", "find", "gamma",
+    "gap_threshold", "groups_stage", "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian",
+    "laplacian_step", "leiden", "load_graph", "louvain", "matching", "matching_of", "metropolis", "minimum",
+    "minmax", "modularity", "nearest", "nearest_points", "negative_l1", "negative_l2", "network", "nmi",
+    "nonnegative", "norm_regularised", "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures",
+    "read_signed", "recursive_bipartition", "response_similarity", "same_alpha", "sampled_betweenness", "sign",
+    "silhouette", "similarity_stage", "soft", "softmax", "sparsify_stage", "stage", "symmetrise", "to_distance",
+    "umap", "write_signed",
 ]  # fmt: skip

@@ -11,11 +11,6 @@ import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 
-__all__ = [
-    "Array", "Labels", "Matrix", "as_counts", "as_dense", "as_labels", "as_matrix", "as_sets", "as_sparse",
-    "as_vectors",
-]  # fmt: skip
-
 Array: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[np.int64]
 Matrix: TypeAlias = Array | sp.csr_array
@@ -53,9 +48,10 @@ def as_matrix(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: b
         raise GraphError(f"{name}: expected a square matrix, got shape {matrix.shape}")
     if matrix.shape[0] == 0:
         raise GraphError(f"{name}: expected at least one client, got an empty matrix")
-    _no_entry(matrix, lambda v: ~np.isfinite(v), name, "is not finite; expected numbers")
+    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
+    _refuse(matrix, ~np.isfinite(values), name, "is not finite; expected numbers")
     if nonnegative:
-        _no_entry(matrix, lambda v: v < 0, name, "is negative; expected weights of at least 0")
+        _refuse(matrix, values < 0, name, "is negative; expected weights of at least 0")
     if symmetric:
         _symmetric(matrix, name)
     return matrix
@@ -82,35 +78,30 @@ def _csr(a: Any) -> sp.csr_array:
     return matrix
 
 
-def _no_entry(matrix: Matrix, bad: Any, name: str, what: str) -> None:
-    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    mask = bad(values)
-    if mask.any():
-        at = int(np.argmax(mask))
-        if isinstance(matrix, np.ndarray):
-            row, column = divmod(at, matrix.shape[1])
-        else:
-            row, column = int(np.searchsorted(matrix.indptr, at, side="right")) - 1, int(matrix.indices[at])
-        raise GraphError(f"{name}: the entry in row {row}, column {column} {what}")
+def _refuse(matrix: Matrix, bad: Any, name: str, what: str) -> None:
+    """Raise GraphError for the first entry of `matrix` that is bad; bad: a mask of its values."""
+    if not bad.any():
+        return
+    first = int(np.argmax(bad))
+    if isinstance(matrix, np.ndarray):
+        row, column = divmod(first, matrix.shape[1])
+    else:
+        row, column = int(np.searchsorted(matrix.indptr, first, side="right")) - 1, int(matrix.indices[first])
+    raise GraphError(f"{name}: the entry in row {row}, column {column} {what}")
 
 
 def _symmetric(matrix: Matrix, name: str) -> None:
     if isinstance(matrix, np.ndarray):
         gap = np.abs(matrix - matrix.T)
-        scale = float(np.abs(matrix).max())
-        worst = int(np.argmax(gap))
-        largest, (row, column) = float(gap.flat[worst]), divmod(worst, len(matrix))
+        row, column = divmod(int(np.argmax(gap)), len(matrix))
+        largest, scale = float(gap[row, column]), float(np.abs(matrix).max())
     else:
-        turned = matrix.T.tocsr()
-        if all(np.array_equal(getattr(matrix, of), getattr(turned, of)) for of in ("indptr", "indices", "data")):
-            return
-        difference = abs(matrix - turned).tocoo()
+        difference = abs(matrix - matrix.T).tocoo()
         if difference.nnz == 0:
             return
-        scale = float(np.abs(matrix.data).max())
         worst = int(np.argmax(difference.data))
-        largest = float(difference.data[worst])
         row, column = int(difference.row[worst]), int(difference.col[worst])
+        largest, scale = float(difference.data[worst]), float(np.abs(matrix.data).max())
     if largest > _SYMMETRY * scale:
         raise GraphError(
             f"{name}: not symmetric: ({row}, {column}) and ({column}, {row}) differ by {largest:.3g}; "

@@ -1,7 +1,7 @@
 """From similarity or distance to affinity: non-negative, symmetric and mostly zero; and control graphs to beat.
 
-All functions return float64, dense for dense input and csr_array for sparse input. The diagonal is zero; with
-`self_loops=True` it is 1. A client without any edge is alone, which is not an error. Control graphs keep the clients'
+All functions return float64, dense for dense input and csr_array for sparse input. The diagonal is
+zero. A client without any edge is alone, which is not an error. Control graphs keep the clients'
 order and the matrix's shape and type.
 """
 
@@ -15,34 +15,18 @@ import scipy.sparse as sp
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Matrix, as_dense, as_labels, as_matrix, as_sparse
 
-__all__ = [
-    "epsilon",
-    "gamma",
-    "gap_threshold",
-    "knn",
-    "nonnegative",
-    "oracle",
-    "random",
-    "self_only",
-    "shuffled",
-    "soft",
-    "symmetrise",
-    "to_distance",
-    "uniform",
-]
 
-
-def nonnegative(s: Any, *, self_loops: bool = False) -> Matrix:
+def nonnegative(s: Any) -> Matrix:
     """Return max(0, s_ij): every positive similarity is an edge.
 
     >>> nonnegative(np.array([[1.0, -0.2], [-0.2, 1.0]]))
     array([[0., 0.],
            [0., 0.]])
     """
-    return epsilon(s, 0.0, self_loops=self_loops)
+    return epsilon(s, 0.0)
 
 
-def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
+def epsilon(s: Any, threshold: float) -> Matrix:
     """Keep s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL). threshold: at least 0.
 
     >>> epsilon(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 0.4)
@@ -51,15 +35,16 @@ def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
            [0. , 0.4, 0. ]])
     """
     s = as_matrix(s, "S")
-    _at_least_zero(threshold, "threshold")
+    if not (np.isfinite(threshold) and threshold >= 0):
+        raise GraphError(f"threshold: expected a number of at least 0, got {threshold}")
     if isinstance(s, np.ndarray):
-        return _finish(np.where((s >= threshold) & (s > 0), s, 0.0), self_loops)
+        return _finish(np.where((s >= threshold) & (s > 0), s, 0.0))
     kept = s.copy()
     kept.data = np.where((kept.data >= threshold) & (kept.data > 0), kept.data, 0.0)
-    return _finish(kept, self_loops)
+    return _finish(kept)
 
 
-def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -> Matrix:
+def gamma(d: Any, threshold: float | None = None) -> Matrix:
     """Return 1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 1).
 
     threshold: None takes `gap_threshold(d)`. `d` must be dense.
@@ -69,12 +54,12 @@ def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -
            [1., 0., 0.],
            [0., 0., 0.]])
     """
-    d = _distances(d)
+    d = as_dense(d, "D", nonnegative=True)
     if threshold is None:
         threshold = gap_threshold(d)
     if np.isnan(threshold):
         raise GraphError("threshold: expected a distance, got nan")
-    return _finish((d < threshold).astype(np.float64), self_loops)
+    return _finish((d < threshold).astype(np.float64))
 
 
 def gap_threshold(d: Any) -> float:
@@ -86,7 +71,7 @@ def gap_threshold(d: Any) -> float:
     >>> gap_threshold(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
     4.5
     """
-    d = _distances(d)
+    d = as_dense(d, "D", nonnegative=True)
     values = np.unique(d[np.triu_indices(len(d), 1)])
     if len(values) == 0:
         return float(np.nextafter(0.0, np.inf))
@@ -94,8 +79,8 @@ def gap_threshold(d: Any) -> float:
     # A difference that rounding can make is not a gap.
     if len(gaps) == 0 or gaps.max() <= 1e-12 * values[-1]:
         return float(np.nextafter(values[-1], np.inf))
-    at = int(np.argmax(gaps))
-    return float(values[at] + gaps[at] / 2)
+    largest = int(np.argmax(gaps))
+    return float(values[largest] + gaps[largest] / 2)
 
 
 def soft(d: Any, scale: float | None = None) -> Matrix:
@@ -107,17 +92,17 @@ def soft(d: Any, scale: float | None = None) -> Matrix:
     array([[0.   , 0.368],
            [0.368, 0.   ]])
     """
-    d = _distances(d)
+    d = as_dense(d, "D", nonnegative=True)
     if scale is None:
         scale = gap_threshold(d)
     if not scale > 0:
         raise GraphError(f"scale: expected a distance above 0, got {scale}")
     # The division comes first: with a tiny scale it overflows to inf, whose weight is correctly 0.
     with np.errstate(over="ignore"):
-        return _finish(np.exp(-np.square(d / scale)), False)
+        return _finish(np.exp(-np.square(d / scale)))
 
 
-def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Matrix:
+def knn(s: Any, k: int, *, mutual: bool = False) -> Matrix:
     """Link each client to its k most similar others with s_ij > 0; s_ij is the weight of the edge.
 
     Of equally similar clients, the lower row is taken. A pair is linked if one of the two clients chose the other, or,
@@ -139,7 +124,7 @@ def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Ma
         np.put_along_axis(best, order, np.maximum(np.take_along_axis(s, order, axis=1), 0.0), axis=1)
     else:
         best = _sparse_top(s, k)
-    return _finish(symmetrise(best, mutual=mutual), self_loops)
+    return _finish(symmetrise(best, mutual=mutual))
 
 
 def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
@@ -186,24 +171,14 @@ def to_distance(s: Any) -> Array:
     return np.maximum(d, 0.0)
 
 
-def _distances(d: Any) -> Array:
-    return as_dense(d, "D", nonnegative=True)
-
-
-def _at_least_zero(value: float, name: str) -> None:
-    if not (np.isfinite(value) and value >= 0):
-        raise GraphError(f"{name}: expected a number of at least 0, got {value}")
-
-
-def _finish(a: Matrix, self_loops: bool) -> Matrix:
-    """Return `a` with a diagonal of 1 (`self_loops`) or 0, and without stored zeros."""
+def _finish(a: Matrix) -> Matrix:
+    """Return `a` with a zero diagonal, and without stored zeros."""
     if isinstance(a, np.ndarray):
-        np.fill_diagonal(a, float(self_loops))
+        np.fill_diagonal(a, 0.0)
         return a
     coo = a.tocoo()
     keep = (coo.row != coo.col) & (coo.data != 0)
-    out = sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
-    return sp.csr_array(out + sp.eye_array(a.shape[0], format="csr")) if self_loops else out
+    return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
 
 
 # -- control graphs ----------------------------------------------------------------------------------------------------
@@ -261,19 +236,19 @@ def uniform(a: Any) -> Matrix:
     a = as_matrix(a, nonnegative=True)
     n = a.shape[0]
     total = float(a.sum() - a.diagonal().sum())
-    everyone = _complete(np.zeros(n, dtype=np.int64), total / max(n * (n - 1), 1))
-    return everyone if isinstance(a, np.ndarray) else sp.csr_array(everyone)
+    complete = _complete(np.zeros(n, dtype=np.int64), total / max(n * (n - 1), 1))
+    return complete if isinstance(a, np.ndarray) else sp.csr_array(complete)
 
 
-def oracle(planted: Any, *, weight: float = 1.0) -> Array:
-    """Return `weight` between clients of the same planted group, else 0; dense [n, n] with a zero diagonal.
+def oracle(planted: Any) -> Array:
+    """Return 1 between clients of the same planted group, else 0; dense [n, n] with a zero diagonal.
 
     >>> oracle(["a", "b", "a"])
     array([[0., 0., 1.],
            [0., 0., 0.],
            [1., 0., 0.]])
     """
-    return _complete(as_labels(planted, name="planted"), weight)
+    return _complete(as_labels(planted, name="planted"), 1.0)
 
 
 def _complete(labels: Any, weight: float) -> Array:

@@ -16,16 +16,8 @@ from scipy.sparse import csgraph
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_sparse
 
-__all__ = [
-    "betweenness", "closeness", "current_flow_betweenness", "degree", "eigenvector",
-    "sampled_betweenness",
-]  # fmt: skip
-
 # Number of sources handled together: a few matrices [n, 64] instead of [n, n].
 _BATCH = 64
-# Shortest paths in similarity graphs are short, and matrix products are then faster than rustworkx. On long chains
-# rustworkx is faster.
-_DEEPEST = 32
 
 
 def degree(a: Any, *, weighted: bool = False) -> Array:
@@ -70,29 +62,19 @@ def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> 
     """
     edges = _edges(a)
     n = edges.shape[0]
-    if weighted:
-        total = _weighted_dependencies(edges)
-    else:
-        total = np.zeros(n)
-        for start in range(0, n, _BATCH):
-            part = _dependencies(edges, np.arange(start, min(start + _BATCH, n)), deepest=_DEEPEST)
-            if part is None:
-                total = 2 * _betweenness_of_long_paths(edges)
-                break
-            total += part.sum(axis=1)
+    total = _weighted_dependencies(edges) if weighted else _dependency_sums(edges, np.arange(n))[0]
     # The sum has each unordered pair twice, once from either end.
     return total / 2 / (_pairs(n) if normalised else 1.0)
 
 
-def _betweenness_of_long_paths(edges: sp.csr_array) -> Array:
-    import rustworkx as rx
-
-    upper = sp.triu(edges, k=1).tocoo()
-    graph = rx.PyGraph(multigraph=False)
-    graph.add_nodes_from(range(edges.shape[0]))
-    graph.add_edges_from_no_data(list(zip(upper.row.tolist(), upper.col.tolist(), strict=True)))
-    values = rx.graph_betweenness_centrality(graph, normalized=False)
-    return np.array([values[node] for node in range(edges.shape[0])])
+def _dependency_sums(edges: sp.csr_array, sources: Labels) -> tuple[Array, Array]:
+    """Return the sums over sources of Brandes' dependencies [n] and of their squares."""
+    first, second = np.zeros(edges.shape[0]), np.zeros(edges.shape[0])
+    for start in range(0, len(sources), _BATCH):
+        part = _dependencies(edges, sources[start : start + _BATCH])
+        first += part.sum(axis=1)
+        second += np.square(part).sum(axis=1)
+    return first, second
 
 
 def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool = False) -> tuple[Array, Array]:
@@ -109,25 +91,18 @@ def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool
     if not 2 <= samples <= n:
         raise GraphError(f"samples: expected 2 to {n} (the number of clients), got {samples}")
     sources = np.random.default_rng(seed).permutation(n)[:samples]
-    first, second = np.zeros(n), np.zeros(n)
-    for start in range(0, samples, _BATCH):
-        part = _dependencies(edges, sources[start : start + _BATCH])
-        assert part is not None
-        part = part / 2
-        first += part.sum(axis=1)
-        second += np.square(part).sum(axis=1)
-    mean = first / samples
+    first, second = _dependency_sums(edges, sources)
+    mean, second = first / 2 / samples, second / 4
     variance = np.maximum(second / samples - np.square(mean), 0.0) * samples / (samples - 1)
     error = n * np.sqrt(variance * (1 / samples - 1 / n))
     scale = _pairs(n) if normalised else 1.0
     return n * mean / scale, error / scale
 
 
-def _dependencies(edges: sp.csr_array, sources: Any, *, deepest: int | None = None) -> Array | None:
+def _dependencies(edges: sp.csr_array, sources: Labels) -> Array:
     """Return Brandes' dependency of each source on each client [n, sources], by breadth-first search.
 
-    All sources advance together, level by level. Every level costs a pass over all clients, so the result is None if
-    a client is farther away than `deepest` edges.
+    All sources advance together, level by level.
     """
     step = sp.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), shape=edges.shape)
     paths = np.zeros((edges.shape[0], len(sources)))
@@ -139,8 +114,6 @@ def _dependencies(edges: sp.csr_array, sources: Any, *, deepest: int | None = No
         if not front.any():
             break
         last += 1
-        if deepest is not None and last > deepest:
-            return None
         paths += front
         level[front > 0] = last
     through = np.zeros_like(paths)
@@ -165,7 +138,7 @@ def _weighted_dependencies(edges: sp.csr_array) -> Array:
     coo = lengths.tocoo()
     length[coo.row, coo.col] = coo.data
     total = np.zeros(edges.shape[0])
-    for source, d in enumerate(distance):
+    for d in distance:
         order = np.argsort(d, kind="stable")[: int(np.isfinite(d).sum())]
         here = d[order]
         via = here[:, None] + length[np.ix_(order, order)]
@@ -179,7 +152,6 @@ def _weighted_dependencies(edges: sp.csr_array) -> Array:
         through = y * paths - 1.0
         through[0] = 0.0
         total[order] += through
-        assert order[0] == source
     return np.maximum(total, 0.0)
 
 
@@ -251,9 +223,9 @@ def _laplacian_inverse(part: sp.csr_array, weighted: bool) -> Array:
     return np.asarray((inverse + inverse.T) / (2 * unit))
 
 
-def _edges(a: Any, *, symmetric: bool = True) -> sp.csr_array:
+def _edges(a: Any) -> sp.csr_array:
     """Return the positive off-diagonal entries."""
-    coo = as_sparse(a, symmetric=symmetric, nonnegative=True).tocoo()
+    coo = as_sparse(a, nonnegative=True).tocoo()
     keep = (coo.row != coo.col) & (coo.data > 0)
     return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=coo.shape)
 

@@ -13,37 +13,6 @@ import scipy.sparse as sp
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_sparse, as_vectors
 
-__all__ = [
-    "collaboration_weights",
-    "gradient_step",
-    "laplacian",
-    "laplacian_step",
-    "metropolis",
-    "norm_regularised",
-    "project",
-    "relative_similarity",
-    "row_normalise",
-    "sign_step",
-    "softmax",
-]
-
-
-def row_normalise(a: Any) -> Matrix:
-    """Divide each row of non-negative `a` [n, n] by its sum; an all-zero row becomes the identity's.
-
-    >>> row_normalise(np.array([[1.0, 3.0], [0.0, 0.0]]))
-    array([[0.25, 0.75],
-           [0.  , 1.  ]])
-    """
-    a = as_matrix(a, symmetric=False, nonnegative=True)
-    # Each row is divided by its largest entry first, so that no row sum overflows and only an empty row sums to 0.
-    top = np.asarray(a.max(axis=1) if isinstance(a, np.ndarray) else a.max(axis=1).toarray()).ravel()
-    # Below 1e-300 the inverse overflows; what is left then is summed well all the same.
-    scaled = _scaled_rows(a, 1.0 / np.where(top > 0, np.maximum(top, 1e-300), 1.0))
-    total = np.asarray(scaled.sum(axis=1)).ravel()
-    alone = (total == 0).astype(np.float64)
-    return _plus_diagonal(_scaled_rows(scaled, 1.0 / np.where(total > 0, total, 1.0)), alone)
-
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
     """Return L = D - A of symmetric `a` [n, n], only of edges inside `groups` if given. Rows sum to 0.
@@ -53,22 +22,15 @@ def laplacian(a: Any, groups: Any = None) -> Matrix:
            [-2.,  2.]])
     """
     a = as_matrix(a, nonnegative=True)
+    labels = as_labels(np.zeros(a.shape[0]) if groups is None else groups, a.shape[0], "groups")
     if isinstance(a, np.ndarray):
-        inside = np.where(_same(groups, len(a)), a, 0.0)
+        inside = np.where(labels[:, None] == labels, a, 0.0)
         np.fill_diagonal(inside, 0.0)
         return np.diag(inside.sum(axis=1)) - inside
     coo = a.tocoo()
-    found = as_labels(np.zeros(a.shape[0], dtype=np.int64) if groups is None else groups, a.shape[0], "groups")
-    keep = (found[coo.row] == found[coo.col]) & (coo.row != coo.col)
+    keep = (labels[coo.row] == labels[coo.col]) & (coo.row != coo.col)
     within = sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
     return sp.csr_array(sp.diags_array(np.asarray(within.sum(axis=1)).ravel(), format="csr") - within)
-
-
-def _same(groups: Any, n: int) -> Any:
-    if groups is None:
-        return True
-    found = as_labels(groups, n, "groups")
-    return found[:, None] == found[None, :]
 
 
 def laplacian_step(a: Any, groups: Any, rate: float) -> Matrix:
@@ -105,22 +67,9 @@ def metropolis(a: Any) -> Matrix:
     i, j = coo.row[keep], coo.col[keep]
     degree = np.bincount(i, minlength=coo.shape[0])
     edges = sp.csr_array((1.0 / (1.0 + np.maximum(degree[i], degree[j])), (i, j)), shape=coo.shape)
-    mixed = _plus_diagonal(edges, 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel())
-    return mixed if sp.issparse(a) or isinstance(mixed, np.ndarray) else mixed.toarray()
-
-
-def _scaled_rows(a: Matrix, factor: Array) -> Matrix:
-    if isinstance(a, np.ndarray):
-        return a * factor[:, None]
-    return sp.csr_array(sp.diags_array(factor, format="csr") @ a)
-
-
-def _plus_diagonal(a: Matrix, values: Array) -> Matrix:
-    if isinstance(a, np.ndarray):
-        return a + np.diag(values)
-    out = sp.csr_array(a + sp.diags_array(values, format="csr"))
-    out.eliminate_zeros()
-    return out
+    rest = 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel()
+    mixed = sp.csr_array(edges + sp.diags_array(rest, format="csr"))
+    return mixed if sp.issparse(a) else mixed.toarray()
 
 
 # -- the probability simplex {w >= 0, sum w = 1} -----------------------------------------------------------------------

@@ -12,8 +12,6 @@ from fedkin.graph._check import Array, Labels, as_vectors
 from fedkin.graph.affinity import symmetrise
 from fedkin.graph.similarity import unit
 
-__all__ = ["Neighbours", "knn_graph", "nearest", "nearest_points"]
-
 _BLOCK = 1 << 18  # differences of pairs of rows, [_BLOCK / d, d], that are held at once
 
 
@@ -57,11 +55,11 @@ def nearest(x: Any, k: int) -> sp.csr_array:
     if len(directed) < 2:
         return sp.csr_array(shape)
     # On the unit sphere the nearest by distance are the nearest by angle.
-    found = nearest_points(u[directed], min(count, len(directed) - 1))
-    cosine = 1 - np.square(found.distances) / 2
-    rows = np.repeat(directed, found.columns.shape[1])
+    near = nearest_points(u[directed], min(count, len(directed) - 1))
+    cosine = 1 - np.square(near.distances) / 2
+    rows = np.repeat(directed, near.columns.shape[1])
     kept = cosine.ravel() > 1e-15  # what rounding makes of right angles is no similarity
-    columns, weights = directed[found.columns.ravel()[kept]], np.minimum(cosine.ravel()[kept], 1.0)
+    columns, weights = directed[near.columns.ravel()[kept]], np.minimum(cosine.ravel()[kept], 1.0)
     return sp.csr_array((weights, (rows[kept], columns)), shape=shape)
 
 
@@ -83,9 +81,9 @@ def nearest_points(x: Any, k: int, *, rows: Any = None) -> Neighbours:
     search = NearestNeighbors(n_neighbors=min(count + 1, len(x)), algorithm="brute").fit(centred)
     columns = search.kneighbors(centred[wanted], return_distance=False)
     # A row is among its own nearest, but for rows with more equals than are asked for: then the last one is left out.
-    own = columns == wanted[:, None]
-    own[~own.any(axis=1), -1] = True
-    columns = columns[~own].reshape(len(wanted), -1)
+    itself = columns == wanted[:, None]
+    itself[~itself.any(axis=1), -1] = True
+    columns = columns[~itself].reshape(len(wanted), -1)
     distances = np.empty(columns.shape)
     step = max(1, _BLOCK // max(1, columns.shape[1] * x.shape[1]))
     for start in range(0, len(wanted), step):

@@ -14,35 +14,16 @@ result is the places of `new` [m, d] in it. A fit depends on its arguments alone
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from functools import cache
-from hashlib import blake2b
-from itertools import combinations
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_dense, as_sets, as_vectors
-
-__all__ = [
-    "anchor_similarity",
-    "cosine",
-    "dot",
-    "hausdorff",
-    "matching",
-    "matching_of",
-    "minimum",
-    "minmax",
-    "negative_l1",
-    "negative_l2",
-    "pca",
-    "rbf",
-    "response_similarity",
-    "umap",
-]
-
 
 Match = Literal["union", "shared", "rows"]
 
@@ -147,8 +128,6 @@ def rbf(x: Any, gamma: float | None = None) -> Array:
 
 
 def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]) -> Array:
-    from scipy.spatial.distance import pdist, squareform
-
     return np.asarray(squareform(pdist(x, metric), checks=False)) if len(x) > 1 else np.zeros((1, 1))
 
 
@@ -172,21 +151,21 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     array([[1., 0.],
            [0., 1.]])
     """
-    own, outputs = _responses(r, owned, match)
-    client, kind = np.nonzero(own)
-    n, every = len(own), np.arange(len(client))
+    mask, outputs = _responses(r, owned, match)
+    client, kind = np.nonzero(mask)
+    n, places = len(mask), np.arange(len(client))
     first = np.searchsorted(client, np.arange(n + 1))
     s: Array = np.empty((n, n), _precision(n))
-    itself = np.concatenate([unit(np.asarray(outputs(k, every[first[k] : first[k + 1]]), s.dtype)) for k in range(n)])
+    itself = np.concatenate([unit(np.asarray(outputs(k, places[first[k] : first[k + 1]]), s.dtype)) for k in range(n)])
     # Eq. (8) in two halves, one for each direction: s[k, l] has head k's cosines on l's anchors.
     for k in range(n):
-        logits = np.asarray(outputs(k, every), dtype=s.dtype)
+        logits = np.asarray(outputs(k, places), dtype=s.dtype)
         length = np.sqrt(np.einsum("mo,mo->m", logits, logits))
         q = np.einsum("mo,mo->m", logits, itself) / np.where(length > 0, length, 1.0)
-        share = own[k] / 2 if match == "shared" else 1 / (1.0 + own[k])
+        share = mask[k] / 2 if match == "shared" else 1 / (1.0 + mask[k])
         s[k] = np.bincount(client, q * share[kind], n)
     s += s.T
-    s /= _classes(own, match)
+    s /= _classes(mask, match)
     np.clip(s, -1.0, 1.0, out=s)
     return s
 
@@ -194,30 +173,29 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
 def _responses(r: Any, owned: Any, match: Match) -> tuple[Any, Callable[[int, Labels], Array]]:
     """Return (mask [n, C] of the anchors that are used, a function as `response_similarity` says)."""
     if callable(r):
-        n, classes = np.shape(owned)
-        return _owned(owned, n, classes, match), r
+        return _mask(owned, np.shape(owned), match), r
     r = np.asarray(r, dtype=np.float64)
     if r.ndim != 4 or r.shape[0] != r.shape[1] or 0 in r.shape:
         raise GraphError(f"r: expected logits [n, n, C, K], got shape {r.shape}")
-    own = _owned(owned, r.shape[0], r.shape[2], match)
-    logits = _readable(r, own[None, :, :, None], "r", client_axis=1)
+    mask = _mask(owned, (r.shape[0], r.shape[2]), match)
+    logits = _readable(r, mask[None, :, :, None], "r", client_axis=1)
 
     def outputs(k: int, places: Labels) -> Array:
-        of_head: Array = logits[k][own][places]
+        of_head: Array = logits[k][mask][places]
         return of_head
 
-    return own, outputs
+    return mask, outputs
 
 
-def _classes(own: Any, match: Match) -> Array:
+def _classes(mask: Any, match: Match) -> Array:
     """Return the number of classes on which each pair is compared, [n, n], at least 1."""
-    mask = own.astype(np.float32)
-    both: Array = mask @ mask.T
+    owned = mask.astype(np.float32)
+    classes: Array = owned @ owned.T
     if match != "shared":
-        owned = mask.sum(axis=1)
-        both = owned[:, None] + owned - both
-    np.maximum(both, 1, out=both)
-    return both
+        count = owned.sum(axis=1)
+        classes = count[:, None] + count - classes
+    np.maximum(classes, 1, out=classes)
+    return classes
 
 
 def _precision(n: int) -> Any:
@@ -241,25 +219,25 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
     h = np.asarray(h, dtype=np.float64)
     if h.ndim != 3 or 0 in h.shape:
         raise GraphError(f"H: expected anchors [n, C, d], got shape {h.shape}")
-    own = _owned(owned, h.shape[0], h.shape[1], match)
-    u = unit(_readable(h, own[:, :, None], "H"))
+    mask = _mask(owned, h.shape[:2], match)
+    u = unit(_readable(h, mask[:, :, None], "H"))
     if match == "rows":
         return _tidy(np.stack([np.einsum("cd,led->lce", one, u).max(-1).mean(-1) for one in u]))
     flat = u.reshape(len(u), -1).astype(_precision(len(u)), copy=False)
     s: Array = flat @ flat.T
-    s /= _classes(own, match)
+    s /= _classes(mask, match)
     np.clip(s, -1.0, 1.0, out=s)
     return s
 
 
-def _owned(owned: Any, n: int, classes: int, match: str) -> Any:
+def _mask(owned: Any, shape: tuple[int, ...], match: str) -> Any:
     """Return the mask [n, C] of class anchors that are used; for "rows" all of them."""
     if match not in ("union", "shared", "rows"):
         raise GraphError(f"match: expected 'union', 'shared' or 'rows', got {match!r}")
-    own = np.asarray(owned)
-    if own.shape != (n, classes) or own.dtype != bool:
-        raise GraphError(f"owned: expected bool [{n}, {classes}], got {own.dtype} of shape {own.shape}")
-    return np.ones_like(own) if match == "rows" else own
+    mask = np.asarray(owned)
+    if mask.shape != shape or mask.dtype != bool:
+        raise GraphError(f"owned: expected bool {list(shape)}, got {mask.dtype} of shape {mask.shape}")
+    return np.ones_like(mask) if match == "rows" else mask
 
 
 def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
@@ -275,13 +253,6 @@ def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
 # -- distances between sets of centres ---------------------------------------------------------------------------------
 
 
-# Number of squared distances between centres in memory at once: 2^24 numbers take 128 MB.
-_BLOCK = 1 << 24
-_PAIRS = 1 << 13  # of `matching_of` at a time: they fit the cache
-# Up to 10 centres, the table of subsets (2^k rows) is faster than an assignment solver called for each pair.
-_LARGEST_TABLE = 10
-
-
 def minimum(u: Any, v: Any = None) -> Array:
     """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
 
@@ -289,7 +260,7 @@ def minimum(u: Any, v: Any = None) -> Array:
     array([[0., 1.],
            [1., 0.]])
     """
-    return _between(u, v, lambda cost: np.sqrt(cost.min(axis=(0, 1))))
+    return _between(u, v, lambda squares: np.sqrt(squares.min()))
 
 
 def hausdorff(u: Any, v: Any = None) -> Array:
@@ -299,21 +270,21 @@ def hausdorff(u: Any, v: Any = None) -> Array:
     array([[0., 6.],
            [6., 0.]])
     """
-    return _between(u, v, lambda cost: np.sqrt(np.maximum(cost.min(axis=1).max(axis=0), cost.min(axis=0).max(axis=0))))
+    return _between(u, v, lambda squares: np.sqrt(max(squares.min(axis=1).max(), squares.min(axis=0).max())))
 
 
 def matching(u: Any, v: Any = None) -> Array:
     """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
 
     If sizes differ, the smaller set is matched into the larger, and k is the smaller size. Unmatched centres are
-    ignored, so that a client with few centres can be near a client with more. The result is exact for any k;
-    computation is fastest up to k = 10.
+    ignored, so that a client with few centres can be near a client with more. scipy's assignment solver makes the
+    result exact for any k.
 
     >>> matching([[[0.0], [5.0]], [[6.0], [0.0]]])
     array([[0. , 0.5],
            [0.5, 0. ]])
     """
-    return _between(u, v, lambda cost: np.sqrt(_assign(cost)) / min(cost.shape[:2]))
+    return _between(u, v, _match)
 
 
 def matching_of(u: Any, rows: Any, columns: Any) -> Array:
@@ -323,121 +294,35 @@ def matching_of(u: Any, rows: Any, columns: Any) -> Array:
     array([0.5, 0. ])
     """
     sets = as_sets(u, "U")
-    rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
-    sizes = np.array([len(one) for one in sets])
-    place = np.empty(len(sets), dtype=np.int64)
-    stacked = {}
-    for k, members in _by_size(sets).items():
-        place[members], stacked[k] = np.arange(len(members)), np.stack([sets[row] for row in members], axis=1)
-    out = np.empty(len(rows))
-    of = sizes[rows] * (sizes.max() + 1) + sizes[columns]
-    for k, m in {(int(sizes[rows[at]]), int(sizes[columns[at]])) for at in np.unique(of, return_index=True)[1]}:
-        pairs = np.flatnonzero((sizes[rows] == k) & (sizes[columns] == m))
-        for start in range(0, len(pairs), _PAIRS):
-            some = pairs[start : start + _PAIRS]
-            a, b = stacked[k][:, place[rows[some]]], stacked[m][:, place[columns[some]]]
-            cost = np.array([[np.square(one - other).sum(axis=1) for other in b] for one in a])
-            out[some] = np.sqrt(_assign(cost)) / min(k, m)
-    return out
+    pairs = zip(np.asarray(rows).tolist(), np.asarray(columns).tolist(), strict=True)
+    return np.array([_match(cdist(sets[row], sets[column], "sqeuclidean")) for row, column in pairs])
 
 
-def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
-    """Apply `measure` to costs [k_u, k_v, rows, columns] (squared distances of centres), block by block."""
-    one = as_sets(u, "U")
-    two = one if v is None else as_sets(v, "V")
-    if one[0].shape[1] != two[0].shape[1]:
-        raise GraphError(f"V: expected centres of width {one[0].shape[1]} as in U, got {two[0].shape[1]}")
-    out = np.zeros((len(one), len(two)))
-    for rows, columns in _blocks(one, two, symmetric=v is None):
-        block = measure(_costs([one[i] for i in rows], [two[j] for j in columns]))
-        out[np.ix_(rows, columns)] = block
-        if v is None:
-            out[np.ix_(columns, rows)] = block.T
-    if v is None:
-        # The two directions of a pair sum its costs in different orders, so they may differ in the last bit.
-        out = np.triu(out, 1)
-        out += out.T
-    return out
+def _match(squares: Array) -> float:
+    """The distance `matching` of two sets with these squared distances of centres [k, m]."""
+    rows, columns = linear_sum_assignment(squares)
+    return float(np.sqrt(squares[rows, columns].sum()) / len(rows))
 
 
-def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield rows and columns of pairs of sets of equal sizes that fit in memory; if symmetric, each pair once."""
-    sizes = [_by_size(one), _by_size(two)]
-    for k, members in sizes[0].items():
-        for m, others in sizes[1].items():
-            if symmetric and m < k:
-                continue
-            step = max(1, int((_BLOCK / (k * m)) ** 0.5))
-            for start in range(0, len(members), step):
-                rows = members[start : start + step]
-                first = start if symmetric and m == k else 0
-                for from_ in range(first, len(others), step):
-                    yield rows, others[from_ : from_ + step]
-
-
-def _by_size(sets: list[Array]) -> dict[int, list[int]]:
-    rows: dict[int, list[int]] = {}
+def _between(u: Any, v: Any, measure: Callable[[Array], float]) -> Array:
+    """Apply `measure` to the squared distances of centres [k, m] of each pair of sets."""
+    sets = as_sets(u, "U")
+    others = sets if v is None else as_sets(v, "V")
+    if sets[0].shape[1] != others[0].shape[1]:
+        raise GraphError(f"V: expected centres of width {sets[0].shape[1]} as in U, got {others[0].shape[1]}")
+    centres = np.concatenate(others)
+    edges = np.cumsum([0, *(len(one) for one in others)]).tolist()
+    out = np.zeros((len(sets), len(others)))
     for row, one in enumerate(sets):
-        rows.setdefault(len(one), []).append(row)
-    return rows
-
-
-def _costs(one: list[Array], two: list[Array]) -> Array:
-    """Return squared distances [k, m, one, two], from differences: equal centres are at exactly 0."""
-    from scipy.spatial.distance import cdist
-
-    a, b = np.stack(one, axis=1), np.stack(two, axis=1)
-    out = np.empty((len(a), len(b), len(one), len(two)))
-    for r in range(len(a)):
-        for s in range(len(b)):
-            cdist(a[r], b[s], "sqeuclidean", out=out[r, s])
-    return out
-
-
-def _assign(cost: Array) -> Array:
-    """Return the least total cost of matching the smaller side into the larger, for every pair: [rows, columns]."""
-    if len(cost) > cost.shape[1]:
-        cost = cost.swapaxes(0, 1)
-    k, m = cost.shape[:2]
-    if m > _LARGEST_TABLE:
-        return _assign_one_by_one(cost)
-    # best[subset]: the least cost of matching the first |subset| centres to exactly this subset of the other side.
-    best: dict[int, Array] = {0: np.zeros(cost.shape[2:])}
-    for r in range(k):
-        grown: dict[int, Array] = {}
-        for subset in _subsets(m, r + 1):
-            members = [s for s in range(m) if subset >> s & 1]
-            total = best[subset ^ (1 << members[0])] + cost[r, members[0]]
-            other = np.empty_like(total)
-            for s in members[1:]:
-                np.add(best[subset ^ (1 << s)], cost[r, s], out=other)
-                np.minimum(total, other, out=total)
-            grown[subset] = total
-        best = grown
-    return np.asarray(np.minimum.reduce(list(best.values())))
-
-
-@cache
-def _subsets(m: int, size: int) -> tuple[int, ...]:
-    return tuple(sum(1 << s for s in chosen) for chosen in combinations(range(m), size))
-
-
-def _assign_one_by_one(cost: Array) -> Array:
-    from scipy.optimize import linear_sum_assignment
-
-    out = np.empty(cost.shape[2:])
-    for i, j in np.ndindex(out.shape):
-        row, column = linear_sum_assignment(cost[:, :, i, j])
-        out[i, j] = cost[row, column, i, j].sum()
-    return out
+        squares = cdist(one, centres, "sqeuclidean")
+        for column in range(row + 1 if v is None else 0, len(others)):
+            out[row, column] = measure(squares[:, edges[column] : edges[column + 1]])
+    return out + out.T if v is None else out
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------
 
 
-# Fitted UMAPs are cached for placing newcomers: a fit of 12,000 points takes many seconds.
-_FITTED: OrderedDict[bytes, Any] = OrderedDict()
-_KEEP = 2
 # With fewer distinct points, UMAP's neighbourhood graph shows no more than a projection does.
 _FEWEST = 8
 
@@ -483,18 +368,14 @@ def umap(
     with warnings.catch_warnings():
         # umap and numba warn about threads, disconnected points and missing optional packages.
         warnings.simplefilter("ignore")
-        model = _fitted(x, dims, min(neighbours, len(x) - 1), min_dist, seed)
+        model = _fitted(x.tobytes(), x.shape, dims, min(neighbours, len(x) - 1), min_dist, seed)
         placed = model.embedding_ if new is None else model.transform(new_points)
     return np.asarray(placed, dtype=np.float64)
 
 
-def _fitted(x: Array, dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
-    """Return the fitted model for these arguments, from the cache if it was used recently."""
-    arguments = repr((x.shape, dims, neighbours, min_dist, seed)).encode()
-    key = blake2b(arguments + np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
-    if key in _FITTED:
-        _FITTED.move_to_end(key)
-        return _FITTED[key]
+# A fit of 12,000 points takes many seconds: the last two are kept, to place newcomers.
+@lru_cache(maxsize=2)
+def _fitted(points: bytes, shape: tuple[int, int], dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
     try:
         from umap import UMAP
     except ImportError as error:
@@ -502,10 +383,7 @@ def _fitted(x: Array, dims: int, neighbours: int, min_dist: float, seed: int) ->
     model = UMAP(
         n_components=dims, n_neighbors=neighbours, min_dist=min_dist, random_state=seed, transform_seed=seed, n_jobs=1
     )
-    _FITTED[key] = model.fit(x)
-    while len(_FITTED) > _KEEP:
-        _FITTED.popitem(last=False)
-    return model
+    return model.fit(np.frombuffer(points).reshape(shape).copy())
 
 
 def _points(x: Any, new: Any, dims: int) -> tuple[Array, Array]:

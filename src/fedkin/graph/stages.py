@@ -30,42 +30,23 @@ GraphError.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedkin.errors import ConfigError, GraphError, nearest
-from fedkin.graph import affinity, grouping_tests, groups, similarity
+from fedkin.graph import affinity, groups, similarity
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
-from fedkin.graph.groups import canonical
+from fedkin.graph.grouping_tests import find
 from fedkin.untrusted import plain_word, said, shown
-
-__all__ = [
-    "Stage", "control_stage", "distance_stage", "groups_stage", "same_alpha", "similarity_stage", "sparsify_stage",
-    "stage",
-]  # fmt: skip
-
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
 
-# fedkin's own stages, by kind, and their argument after the colon: "" is none, "?..." an optional one.
-BUILT_IN: dict[str, dict[str, str]] = {
-    "similarity": {
-        **dict.fromkeys(("cosine", "dot", "l1", "l2", "matching", "minimum", "hausdorff"), ""), "rbf": "?GAMMA",
-    },
-    "sparsify": {
-        "none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE",
-        "soft": "auto or soft:SCALE",
-    },
-    "groups": {
-        **dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), ""),
-        "hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA",
-    },
-    "control": dict.fromkeys(("none", "random", "uniform", "oracle", "shuffled", "self"), ""),
-}  # fmt: skip
+
+# -- a user's stages ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +76,8 @@ class Stage:
 
     def __call__(self, first: Any, /, **more: Any) -> Any:
         """Return the stage's output for n clients; raises GraphError in one line for output that is none."""
-        known = inspect.signature(self.function).parameters.values()
-        every = any(one.kind is one.VAR_KEYWORD for one in known)
-        taken = {name: value for name, value in more.items() if every or name in {one.name for one in known}}
         try:
-            output = self.function(first, **taken)
+            output = self.function(first, **_accepted(self.function, more))
         except GraphError:
             raise
         except Exception as error:  # whatever a function of the user's does
@@ -123,7 +101,7 @@ class Stage:
         if self.kind == "groups":
             if table.dtype.kind not in "iuUSb" and not all(isinstance(one, (str, int)) for one in table.tolist()):
                 raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
-            return canonical(np.unique(table.astype(str), return_inverse=True)[1])
+            return groups.canonical(np.unique(table.astype(str), return_inverse=True)[1])
         if table.dtype.kind not in "iufb" or not np.isfinite(table).all():
             raise GraphError(f"{self._who}: expected finite numbers, got {shown(str(table.dtype), 40)}")
         if self.kind == "sparsify" and not (np.array_equal(table, table.T) and not table.diagonal().any()):
@@ -148,64 +126,25 @@ def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any
     if kind not in BUILT_IN:
         raise ConfigError(f"stage: no kind {kind!r}; {nearest(str(kind), BUILT_IN)}")
 
-    def made(function: Callable[..., Any]) -> Stage:
-        own = (
-            name
-            if name is not None
-            else getattr(function, "__name__", type(function).__name__).strip("_").replace("_", "-")
-        )
-        if own == "<lambda>":
+    def mark(function: Callable[..., Any]) -> Stage:
+        if name is not None:
+            return Stage(kind, name, function)
+        own_name = getattr(function, "__name__", type(function).__name__)
+        if own_name == "<lambda>":
             raise ConfigError(f"stage: a lambda has no name: fedkin.graph.stage({kind!r}, name='mine')(...)")
-        return Stage(kind, own, function)
+        return Stage(kind, own_name.strip("_").replace("_", "-"), function)
 
-    return made
-
-
-def own_stage(spec: str, kind: str) -> Stage | None:
-    """Return the stage with this name, None if there is none; raises ConfigError for one of another kind."""
-    stage = STAGES.get(spec.strip())
-    if stage is not None and stage.kind != kind:
-        raise ConfigError(f"{kind} {spec!r}: this is a {stage.kind} stage")
-    return stage
+    return mark
 
 
-# -- fedkin's own ------------------------------------------------------------------------------------------------------
+def _accepted(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that the function names, or all if it takes any."""
+    parameters = inspect.signature(function).parameters
+    every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in keywords.items() if every or name in parameters}
 
 
-def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
-    """Return the name and the argument of `spec`; known: as each kind of `BUILT_IN`."""
-    name, colon, argument = spec.strip().partition(":")
-    if name not in known:
-        mine = [own for own, stage in STAGES.items() if stage.kind == kind]
-        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, [*known, *mine])}")
-    needs = known[name]
-    if colon and not needs:
-        raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")
-    if needs and not needs.startswith("?") and not argument:
-        raise ConfigError(f"{kind} {spec!r}: expected {name}:{needs}")
-    if colon and not argument:
-        raise ConfigError(f"{kind} {spec!r}: nothing after the colon")
-    return name, argument if colon else None
-
-
-def _whole(spec: str, argument: str) -> int:
-    if not (argument.isascii() and argument.isdigit() and int(argument) >= 1):
-        raise ConfigError(f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}")
-    return int(argument)
-
-
-def _real(spec: str, argument: str, low: float, *, above: bool = False) -> float:
-    try:
-        value = float(argument)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value) or value < low or (above and value == low):
-        word = "above" if above else "of at least"
-        raise ConfigError(f"{spec!r}: expected a number {word} {low:g} after the colon, got {argument!r}")
-    return value
-
-
-_DISTANCES = {"matching": similarity.matching, "minimum": similarity.minimum, "hausdorff": similarity.hausdorff}
+# -- stages by name ----------------------------------------------------------------------------------------------------
 
 
 def similarity_stage(spec: str) -> Callable[[Any], Array]:
@@ -216,21 +155,7 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
            [1. , 0. , 0.5],
            [0. , 0.5, 0. ]])
     """
-    if (own := own_stage(spec, "similarity")) is not None:
-        return own
-    name, argument = _read(spec, "similarity", BUILT_IN["similarity"])
-    if name == "rbf":
-        return partial(similarity.rbf, gamma=None if argument is None else _real(spec, argument, 0, above=True))
-    if name in _DISTANCES:
-        measure = _DISTANCES[name]
-        return lambda sets: similarity.minmax(0.0 - measure(sets))
-    raw: dict[str, Callable[[Any], Array]] = {
-        "cosine": similarity.cosine,
-        "dot": similarity.dot,
-        "l1": lambda x: similarity.minmax(similarity.negative_l1(x)),
-        "l2": lambda x: similarity.minmax(similarity.negative_l2(x)),
-    }
-    return raw[name]
+    return _stage("similarity", spec)
 
 
 def distance_stage(spec: str) -> Callable[[Any], Array]:
@@ -240,7 +165,9 @@ def distance_stage(spec: str) -> Callable[[Any], Array]:
     array([[0., 1.],
            [1., 0.]])
     """
-    return _DISTANCES[_read(spec, "distance", dict.fromkeys(_DISTANCES, ""))[0]]
+    if spec not in _DISTANCES:
+        raise ConfigError(f"unknown distance {spec!r}; {nearest(spec, _DISTANCES)}")
+    return _DISTANCES[spec]
 
 
 def sparsify_stage(spec: str) -> Callable[..., Matrix]:
@@ -251,29 +178,7 @@ def sparsify_stage(spec: str) -> Callable[..., Matrix]:
            [0.5, 0. , 0.4],
            [0. , 0.4, 0. ]])
     """
-    if (own := own_stage(spec, "sparsify")) is not None:
-        return own
-    name, argument = _read(spec, "sparsify", BUILT_IN["sparsify"])
-    if name in ("gamma", "soft"):
-        value = None if argument == "auto" else _real(spec, str(argument), 0, above=True)
-        return partial(_by_distance, affinity.gamma if name == "gamma" else affinity.soft, value)
-    if name == "none":
-        return lambda s, /, *, distances=None: affinity.nonnegative(s)
-    if name == "epsilon":
-        threshold = _real(spec, str(argument), 0)
-        return lambda s, /, *, distances=None: affinity.epsilon(s, threshold)
-    k = _whole(spec, str(argument))
-    return lambda s, /, *, distances=None: affinity.knn(s, k, mutual=name == "mutual")
-
-
-def _by_distance(
-    measure: Callable[[Any, float | None], Matrix], value: float | None, s: Any, /, *, distances: Any = None
-) -> Matrix:
-    if distances is not None:
-        return measure(distances, value)
-    s = as_dense(s, "S")
-    # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
-    return np.where(np.asarray(s) > 0, np.asarray(measure(affinity.to_distance(s), value)), 0.0)
+    return _stage("sparsify", spec)
 
 
 def groups_stage(spec: str) -> Callable[..., Labels]:
@@ -282,96 +187,7 @@ def groups_stage(spec: str) -> Callable[..., Labels]:
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
     """
-    if (own := own_stage(spec, "groups")) is not None:
-        return own
-    name, argument = _read(spec, "groups", BUILT_IN["groups"])
-    find = _GROUPS[name](spec, argument)
-
-    def stage(a: Any, /, **more: Any) -> Labels:
-        return find(as_matrix(a, symmetric=False), more)
-
-    return stage
-
-
-# Each makes, of (spec, argument), a function of the affinity and the keywords that the stage got.
-_Finder: TypeAlias = Callable[[Matrix, dict[str, Any]], Labels]
-
-
-def _modular(finder: Callable[..., Labels], spec: str, argument: str | None) -> _Finder:
-    return lambda a, more: finder(a, resolution=more.get("resolution", 1.0), seed=more.get("seed", 0))
-
-
-def _hierarchical(spec: str, argument: str | None) -> _Finder:
-    choose: Any = "silhouette" if argument == "silhouette" else "gap"
-    count = None if argument in (None, "auto", "silhouette") else _whole(spec, str(argument))
-
-    def find(a: Matrix, more: dict[str, Any]) -> Labels:
-        d = more.get("distances")
-        return groups.hierarchical(affinity.to_distance(a) if d is None else d, count, choose=choose)
-
-    return find
-
-
-def _kmeans(spec: str, argument: str | None) -> _Finder:
-    count = _whole(spec, str(argument))
-
-    def find(a: Matrix, more: dict[str, Any]) -> Labels:
-        vectors = more.get("vectors")
-        rows = as_dense(a, symmetric=False) if vectors is None else vectors
-        return groups.kmeans(rows, count, seed=more.get("seed", 0))
-
-    return find
-
-
-def _bipartition(spec: str, argument: str | None) -> _Finder:
-    threshold = _real(spec, str(argument), -1)
-    return lambda a, more: groups.recursive_bipartition(a, threshold)
-
-
-def _same(spec: str, argument: str | None) -> _Finder:
-    alpha = same_alpha(spec)
-
-    def find(a: Matrix, more: dict[str, Any]) -> Labels:
-        signatures, n = more.get("signatures"), a.shape[0]
-        if signatures is None:
-            raise GraphError(
-                "groups 'same' needs signatures=, what fedkin.graph.sign makes of each client's samples, and there are "
-                "none; a graph of similarities alone cannot tell chance from difference"
-            )
-        if len(signatures) != n:
-            raise GraphError(f"groups 'same': {len(signatures)} signatures for {n} clients; expected one per row")
-        return grouping_tests.find(signatures, alpha=alpha, seed=more.get("seed", 0)).labels
-
-    return find
-
-
-_GROUPS: dict[str, Callable[[str, str | None], _Finder]] = {
-    "louvain": partial(_modular, groups.louvain),
-    "leiden": partial(_modular, groups.leiden),
-    "components": lambda spec, argument: lambda a, more: groups.components(a),
-    "hierarchical": _hierarchical,
-    "kmeans": _kmeans,
-    "bipartition": _bipartition,
-    "same": _same,
-    "planted": lambda spec, argument: (
-        lambda a, more: canonical(_needed(more.get("planted"), a.shape[0], "groups 'planted'"))
-    ),
-    "single": lambda spec, argument: lambda a, more: np.zeros(a.shape[0], dtype=np.int64),
-    "alone": lambda spec, argument: lambda a, more: np.arange(a.shape[0]),
-}
-
-
-def same_alpha(spec: str) -> float:
-    """Return the test level of the groups "same" or "same:ALPHA"; .001 if ALPHA is not given.
-
-    >>> same_alpha("same"), same_alpha("same:0.01")
-    (0.001, 0.01)
-    """
-    argument = _read(spec, "groups", {"same": "?ALPHA"})[1]
-    alpha = 0.001 if argument is None else _real(spec, argument, 0, above=True)
-    if alpha >= 1:
-        raise ConfigError(f"{spec!r}: expected a level below 1 after the colon, got {argument!r}")
-    return alpha
+    return _stage("groups", spec)
 
 
 def control_stage(spec: str) -> Callable[..., Matrix]:
@@ -381,26 +197,183 @@ def control_stage(spec: str) -> Callable[..., Matrix]:
     array([[0., 1.],
            [1., 0.]])
     """
-    if (own := own_stage(spec, "control")) is not None:
-        return own
-    name, _ = _read(spec, "control", BUILT_IN["control"])
+    return _stage("control", spec)
 
-    def stage(a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix:
-        a = as_matrix(a, symmetric=False)
-        if name == "random":
-            return affinity.random(a, seed=seed)
-        if name == "uniform":
-            return affinity.uniform(a)
-        if name == "oracle":
-            return affinity.oracle(_needed(planted, a.shape[0], "control 'oracle'"))
-        if name == "shuffled":
-            return affinity.shuffled(a, seed=seed)
-        return affinity.self_only(a) if name == "self" else a
+
+def _stage(kind: Kind, spec: str) -> Callable[..., Any]:
+    user_stage = STAGES.get(spec.strip())
+    if user_stage is not None:
+        if user_stage.kind != kind:
+            raise ConfigError(f"{kind} {spec!r}: this is a {user_stage.kind} stage")
+        return user_stage
+    function = _built_in(kind, spec)
+
+    def stage(first: Any, /, **keywords: Any) -> Any:
+        matrix = first if kind == "similarity" else as_matrix(first, symmetric=False)
+        return function(matrix, **_accepted(function, keywords))
 
     return stage
 
 
-def _needed(planted: Any, n: int, who: str) -> Labels:
+def _built_in(kind: Kind, spec: str) -> Callable[..., Any]:
+    """Return the function of a spec "name" or "name:argument"; raises ConfigError if it cannot be read."""
+    name, colon, argument = spec.strip().partition(":")
+    if name not in BUILT_IN[kind]:
+        names = [*BUILT_IN[kind], *(one for one, stage in STAGES.items() if stage.kind == kind)]
+        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, names)}")
+    expected, make = BUILT_IN[kind][name]
+    if colon and not expected:
+        raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")
+    if expected and not expected.startswith("?") and not argument:
+        raise ConfigError(f"{kind} {spec!r}: expected {name}:{expected}")
+    if colon and not argument:
+        raise ConfigError(f"{kind} {spec!r}: nothing after the colon")
+    try:
+        return make(argument or None)
+    except ValueError as error:
+        raise ConfigError(f"{spec!r}: {error} after the colon, got {argument!r}") from None
+
+
+# -- fedkin's own ------------------------------------------------------------------------------------------------------
+
+
+class BuiltIn(NamedTuple):
+    """A stage of fedkin's.
+
+    argument: what stands after the colon; "" for nothing, "?..." for an optional one. make: the function of that
+    argument (None: it is left out); raises ValueError for an argument that it cannot read.
+    """
+
+    argument: str
+    make: Callable[[Any], Callable[..., Any]]
+
+
+def _plain(function: Callable[..., Any]) -> BuiltIn:
+    return BuiltIn("", lambda argument: function)
+
+
+def _whole(argument: str) -> int:
+    if not (argument.isascii() and argument.isdigit() and int(argument) >= 1):
+        raise ValueError("expected a whole number of at least 1")
+    return int(argument)
+
+
+def _real(argument: str, low: float, *, above: bool = False) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value) or value < low or (above and value == low):
+        raise ValueError(f"expected a number {'above' if above else 'of at least'} {low:g}")
+    return value
+
+
+def _by_distance(weigh: Callable[[Any, float | None], Matrix], argument: str) -> Callable[..., Matrix]:
+    value = None if argument == "auto" else _real(argument, 0, above=True)
+
+    def sparsify(s: Any, distances: Any = None) -> Matrix:
+        if distances is not None:
+            return weigh(distances, value)
+        s = as_dense(s, "S")
+        # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
+        return np.where(s > 0, np.asarray(weigh(affinity.to_distance(s), value)), 0.0)
+
+    return sparsify
+
+
+def _hierarchical(argument: str | None) -> Callable[..., Labels]:
+    choose: Any = "silhouette" if argument == "silhouette" else "gap"
+    clusters = None if argument in (None, "auto", "silhouette") else _whole(str(argument))
+
+    def group(a: Matrix, distances: Any = None) -> Labels:
+        return groups.hierarchical(affinity.to_distance(a) if distances is None else distances, clusters, choose=choose)
+
+    return group
+
+
+def _kmeans(argument: str) -> Callable[..., Labels]:
+    clusters = _whole(argument)
+
+    def group(a: Matrix, vectors: Any = None, seed: int = 0) -> Labels:
+        return groups.kmeans(as_dense(a, symmetric=False) if vectors is None else vectors, clusters, seed=seed)
+
+    return group
+
+
+def same_alpha(spec: str) -> float:
+    """Return the test level of the groups "same" or "same:ALPHA"; .001 if ALPHA is not given.
+
+    >>> same_alpha("same"), same_alpha("same:0.01")
+    (0.001, 0.01)
+    """
+    if spec.partition(":")[0] != "same":
+        raise ConfigError(f"unknown groups {spec!r}; expected same or same:ALPHA")
+    alpha: float = _built_in("groups", spec).keywords["alpha"]  # type: ignore[attr-defined]
+    return alpha
+
+
+def _alpha(argument: str | None) -> float:
+    alpha = 0.001 if argument is None else _real(argument, 0, above=True)
+    if alpha >= 1:
+        raise ValueError("expected a level below 1")
+    return alpha
+
+
+def _same(a: Matrix, *, alpha: float, signatures: Any = None, seed: int = 0) -> Labels:
+    if signatures is None:
+        raise GraphError(
+            "groups 'same' needs signatures=, what fedkin.graph.sign makes of each client's samples, and there are "
+            "none; a graph of similarities alone cannot tell chance from difference"
+        )
+    if len(signatures) != a.shape[0]:
+        raise GraphError(f"groups 'same': {len(signatures)} signatures for {a.shape[0]} clients; expected one per row")
+    return find(signatures, alpha=alpha, seed=seed).labels
+
+
+def _planted(planted: Any, n: int, stage: str) -> Labels:
     if planted is None:
-        raise GraphError(f"{who} needs the planted groups, and they are not known")
+        raise GraphError(f"{stage} needs the planted groups, and they are not known")
     return as_labels(planted, n, "planted")
+
+
+_DISTANCES = {"matching": similarity.matching, "minimum": similarity.minimum, "hausdorff": similarity.hausdorff}
+BUILT_IN: dict[str, dict[str, BuiltIn]] = {
+    "similarity": {
+        "cosine": _plain(similarity.cosine),
+        "dot": _plain(similarity.dot),
+        "l1": _plain(lambda x: similarity.minmax(similarity.negative_l1(x))),
+        "l2": _plain(lambda x: similarity.minmax(similarity.negative_l2(x))),
+        "matching": _plain(lambda sets: similarity.minmax(0.0 - similarity.matching(sets))),
+        "minimum": _plain(lambda sets: similarity.minmax(0.0 - similarity.minimum(sets))),
+        "hausdorff": _plain(lambda sets: similarity.minmax(0.0 - similarity.hausdorff(sets))),
+        "rbf": BuiltIn("?GAMMA", lambda g: partial(similarity.rbf, gamma=g and _real(g, 0, above=True))),
+    },
+    "sparsify": {
+        "none": _plain(affinity.nonnegative),
+        "epsilon": BuiltIn("THRESHOLD", lambda e: partial(affinity.epsilon, threshold=_real(e, 0))),
+        "knn": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k))),
+        "mutual": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k), mutual=True)),
+        "gamma": BuiltIn("auto or gamma:DISTANCE", partial(_by_distance, affinity.gamma)),
+        "soft": BuiltIn("auto or soft:SCALE", partial(_by_distance, affinity.soft)),
+    },
+    "groups": {
+        "louvain": _plain(groups.louvain),
+        "leiden": _plain(groups.leiden),
+        "components": _plain(groups.components),
+        "single": _plain(lambda a: np.zeros(a.shape[0], dtype=np.int64)),
+        "alone": _plain(lambda a: np.arange(a.shape[0])),
+        "planted": _plain(lambda a, planted=None: groups.canonical(_planted(planted, a.shape[0], "groups 'planted'"))),
+        "hierarchical": BuiltIn("?N", _hierarchical),
+        "kmeans": BuiltIn("N", _kmeans),
+        "bipartition": BuiltIn("THRESHOLD", lambda t: partial(groups.recursive_bipartition, threshold=_real(t, -1))),
+        "same": BuiltIn("?ALPHA", lambda alpha: partial(_same, alpha=_alpha(alpha))),
+    },
+    "control": {
+        "none": _plain(lambda a: a),
+        "random": _plain(affinity.random),
+        "uniform": _plain(affinity.uniform),
+        "oracle": _plain(lambda a, planted=None: affinity.oracle(_planted(planted, a.shape[0], "control 'oracle'"))),
+        "shuffled": _plain(affinity.shuffled),
+        "self": _plain(affinity.self_only),
+    },
+}

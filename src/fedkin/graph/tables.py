@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ from fedkin.graph.grouping_tests import Verdicts, find
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
 from fedkin.untrusted import Refused, arrays_in, parquet_in, printable, said, shown
 
-__all__ = ["Rows", "Signatures", "read_rows", "read_signatures", "read_signed", "write_signed"]
-
-
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# A column of text with more values than this is a name, not a category.
+_MOST_CATEGORIES = 200
 
 
 @dataclass(frozen=True)
@@ -45,35 +44,85 @@ def read_signatures(path: str | Path) -> Signatures:
     column `client`, or in the first column if there is no such column. All other columns are numbers, the vector's
     entries. With a column `centre`, each row is one vector of a client's set.
     """
-    path = Path(path)
-    readers = {".npz": _read_npz, ".csv": _from_table, ".parquet": _from_table}
-    if path.suffix.lower() not in readers:
-        raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    signatures = readers[path.suffix.lower()](path)
+    path = _file(path)
+    signatures = _vectors_of_arrays(path) if path.suffix.lower() == ".npz" else _vectors_of_table(path)
     if len(signatures.ids) < 2:
         raise DataError(f"{path}: {len(signatures.ids) or 'no'} client; expected at least two to compare")
     return signatures
 
 
-def _read_npz(path: Path) -> Signatures:
-    arrays, names = _arrays(path, "ids", "x")
+def _vectors_of_arrays(path: Path) -> Signatures:
+    ids, x, _ = _samples_of_arrays(path)
+    if x.ndim > 3:
+        raise DataError(f"{path}: 'x': expected numbers [n, d] or [n, k, d], got shape {x.shape}")
+    _check_unique(path, ids, "")
+    return Signatures(ids, x)
+
+
+def _vectors_of_table(path: Path) -> Signatures:
+    table = _read_table(path, ("client", "centre"), first=True)
+    names = table.column_names
+    if path.suffix.lower() == ".csv" and all(_is_number(name) for name in names):
+        raise DataError(f"{path}: the first line holds only numbers; expected column names")
+    key = "client" if "client" in names else names[0] if names else ""
+    columns = [name for name in names if name not in (key, "centre")]
+    if not columns:
+        raise DataError(f"{path}: expected a column of ids and at least one of numbers, found {names}")
+    ids = _ids_of(path, table, key)
+    x = np.column_stack([_numbers(path, table, name, ids) for name in columns])
+    if "centre" not in names:
+        _check_unique(path, ids, "; a column 'centre' would make them one set of vectors")
+        return Signatures(ids, x)
+    centres = [str(centre) for centre in table["centre"].to_pylist()]
+    repeat = _repeat(list(zip(ids, centres, strict=True)))
+    if repeat is not None:
+        row = repeat[1]
+        raise DataError(f"{path}: client {ids[row]!r} has centre {centres[row]!r} twice, again in row {row + 1}")
+    rows: dict[str, list[int]] = {}
+    for row, id in enumerate(ids):
+        rows.setdefault(id, []).append(row)
+    sets = [x[members] for members in rows.values()]
+    equal_sizes = len({len(one) for one in sets}) == 1
+    return Signatures(tuple(rows), np.stack(sets) if equal_sizes else sets)
+
+
+# -- files, ids and columns ----------------------------------------------------------------------------------------
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix.lower() not in (".npz", ".csv", ".parquet"):
+        raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    return path
+
+
+def _arrays(path: Path, *names: str) -> tuple[dict[str, Any], list[str]]:
+    try:
+        return arrays_in(path, names.__contains__)
+    except (OSError, Refused) as error:
+        raise DataError(f"{path}: not a .npz file of plain arrays ({said(error)})") from None
+
+
+def _samples_of_arrays(path: Path) -> tuple[tuple[str, ...], Any, Any]:
+    """Read (ids, x, y or None) from a .npz file."""
+    arrays, names = _arrays(path, "ids", "x", "y")
     if "ids" not in arrays or "x" not in arrays:
         raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
-    x, given = arrays["x"], arrays["ids"]
-    if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or 0 in x.shape[1:]:
+    x, ids = arrays["x"], arrays["ids"]
+    if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(f"{path}: 'x': expected numbers [n, d] or [n, k, d], got {x.dtype} of shape {x.shape}")
-    if given.ndim != 1 or given.dtype.kind not in "Uiu":
-        raise DataError(f"{path}: 'ids': expected one text or whole number per client, got {given.dtype}")
-    ids = tuple(str(id) for id in given.tolist())
+    if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
+        raise DataError(f"{path}: 'ids': expected one text or whole number per row of 'x', got {ids.dtype}")
     if len(ids) != len(x):
         raise DataError(f"{path}: {len(ids)} ids but {len(x)} rows of 'x'; expected one id per row")
-    _unique(path, ids, "")
-    bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-    if bad.any():
-        raise DataError(f"{path}: client {ids[int(np.argmax(bad))]!r}: a value is not finite; expected numbers")
-    return Signatures(ids, x)
+    texts = tuple(str(id) for id in ids.tolist())
+    _check_ids(path, texts)
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(f"{path}: client {texts[int(np.argmin(finite))]!r}: a value is not finite; expected numbers")
+    return texts, x, arrays.get("y")
 
 
 def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.Table:
@@ -90,91 +139,71 @@ def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=kinds))
     except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
         raise DataError(f"{path}: not a readable table: {said(error)}") from None
-    twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
-    if twice:
-        raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
+    repeat = _repeat(table.column_names)
+    if repeat is not None:
+        raise DataError(f"{path}: column {table.column_names[repeat[0]]!r} occurs twice; expected unique column names")
     return table
 
 
-def _ids_of(path: Path, table: pa.Table, key: str) -> list[str]:
-    ids = ["" if id is None else str(id) for id in table[key].to_pylist()]
-    if "" in ids:
-        raise DataError(f"{path}: row {ids.index('') + 1} has no id in column {key!r}")
+def _ids_of(path: Path, table: pa.Table, key: str) -> tuple[str, ...]:
+    ids = tuple("" if id is None else str(id) for id in table[key].to_pylist())
+    _check_ids(path, ids, f" in column {key!r}")
     return ids
 
 
-def _from_table(path: Path) -> Signatures:
-    table = _read_table(path, ("client", "centre"), first=True)
-    names = table.column_names
-    if path.suffix.lower() == ".csv" and all(_is_number(name) for name in names):
-        raise DataError(f"{path}: the first line holds only numbers; expected column names")
-    key = "client" if "client" in names else names[0] if names else ""
-    columns = [name for name in names if name not in (key, "centre")]
-    if not columns:
-        raise DataError(f"{path}: expected a column of ids and at least one of numbers, found {names}")
-    ids = tuple(_ids_of(path, table, key))
-    _check_ids(path, ids)
-    x = np.array([_numbers(path, table, name, ids) for name in columns]).T.copy()
-    if "centre" not in names:
-        _unique(path, ids, "; a column 'centre' would make them one set of vectors")
-        return Signatures(ids, x)
-    return _as_sets(path, ids, [str(centre) for centre in table["centre"].to_pylist()], x)
-
-
-def _numbers(path: Path, table: pa.Table, name: str, ids: tuple[str, ...]) -> np.ndarray[Any, Any]:
-    import pyarrow as pa
-
-    column = table[name].combine_chunks()
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        odd = next((row for row, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
-        what = column[odd].as_py()
-        raise DataError(f"{path}: client {ids[odd]!r}, column {name!r}: expected a number, got {shown(repr(what), 80)}")
-    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise DataError(f"{path}: client {ids[at]!r}, column {name!r}: missing or not finite; expected a number")
-    return values
-
-
-def _as_sets(path: Path, ids: tuple[str, ...], centres: list[str], x: np.ndarray[Any, Any]) -> Signatures:
-    rows: dict[str, list[int]] = {}
-    seen: set[tuple[str, str]] = set()
-    for row, pair in enumerate(zip(ids, centres, strict=True)):
-        if pair in seen:
-            raise DataError(f"{path}: client {pair[0]!r} has centre {pair[1]!r} twice, again in row {row + 1}")
-        seen.add(pair)
-        rows.setdefault(pair[0], []).append(row)
-    sets = [x[members] for members in rows.values()]
-    even = len({len(one) for one in sets}) == 1
-    return Signatures(tuple(rows), np.stack(sets) if even else sets)
-
-
-def _unique(path: Path, ids: tuple[str, ...], hint: str) -> None:
-    _check_ids(path, ids)
-    if len(set(ids)) == len(ids):
-        return
-    first: dict[str, int] = {}
-    for row, id in enumerate(ids):
-        if id in first:
-            raise DataError(f"{path}: client {id!r} is in rows {first[id] + 1} and {row + 1}{hint}")
-        first[id] = row
-
-
-def _check_ids(path: Path, ids: tuple[str, ...]) -> None:
+def _check_ids(path: Path, ids: Sequence[str], where: str = "") -> None:
+    """Raise DataError for an id that is empty, or that a terminal obeys."""
     if all(ids) and printable("".join(ids)):
         return
     for row, id in enumerate(ids):
-        check_id(path, row, id)
+        if not id:
+            raise DataError(f"{path}: row {row + 1} has no id{where}")
+        if not printable(id):
+            raise DataError(f"{path}: row {row + 1}: expected an id of printable characters, got {id!r}")
 
 
-def check_id(path: Path, row: int, id: str) -> None:
-    """Raise DataError for an id that is empty, or that a terminal obeys."""
-    if not id:
-        raise DataError(f"{path}: row {row + 1} has no id")
-    if not printable(id):
-        raise DataError(f"{path}: row {row + 1}: expected an id of printable characters, got {id!r}")
+def _check_unique(path: Path, ids: Sequence[str], hint: str) -> None:
+    repeat = _repeat(ids)
+    if repeat is not None:
+        first, again = repeat
+        raise DataError(f"{path}: client {ids[first]!r} is in rows {first + 1} and {again + 1}{hint}")
+
+
+def _repeat(values: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the two rows of the first value that occurs again."""
+    first: dict[Any, int] = {}
+    for row, value in enumerate(values):
+        if value in first:
+            return first[value], row
+        first[value] = row
+    return None
+
+
+def _column(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
+    """Return the values of a column, numbers or texts, of which none is missing."""
+    column = table[name].combine_chunks()
+    values = column.to_numpy(zero_copy_only=False)
+    missing = np.array(column.is_null().to_pylist(), dtype=bool)
+    if values.dtype.kind == "f":
+        missing |= ~np.isfinite(values)
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise DataError(
+            f"{path}: row {row + 1}, client {ids[row]!r}, column {name!r}: missing or not finite; fill in or leave out "
+            "such rows"
+        )
+    if values.dtype == object and not all(isinstance(value, str) for value in values):
+        raise DataError(f"{path}: column {name!r}: expected numbers or texts, got {column.type}")
+    return values.astype(str) if values.dtype == object else values
+
+
+def _numbers(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
+    values = _column(path, table, name, ids)
+    if values.dtype.kind not in "fiu" and len(values):
+        row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
+        value = shown(repr(values[row].item()), 80)
+        raise DataError(f"{path}: row {row + 1}, client {ids[row]!r}, column {name!r}: expected a number, got {value}")
+    return values.astype(np.float64)
 
 
 def _is_number(value: Any) -> bool:
@@ -186,10 +215,6 @@ def _is_number(value: Any) -> bool:
 
 
 # -- raw rows of many clients, and signatures in a file ----------------------------------------------------------------
-
-
-# A column of text with more values than this is a name, not a category.
-_MOST_CATEGORIES = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,92 +263,55 @@ def read_rows(path: str | Path, client: str = "client", target: str | None = Non
     text with up to 200 values is a category, one-hot. .npz: arrays `ids` [n], x [n, ...] and, if there, y
     [n]. A target of text or whole numbers is a class, one of floats a number.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    if path.suffix.lower() == ".npz":
-        rows = _from_npz(path)
-    elif path.suffix.lower() in (".csv", ".parquet"):
-        rows = _rows_from_table(path, client, target)
-    else:
-        raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
-    names, first, counts = np.unique(rows.ids, return_index=True, return_counts=True)
-    for row, id in zip(first.tolist(), names.tolist(), strict=True):
-        check_id(path, row, str(id))
+    path = _file(path)
+    rows = _rows_of_arrays(path) if path.suffix.lower() == ".npz" else _rows_of_table(path, client, target)
+    counts = np.unique(rows.ids, return_counts=True)[1]
     if len(counts) < 2 or counts.max() == 1:
         what = "one client" if len(counts) < 2 else "one row per client"
         raise DataError(f"{path}: {what}; expected the raw samples of two or more clients, one row each")
     return rows
 
 
-def _from_npz(path: Path) -> Rows:
-    arrays, names = _arrays(path, "ids", "x", "y")
-    if "ids" not in arrays or "x" not in arrays:
-        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
-    ids, x, y = arrays["ids"], arrays["x"], arrays.get("y")
-    if ids.ndim != 1 or ids.dtype.kind not in "Uiu" or x.ndim < 2 or x.dtype.kind not in "fiub" or len(ids) != len(x):
-        raise DataError(f"{path}: expected 'ids' [n] of text or whole numbers and 'x' [n, ...] of numbers, one per row")
-    if y is not None and y.shape != ids.shape:
+def _rows_of_arrays(path: Path) -> Rows:
+    ids, x, y = _samples_of_arrays(path)
+    if y is not None and y.shape != (len(ids),):
         raise DataError(f"{path}: 'y': expected {len(ids)} targets, one per row, got shape {y.shape}")
-    return Rows(ids.astype(str), x.reshape(len(x), -1), None if y is None else _target(path, "y", y))
+    return Rows(np.array(ids), x.reshape(len(x), -1), None if y is None else _target(path, "y", y))
 
 
-def _arrays(path: Path, *wanted: str) -> tuple[dict[str, Any], list[str]]:
-    try:
-        return arrays_in(path, wanted.__contains__)
-    except (OSError, Refused) as error:
-        raise DataError(f"{path}: not a .npz file of plain arrays ({said(error)})") from None
-
-
-def _rows_from_table(path: Path, client: str, target: str | None) -> Rows:
+def _rows_of_table(path: Path, client: str, target: str | None) -> Rows:
     table = _read_table(path, (client,))
-    known = table.column_names
+    columns = table.column_names
     for name in (client, target):
-        if name is not None and name not in known:
-            raise DataError(f"{path}: no column {name!r}; {nearest(name, known)}")
-    ids = np.array(_ids_of(path, table, client))
-    columns, names = [], []
-    for name in known:
-        if name not in (client, target):
-            values = np.asarray(_column(path, table, name))
-            labels, block = _features(path, name, values)
-            names += labels
-            columns.append(block)
-    if not columns:
+        if name is not None and name not in columns:
+            raise DataError(f"{path}: no column {name!r}; {nearest(name, columns)}")
+    ids = _ids_of(path, table, client)
+    names: list[str] = []
+    blocks: list[Any] = []
+    for name in columns:
+        if name in (client, target):
+            continue
+        values = _column(path, table, name, ids)
+        if values.dtype.kind in "fiub":
+            names.append(name)
+            blocks.append(values.astype(np.float64)[:, None])
+            continue
+        categories, of = np.unique(values, return_inverse=True)
+        if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
+            raise DataError(
+                f"{path}: column {name!r} has {len(categories)} different values that are not numbers; expected "
+                f"numbers or at most {_MOST_CATEGORIES} categories; leave it out"
+            )
+        names += [f"{name}={value}" for value in categories]
+        blocks.append(np.eye(len(categories))[of])
+    if not blocks:
         raise DataError(f"{path}: expected columns of samples beside {client!r}, found none")
-    y = None if target is None else _target(path, target, np.asarray(_column(path, table, target)))
-    return Rows(ids, np.hstack(columns), y, tuple(names), per_feature=True)
-
-
-def _column(path: Path, table: Any, name: str) -> Any:
-    column = table[name].combine_chunks()
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        raise DataError(f"{path}: row {row + 1}, column {name!r}: missing; fill in or leave out such rows")
-    values = column.to_numpy(zero_copy_only=False)
-    if values.dtype == object and not all(isinstance(value, str) for value in values):
-        raise DataError(f"{path}: column {name!r}: expected numbers or texts, got {column.type}")
-    return values.astype(str) if values.dtype == object else values
-
-
-def _features(path: Path, name: str, values: Any) -> tuple[list[str], Any]:
-    if values.dtype.kind in "fiub":
-        values = values.astype(np.float64)
-        if not np.isfinite(values).all():
-            row = int(np.argmin(np.isfinite(values)))
-            raise DataError(f"{path}: row {row + 1}, column {name!r}: not finite; expected a number")
-        return [name], values[:, None]
-    categories, of = np.unique(values, return_inverse=True)
-    if values.dtype.kind != "U" or len(categories) > _MOST_CATEGORIES:
-        raise DataError(
-            f"{path}: column {name!r} has {len(categories)} different values that are not numbers; expected numbers or "
-            f"at most {_MOST_CATEGORIES} categories; leave it out"
-        )
-    return [f"{name}={value}" for value in categories], np.eye(len(categories))[of]
+    y = None if target is None else _target(path, target, _column(path, table, target, ids))
+    return Rows(np.array(ids), np.hstack(blocks), y, tuple(names), per_feature=True)
 
 
 def _target(path: Path, name: str, values: Any) -> Any:
-    """Classes numbered 0.. for text and whole numbers, float64 for floats."""
+    """Return classes numbered 0.. for text and whole numbers, float64 for floats."""
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise DataError(f"{path}: target {name!r}: row {int(np.argmin(np.isfinite(values))) + 1} is not finite")
@@ -365,17 +353,14 @@ def read_signed(path: str | Path) -> dict[str, Signature] | None:
     if len(arrays) < 3:
         return None
     ids, ends, data = arrays["ids"], arrays["ends"], arrays["signatures"]
-    named = ids.ndim == ends.ndim == 1 and ids.dtype.kind == "U" and ends.dtype.kind in "iu" and len(ids) == len(ends)
-    ends = ends.astype(np.int64) if named else np.zeros(0, dtype=np.int64)
-    starts = np.concatenate([[0], ends])[: len(ends)]
-    whole = named and data.dtype == np.uint8 and not (ends < starts).any() and (ends <= data.size).all()
-    if not whole or len(set(ids.tolist())) < len(ids):
+    valid = ids.ndim == ends.ndim == data.ndim == 1 and len(ids) == len(ends) and data.dtype == np.uint8
+    valid = valid and ids.dtype.kind == "U" and ends.dtype.kind in "iu"
+    # Ends that do not ascend, or lie beyond the data, leave bytes that are no signature.
+    if not valid or len(set(ids.tolist())) < len(ids):
         raise DataError(f"{path}: not signatures as write_signed writes them; make the file again")
-    for row, id in enumerate(ids.tolist()):
-        check_id(path, row, id)
-    pieces = data.tobytes()
+    _check_ids(path, ids.tolist())
+    pieces = np.split(data, ends[:-1].astype(np.int64))
     try:
-        signatures = {str(id): Signature.from_bytes(pieces[a:b]) for id, a, b in zip(ids, starts, ends, strict=True)}
+        return {id: Signature.from_bytes(piece.tobytes()) for id, piece in zip(ids.tolist(), pieces, strict=False)}
     except (DataError, GraphError) as error:
         raise DataError(f"{path}: {error}") from None
-    return signatures

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.graph import Evidence, Graph, Node, load_graph
-from fedkin.graph.record import MEANINGS, p_text
+from fedkin.graph import Evidence, Graph, load_graph
+from fedkin.graph.record import MEANINGS, Node, p_text
 from fedkin.records import reading
 from fedkin.report.drawing import NOTHING, pack
 from fedkin.report.following import Follower
