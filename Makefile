@@ -39,7 +39,7 @@ $(FLOWER)/.installed: pyproject.toml constraints/flower.txt constraints/cpu.txt 
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,kin,sfmtl-graph,tfl,mapl
+	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt-same,kin,sfmtl-graph,tfl,mapl
 
 # A server and four clients, each a process with its own key and samples, over TLS on this machine.
 demo-network: $(VENV)/.installed

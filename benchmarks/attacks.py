@@ -52,7 +52,10 @@ SMALL = {
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "ifca": {"method.clusters": 4},
-    "flt": {"method.graph.groups": 4, "method.encoder.kind": "none"},
+    "flt": {
+        "method.graph.groups": 4, "method.graph.embedding": "none", "method.graph.distance": "matching",
+        "method.graph.gamma": "groups", "method.graph.cluster": "distances",
+    },
     "dfedavgm": {"run.network": "regular:6"},
     "mapl-plus": {
         "training.optimiser": "adam", "training.lr": 0.01, "method.warmup": 5,

@@ -39,7 +39,7 @@ TABLE: dict[str, Any] = {
 METHODS: dict[str, dict[str, Any]] = {
     "one model": {"name": "fedavg"},
     "ten groups": {
-        "name": "flt", "k": 1, "encoder": {"kind": "none"}, "graph": {"control": "oracle", "groups": 10},
+        "name": "flt", "k": 1, "graph": {"embedding": "none", "control": "oracle", "groups": 10},
     },
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Kin beside local training, FedAvg, FLT and kin without degrees, on small federations.
 
-    OMP_NUM_THREADS=1 python benchmarks/kin.py [NAME ..] [--data-root DATA] [--seeds 0,1] [--methods 'kin;flt']
+    OMP_NUM_THREADS=1 python benchmarks/kin.py [NAME ..] [--data-root DATA] [--seeds 0,1] [--methods 'kin;flt-same']
 
 One line for each federation and method: mean accuracy and that of the worst tenth of the clients (mean and standard
 deviation over seeds), clients below local training, groups found, clients alone, clients that keep their own model,
@@ -30,8 +30,8 @@ PLAN = {"local_steps": 5, "batch_size": 32, "lr": 0.1}
 METHODS_RUN: dict[str, Any] = {
     "local": METHODS["local"](),
     "fedavg": METHODS["fedavg"](),
-    "flt, ratio": METHODS["flt"](encoder={"kind": "none"}, graph={"groups": "ratio"}),
-    "flt": METHODS["flt"](),
+    "flt, ratio": METHODS["flt"](graph={"groups": "ratio", "embedding": "none", "gamma": "groups"}),
+    "flt-same": METHODS["flt-same"](),
     "kin, groups": METHODS["kin"](degrees="groups"),
     "kin": METHODS["kin"](),
 }

@@ -1,6 +1,6 @@
 """A federation of processes on this machine over TLS, from keys to the report, and the same experiment in one process.
 
-    OMP_NUM_THREADS=1 python benchmarks/network.py [--clients 4] [--rounds 30] [--method flt] [--folder DIR] [--all]
+    OMP_NUM_THREADS=1 python benchmarks/network.py [--clients 4] [--rounds 30] [--method NAME] [--folder DIR] [--all]
 
 It does by the commands of docs/network.md what several sites would do: a CA, a key and a certificate for each, a join
 file; then a server and one client for each site, each a process with its own samples (digits, rotated in groups that
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--method", default="flt")
+    parser.add_argument("--method", default="flt-same")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--all", action="store_true")
     args = parser.parse_args()

@@ -32,9 +32,8 @@ from fedkin.federation import Federation
 from fedkin.flow import Message, phase
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods import FedAvg, Flt, SfmtlGraph
-from fedkin.methods.flt.method import EncoderSettings, RelatednessSettings
-from fedkin.methods.flt.relatedness import content
+from fedkin.methods import FedAvg, Flt, FltSame, SfmtlGraph
+from fedkin.methods.flt import RelatednessSettings, Taskonomy, content
 from fedkin.views import ClientView
 
 GROUPS, CLASSES, FEATURES, TRAIN, TEST = 10, 4, 16, 20, 5
@@ -71,11 +70,12 @@ class Quick(Flt):
         return Message(centres=torch.stack([rows[y == one].mean(0) for one in y.unique().tolist()]))
 
 
-def flt(rule: str) -> Flt:
-    if rule.startswith("same"):
-        return Flt(graph=RelatednessSettings(groups=rule))
+def flt(rule: str) -> Taskonomy:
+    if rule == "same":
+        return FltSame()
     groups: Any = int(rule) if rule.isdigit() else rule
-    return Quick(encoder=EncoderSettings(kind="none"), graph=RelatednessSettings(groups=groups))
+    how = RelatednessSettings(groups=groups, embedding="none", distance="matching", gamma="groups", cluster="distances")
+    return Quick(graph=how)
 
 
 def groups_of(clients: int, rule: str, what: str) -> dict[str, Any]:

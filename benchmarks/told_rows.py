@@ -31,8 +31,9 @@ def _fixed(**options: Any) -> Options:
 
 
 def _pixels(groups: Any) -> Mapping[str, Any]:
-    """FLT on the inputs themselves."""
-    return {"encoder": {"kind": "none"}, "graph": {"groups": groups}}
+    """FLT on the inputs themselves, with matching distances and without an embedding."""
+    graph = {"embedding": "none", "distance": "matching", "gamma": "groups", "cluster": "distances"}
+    return {"graph": {**graph, "groups": groups}}
 
 
 ESSENTIAL: dict[str, Row] = {
@@ -54,8 +55,8 @@ CLUSTERED: dict[str, Row] = {
 # FLT with the planted groups themselves, and with groups from the test of docs/groups.md, in methods that are otherwise
 # told.
 SAME: dict[str, Row] = {
-    "flt, oracle": Row("flt", _fixed(graph={"control": "oracle"}), told=True),
-    "flt, same": Row("flt", _fixed(graph={"groups": "same"})),
+    "flt, oracle": Row("flt-same", _fixed(graph={"control": "oracle"}), told=True),
+    "flt-same": Row("flt-same"),
     "pca-km-hc, same": Row("pca-km-hc", _fixed(clusters="same")),
     "fedsem, same": Row("fedsem", _fixed(clusters="same")),
     "ifca, same": Row("ifca", _fixed(clusters="same")),

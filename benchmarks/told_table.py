@@ -226,7 +226,7 @@ def _index(value: float | None) -> str:
 
 
 def _by_federation(runs: Runs) -> str:
-    others = ["local", "fedavg", "flt, told", "flt, oracle", "flt, same", "flt, ratio"]
+    others = ["local", "fedavg", "flt, told", "flt, oracle", "flt-same", "flt, ratio"]
     head = ["federation", "reference", "its points", "kin's regret", "hurts, helps", "surely", "groups", "ARI", *others]
     body = []
     for name in runs.federations:
@@ -266,12 +266,12 @@ def _told(runs: Runs) -> str:
     head = ["method", "federations", "default", "told", "groups from the test", "kin"]
     body = []
     for name in ("flt", "pca-km-hc", "fedsem", "ifca", "cfl", "sfmtl-graph"):
-        default = "flt, ratio" if name == "flt" else name
-        kinds = [row for row in (default, f"{name}, told", f"{name}, same") if row in runs.rows]
+        default, same = ("flt, ratio", "flt-same") if name == "flt" else (name, f"{name}, same")
+        kinds = [row for row in (default, f"{name}, told", same) if row in runs.rows]
         there = [one for one in runs.federations if all((one, row) in runs.finished for row in [*kinds, "kin"])]
-        if not there or f"{name}, same" not in kinds:
+        if not there or same not in kinds:
             continue
-        cells = dict.fromkeys((default, f"{name}, told", f"{name}, same", "kin"), "")
+        cells = dict.fromkeys((default, f"{name}, told", same, "kin"), "")
         for row in [*kinds, "kin"]:
             its = runs.of_row(row, there)
             cells[row] = f"{its['regret']:.2f}±{its['deviation']:.2f}" + (

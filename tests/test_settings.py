@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from pydantic import Field, field_validator
 
-from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError, nearest
 from fedkin.keys import key, rng
 from fedkin.learning.training import Training
-from fedkin.methods import METHODS
 from fedkin.settings import Settings, choose, parse
 
 
@@ -124,23 +122,3 @@ def test_keys_depend_on_every_part_and_nothing_else() -> None:
     assert len({base, *others}) == 6
     assert 0 <= base < 2**63
     assert rng(0, "a").integers(1 << 30) == rng(0, "a").integers(1 << 30)
-
-
-@pytest.mark.parametrize(
-    ("model", "where", "table", "says"),
-    [
-        (Training, "training", {"per_round": 3}, "training.per_round: renamed; write training.clients_per_round"),
-        (EngineSettings, "run", {"too_few": "wait"}, "run.too_few: renamed; write run.on_missing"),
-        (EngineSettings, "run", {"ask_again": 2}, "run.ask_again: renamed; write run.retries"),
-        (METHODS["flt"], "method", {"flags": True}, "method.flags: renamed; write method.regroup_changed"),
-        (METHODS["kin"], "method", {"every": 2}, "method.every: renamed; write method.regroup_every"),
-    ],
-)
-def test_an_old_name_is_refused_and_the_new_one_is_named(model: Any, where: str, table: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        parse(model, table, where)
-
-
-def test_an_old_name_is_unknown_where_the_new_one_is_no_setting() -> None:
-    with pytest.raises(ConfigError, match=r"method\.per_round: no such setting"):
-        parse(METHODS["fedavg"], {"per_round": 3}, "method")

@@ -21,15 +21,6 @@ else:
 
 __all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
 
-# Former names of settings, in any section: each is refused where the new name is a setting, and the error names it.
-RENAMED = {
-    "ask_again": "retries",
-    "every": "regroup_every",
-    "flags": "regroup_changed",
-    "per_round": "clients_per_round",
-    "too_few": "on_missing",
-}
-
 
 class _Said(ModelMetaclass):
     """Settings made in Python are refused in fedkin's words; pydantic itself makes them without this call."""
@@ -157,10 +148,7 @@ def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, 
     location = [str(part) for part in item["loc"]]
     name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
-        names, new = _fields(model, location[:-1]), RENAMED.get(location[-1], "")
-        if new in names:
-            return f"{name}: renamed; write {_dotted([where, *location[:-1], new])}"
-        return f"{name}: no such setting; {nearest(location[-1], names)}"
+        return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
     if item["type"] == "missing":
         return f"{name}: missing, and it has no default"
     name = _default(model, location, table) or name

@@ -51,7 +51,7 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
 
 
 # One of each kind is always run, the others with the slow tests: every case starts a process, which imports torch.
-_QUICK = ("local", "fedavg", "sfmtl-graph", "flt", "mapl", "tfl")
+_QUICK = ("local", "fedavg", "sfmtl-graph", "flt-same", "mapl", "tfl")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in METHODS])

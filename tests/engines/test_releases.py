@@ -41,7 +41,12 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedk
 
 NAMES = sorted(small_federation())
 # What [privacy] refuses, and why.
-REFUSED = {"kin": "sums or moments", "flt": "sums or moments", "ifca": "a choice that a client makes"}
+REFUSED = {
+    "kin": "sums or moments",
+    "flt": "sums",
+    "flt-same": "sums or moments",
+    "ifca": "a choice that a client makes",
+}
 CASES: dict[str, Any] = {name: method() for name, method in METHODS.items()}
 CASES["given"] = Given(groups={"all": tuple(small_federation())})
 CASES["sfmtl-mean"] = SfmtlGraph(anchors="mean")
@@ -102,7 +107,7 @@ def test_or_is_refused_in_one_line(name: str) -> None:
 
 def test_flt_with_centres_of_images() -> None:
     """Its centres are one release; the sums with which it would standardise a table are refused."""
-    flt = Flt.model_validate({"k": 2, "graph": {"groups": 2}})
+    flt = Flt.model_validate({"k": 2, "graph": {"groups": 2, "embedding": "none", "gamma": "groups"}})
     images = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
     engine = LocalEngine(private(flt, clip={"centres": 3.0, "params": 1.0}, federation=images))
     for number in (1, 2, 3):

@@ -14,7 +14,7 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods.flt.method import Flt, State
+from fedkin.methods.flt import Flt, State
 from fedkin.views import ServerView
 from support import small_setup
 
@@ -59,6 +59,15 @@ def engine_after(
     for number in range(1, rounds + 1):
         engine.round(number)
     return engine
+
+
+# FLT without UMAP, with the distances of the released code: of few clients, with groups that tests can foresee.
+RAW: dict[str, Any] = {"embedding": "none", "distance": "matching", "gamma": "groups", "cluster": "distances"}
+
+
+def raw(groups: Any = 3, **more: Any) -> Flt:
+    """FLT of raw inputs; more: its settings, `graph` added to RAW."""
+    return Flt.model_validate({**more, "graph": {**RAW, "groups": groups, **more.get("graph", {})}})
 
 
 def groups_of(engine: Any) -> dict[str, int]:

@@ -24,13 +24,14 @@ from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.fedsim import FedSim
 from fedkin.methods.fedsr import FedSr
-from fedkin.methods.flt import Flt
+from fedkin.methods.flt_same import FltSame
 from fedkin.methods.ifca import Ifca
 from fedkin.methods.kin import Kin
 from fedkin.methods.mapl import MaplPlus
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.pfedme import PFedMe
 from fedkin.methods.pfedsim import PFedSim
+from methods.flt_world import raw
 from support import Losing, Watched, small_federation, small_setup
 
 Array = npt.NDArray[np.float64]
@@ -43,8 +44,8 @@ GLOBAL: dict[str, Method] = {
 }  # fmt: skip
 HEADS: dict[str, Method] = {"fedsim": FedSim(), "fedclassavg": FedClassAvg(augment={"noise": 0.1})}
 GROUPED: dict[str, Method] = {
-    "flt": Flt(k=2, graph={"groups": 2}, encoder={"kind": "none"}),
-    "flt-moments": Flt(graph={"groups": "same:0.9"}),
+    "flt": raw(2, k=2),
+    "flt-same": FltSame(alpha=0.9),
     "kin": Kin(alpha=0.9, least=0.0, degrees="groups"),
     "ifca": Ifca(clusters=2, weights="equal"),
     "fedsem": FedSem(clusters=2),
@@ -266,7 +267,7 @@ def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), grid(["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-moments", "cfl", "dfedavgm"])
+    ("name", "rule"), grid(["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-same", "cfl", "dfedavgm"])
 )
 def test_relabelling_clients_relabels_the_result(name: str, rule: str) -> None:
     """With all samples in one batch nothing is drawn by a client's name."""

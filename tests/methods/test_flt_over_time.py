@@ -16,8 +16,7 @@ from fedkin import codec
 from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Change, Client, Federation, Samples, Task
-from fedkin.methods.flt.method import Flt
-from fedkin.methods.flt.relatedness import centres_of
+from fedkin.methods.flt import centres_of
 from methods.flt_world import (
     assert_equal_models,
     engine_after,
@@ -28,6 +27,7 @@ from methods.flt_world import (
     member,
     models,
     public,
+    raw,
     samples,
     score,
     with_public,
@@ -41,7 +41,7 @@ def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
     federation = grouped()
     engine = LocalEngine(
         small_setup(
-            Flt(k=3, encoder={"kind": "mlp", "dims": 4}, graph={"groups": "ratio"}), federation, clients_per_round=4
+            raw("ratio", k=3, encoder={"kind": "mlp", "dims": 4, "fine_tune": 0}), federation, clients_per_round=4
         )
     )
     first, second = engine.round(1), engine.round(2)
@@ -62,7 +62,7 @@ def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
 
 def test_only_centres_travel() -> None:
     witness = Witness()
-    LocalEngine(small_setup(Flt(k=3, graph={"groups": "ratio"}), grouped()), observers=[witness]).round(1)
+    LocalEngine(small_setup(raw("ratio", k=3), grouped()), observers=[witness]).round(1)
     seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
     assert seen == {"measure": {"count", "total", "squares"}, "sign": {"centres"}, "train": {"params", "n"}}
 
@@ -94,7 +94,7 @@ def test_clients_with_one_sample_one_class_or_constant_images(kind: str, tune: i
     encoder = {"kind": kind, "fine_tune": 0 if kind == "none" else tune, "dims": 6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        engine = engine_after(Flt(encoder=encoder, graph={"groups": "ratio"}), federation, 2)
+        engine = engine_after(raw("ratio", encoder=encoder), federation, 2)
     state = engine.server.state
     assert [len(state["signatures"][f"c{place}"]) for place in range(5)] == [1, 1, 1, 5, 1]
     assert set(state["group"]) == set(federation)
@@ -108,9 +108,8 @@ def test_an_encoder_is_pretrained_once_and_survives_a_restart(tmp_path: Path, mo
         asked.append(name)
         return public()(name)  # type: ignore[no-any-return]
 
-    method = Flt(
-        encoder={"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5}, regroup_every=1, graph={"groups": "ratio"}
-    )
+    encoder = {"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5, "fine_tune": 0}
+    method = raw("ratio", encoder=encoder, regroup_every=1)
     engine = LocalEngine(with_public(method, image_federation(), given))
     engine.round(1)
     again = LocalEngine(engine.setup)
@@ -130,7 +129,7 @@ def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, mon
     monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path))
     part = samples("a", 50, 0)
     data = Dataset("table", Part(stored(part), part.y), Part(stored(part), part.y), Task(6, (8,)))
-    method = Flt(encoder={"pretrain": "table", "kind": "linear", "epochs": 1}, graph={"groups": "ratio"})
+    method = raw("ratio", encoder={"pretrain": "table", "kind": "linear", "epochs": 1})
     engine = LocalEngine(with_public(method, grouped(), lambda name: data))
     assert "measure" not in {message.phase for message in engine.round(1).traffic}
     torch.testing.assert_close(engine.server.state["moments"]["total"], stored(part).double().sum(0))
@@ -139,27 +138,12 @@ def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, mon
 def test_fine_tuning_changes_centres_and_sends_the_decoder_too() -> None:
     federation = image_federation()
     plain, tuned = (
-        engine_after(Flt(encoder={"fine_tune": j, "dims": 5}, graph={"groups": "ratio"}), federation, 1) for j in (0, 1)
+        engine_after(raw("ratio", encoder={"kind": "grey", "fine_tune": j, "dims": 5}), federation, 1) for j in (0, 1)
     )
     assert any(name.startswith("head.") for name in tuned.server.state["encoder"])
     for id in federation:
         one, other = plain.server.state["signatures"][id], tuned.server.state["signatures"][id]
         assert one.shape != other.shape or not torch.equal(one, other)
-
-
-def test_a_kept_encoder_is_sent_once() -> None:
-    federation = image_federation()
-    floats = {}
-    for keep in (False, True):
-        engine = LocalEngine(
-            small_setup(Flt(encoder={"keep": keep, "dims": 5}, regroup_every=1, graph={"groups": "ratio"}), federation)
-        )
-        outcomes = [engine.round(number) for number in (1, 2)]
-        floats[keep] = [
-            sum(m.floats for m in o.traffic if m.phase == "sign" and m.sender == "server") for o in outcomes
-        ]
-    assert floats[False][0] == floats[False][1] == floats[True][0] > 0
-    assert floats[True][1] == 0
 
 
 # -- over time ------------------------------------------------------------------------------------------------
@@ -168,7 +152,7 @@ def test_a_kept_encoder_is_sent_once() -> None:
 def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
     late = member(50, "b", joins=3)
     federation = grouped(extra=[late])
-    method = Flt(graph={"groups": 3})
+    method = raw()
     engine = engine_after(method, federation, 2)
     without = engine_after(method, grouped(), 2)
     outcome = engine.round(3)
@@ -189,7 +173,7 @@ def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
 @pytest.mark.parametrize("average", ["groups", "neighbours"])
 def test_newcomers_after_a_restart_are_those_without_one(average: Any) -> None:
     federation = grouped(extra=[member(50, "b", joins=3), member(51, "c", joins=4)])
-    method = Flt(average=average, graph={"embedding": "pca", "groups": 3})
+    method = raw(average=average, encoder={"kind": "mlp", "fine_tune": 0}, graph={"embedding": "pca"})
     engine = engine_after(method, federation, 2)
     again = LocalEngine(engine.setup)
     again.restore(codec.decode(codec.encode(engine.state())))
@@ -204,14 +188,14 @@ def test_more_newcomers_than_founders_make_the_groups_anew() -> None:
     few = [member(number, "abc"[number % 3]) for number in range(3)]
     late = [member(number, "abc"[number % 3], joins=2) for number in range(3, 12)]
     federation = Federation([*few, *late], Task(6, (8,)))
-    engine = engine_after(Flt(graph={"groups": 3}), federation, 2)
+    engine = engine_after(raw(), federation, 2)
     assert engine.server.state["founders"] == 12
     assert score(groups_of(engine), federation) == 1.0
 
 
 def test_clients_whose_first_message_was_lost_sign_later() -> None:
     federation = grouped(24)
-    engine = LocalEngine(small_setup(Flt(graph={"groups": 3}), federation, dropout=0.3, seed=4))
+    engine = LocalEngine(small_setup(raw(), federation, dropout=0.3, seed=4))
     signed = []
     for number in range(1, 9):
         engine.round(number)
@@ -230,7 +214,7 @@ def drifting(number: int = 12, at: int = 3) -> tuple[str, Federation]:
 
 def test_a_client_whose_data_changed_moves_to_its_new_group() -> None:
     id, federation = drifting()
-    engine = engine_after(Flt(graph={"groups": 3}), federation, 2)
+    engine = engine_after(raw(), federation, 2)
     before = groups_of(engine)
     assert score(before, federation) == 1.0
     engine.round(3)  # it trains on the new samples, and says so
@@ -249,19 +233,19 @@ def test_groups_wait_for_enough_flags() -> None:
     first, federation = drifting(12)
     second, more = drifting(15)
     both = Federation([*federation.values(), more[second]], federation.task)
-    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=2), federation, 6)
+    engine = engine_after(raw(regroup_changed=2), federation, 6)
     assert engine.server.state["changed"] == {first: True}
     assert score(groups_of(engine), federation) == 1.0
-    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=2), both, 4)
+    engine = engine_after(raw(regroup_changed=2), both, 4)
     assert score(groups_of(engine), both.at(4)) == 1.0
-    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=None), both, 5)
+    engine = engine_after(raw(regroup_changed=None), both, 5)
     assert engine.server.state["changed"] == {}
     assert score(groups_of(engine), both) == 1.0
 
 
 def test_every_tau_rounds_all_sign_again() -> None:
     _, federation = drifting(at=2)
-    engine = LocalEngine(small_setup(Flt(graph={"groups": 3}, regroup_changed=None, regroup_every=3), federation))
+    engine = LocalEngine(small_setup(raw(regroup_changed=None, regroup_every=3), federation))
     asked = []
     for number in range(1, 8):
         outcome = engine.round(number)
@@ -275,7 +259,7 @@ def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
     empty = Samples(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int64))
     without = Client("none", empty, samples("a", 5, 1), group="a", seen=False)
     federation = grouped(extra=[unseen, without])
-    method = Flt(graph={"groups": 3}, average="groups")
+    method = raw(average="groups")
     engine = engine_after(method, federation, 2)
     before = engine.server.state
     found = engine.models()

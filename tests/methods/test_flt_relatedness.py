@@ -13,9 +13,8 @@ from sklearn.decomposition import PCA
 
 from fedkin import graph as g
 from fedkin.methods.blocks.clusters import continued
-from fedkin.methods.flt.relatedness import RelatednessSettings, centres_of, newcomers_relatedness, relate, threshold
-from methods.flt_world import samples
-from support import stored
+from fedkin.methods.flt import RelatednessSettings, relate, threshold
+from methods.flt_world import RAW, engine_after, grouped, member, raw
 
 
 def test_clients_near_enough_are_neighbours() -> None:
@@ -57,7 +56,7 @@ def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster
 @pytest.mark.parametrize("adjacency", ["hard", "soft"])
 @pytest.mark.parametrize("cluster", ["distances", "rows"])
 @pytest.mark.parametrize("linkage", ["ward", "average"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_relatedness_is_the_papers(distance: str, adjacency: str, cluster: str, linkage: str, seed: int) -> None:
     """Against scipy and plain loops; the planted groups overlap, so that no partition is given away."""
     rng = np.random.default_rng(seed)
@@ -66,16 +65,8 @@ def test_the_relatedness_is_the_papers(distance: str, adjacency: str, cluster: s
     gamma = {"min": 2.0, "matching": 1.3}[distance]
     linked, groups = oracle(sets, distance, gamma, adjacency, cluster, linkage)
     assert 0 < (linked > 0.5).sum() < linked.size
-    chosen = RelatednessSettings.model_validate(
-        {
-            "distance": distance,
-            "adjacency": adjacency,
-            "cluster": cluster,
-            "linkage": linkage,
-            "gamma": gamma,
-            "groups": 3,
-        }
-    )
+    how = {"distance": distance, "adjacency": adjacency, "cluster": cluster, "linkage": linkage, "gamma": gamma}
+    chosen = RelatednessSettings.model_validate({**how, "embedding": "none", "groups": 3})
     found = relate(sets, chosen, 0)
     np.testing.assert_allclose(found.adjacency, linked, atol=1e-12)
     assert g.ari(found.groups, groups) == 1
@@ -88,7 +79,7 @@ def test_the_pca_embedding_is_scikit_learns() -> None:
     sets = [rng.normal(size=(3, 5)) * np.array([9, 4, 1, 0.5, 0.1]) for _ in range(6)]
     placed = PCA(2, svd_solver="full").fit_transform(np.concatenate(sets)).reshape(6, 3, 2)
     linked, groups = oracle(list(placed), "min", 2.0, "hard", "distances", "ward")
-    found = relate(sets, RelatednessSettings(embedding="pca", distance="min", gamma=2.0, groups=3), 0)
+    found = relate(sets, RelatednessSettings(embedding="pca", gamma=2.0, groups=3, cluster="distances"), 0)
     assert 0 < linked.sum() < 30
     np.testing.assert_array_equal(found.adjacency, linked)
     assert g.ari(found.groups, groups) == 1
@@ -97,22 +88,20 @@ def test_the_pca_embedding_is_scikit_learns() -> None:
 def test_with_gamma_zero_nothing_is_linked() -> None:
     sets = [np.full((2, 3), value) for value in (0.0, 0.0, 1.0)]
     for adjacency in ("hard", "soft"):
-        chosen = RelatednessSettings.model_validate({"groups": "ratio", "gamma": 0.0, "adjacency": adjacency})
+        chosen = RelatednessSettings.model_validate({**RAW, "groups": "ratio", "gamma": 0.0, "adjacency": adjacency})
         assert not relate(sets, chosen, 0).adjacency.any()
 
 
-@pytest.mark.parametrize("embedding", ["none", "pca"])
-def test_attached_rows_are_those_of_the_whole_matrix(embedding: Any) -> None:
-    """Without an embedding, or with one fitted on the founders, a newcomer's edges are what all together would get."""
-    drawn = [stored(samples(group, 30, seed)) for seed, group in enumerate("abcabcabc")]
-    sets = [centres_of(x, 3, 0).double().numpy() for x in drawn]
-    chosen = RelatednessSettings(embedding=embedding, dims=8, gamma=6.0)
-    labels = np.array([0, 1, 2, 0, 1, 2])
-    rows, joins, closest = newcomers_relatedness(sets[7:], sets[:6], sets[6:7], labels, 6.0, chosen, 0)
-    whole = g.gamma(g.matching(sets), 6.0)
-    np.testing.assert_array_equal(rows, whole[7:])
-    assert joins.tolist() == [1, 2]
-    assert labels[closest].tolist() == [1, 2]
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_a_newcomers_edges_are_those_that_all_together_would_get(average: Any) -> None:
+    """A gamma that does not depend on who is there, and no embedding."""
+    late = [member(30 + number, "abc"[number], joins=2) for number in range(3)]
+    method = raw(k=3, average=average, graph={"gamma": 1.5})
+    engine = engine_after(method, grouped(12, extra=late), 2)
+    state = engine.server.state
+    assert state["founders"] == 12
+    sets = [state["signatures"][id].double().numpy() for id in sorted(state["row"], key=state["row"].__getitem__)]
+    np.testing.assert_array_equal(state["adjacency"].double().numpy(), g.gamma(g.matching(sets), 1.5))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import fedkin
 from fedkin.data import federate
 from fedkin.engines import LocalEngine
 from fedkin.engines.transport import Envelope, Transport
-from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
@@ -24,9 +23,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import Flt
 from fedkin.methods.kin import Kin, choose, held_out, level_of_look
-from fedkin.settings import parse
 from fedkin.testing import PROMISES, Checked
 from support import small_setup
 
@@ -626,13 +623,3 @@ def test_other_tasks_find_their_groups_too(kind: str) -> None:
     result = fedkin.run("kin", fed, rounds=2, model=model, training={"lr": 0.01})
     assert np.isfinite(result.value)
     assert result.rounds[-1]["figures"]["groups"] == 2
-
-
-@pytest.mark.parametrize(
-    ("method", "old", "new"),
-    [(Kin, "every", "regroup_every"), (Flt, "flags", "regroup_changed"),
-     (Flt, "every", "regroup_every")],
-)  # fmt: skip
-def test_old_names_of_settings_are_refused_with_the_new_one(method: Any, old: str, new: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{old}: renamed; write \S*{new}"):
-        parse(method, {old: 1}, "method")

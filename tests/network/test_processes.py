@@ -58,14 +58,14 @@ def equal(folder: Path, here: Result, kept: Path) -> None:
     assert (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("method", ["sfmtl-graph", "flt"])
+@pytest.mark.parametrize("method", ["sfmtl-graph", "flt-same"])
 def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
     with place_of(tmp_path, town, method) as place:
         here = simulated(place, tmp_path / "here")
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in NAMES}})
     equal(run, here, tmp_path / "here")
-    if method == "flt":
+    if method == "flt-same":
         groups = {name: who.group for name, who in read_status(run / FILE).others.items()}
         assert {frozenset(name for name in NAMES if groups[name] == each) for each in groups.values()} == planted(place)
 

@@ -28,7 +28,7 @@ from network.federations import (
 )
 from support import Losing, by_pattern
 
-METHODS = by_pattern(["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"])
+METHODS = by_pattern(["fedavg", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -83,7 +83,7 @@ def equal(there: Path, here: Path) -> None:
 
 # Orders of three rounds: in each round the phases and an evaluation, and at last the end.
 @pytest.mark.parametrize(("method", "orders"), [
-    ("flt", 9), *(pytest.param(name, orders, marks=pytest.mark.slow) for name, orders in (
+    ("flt-same", 9), *(pytest.param(name, orders, marks=pytest.mark.slow) for name, orders in (
         ("fedavg", 7), ("sfmtl-graph", 10), ("tfl", 10), ("cfl", 7), ("pfedsim", 7),
     ))
 ])  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_node_and_a_supernode_that_are_killed_come_back(made: Deployment) -> N
 
 
 def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_does_the_work(made: Deployment) -> None:
-    one, alone = trial(made, "flt"), f"{made.folder}/alone"
+    one, alone = trial(made, "flt-same"), f"{made.folder}/alone"
     made.stop("supernode-c02")
     made.supernode(
         "c02", configuration=f'fedkin-data="{made.folder}/c02.npz" fedkin-state="{alone}" fedkin-yes=true'

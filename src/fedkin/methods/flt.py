@@ -1,0 +1,889 @@
+"""FLT: clients send k centres of their encoded data once; the server finds who is related, and averages accordingly.
+
+H. Jamali-Rad, M. Abdizadeh, A. Singh. Federated learning with taskonomy for non-IID data. IEEE Transactions on Neural
+Networks and Learning Systems 34(11), 2022. Line numbers are the paper's. `docs/methods/flt.md` says where paper,
+released code and this file differ.
+
+    Algorithm 2, FCR (form client relatedness)
+      client   3-7     fine-tune the encoder G for J epochs; E_m = G(D_m)
+               8-10    M_m = kMEANS(E_m), its k centres
+      server   13, 14  Z = UMAP(M)
+               15, 16  A_ij = min |u_ir - u_js| over the centres of i and j
+               17      i and j are neighbours where A_ij < gamma
+               18, 19  C = hierarchical clusters of the thresholded A
+    Algorithm 3, FLT
+      2        FCR
+      4-13     the clients m of S^t train E epochs from w_m, and raise a flag if their data have changed
+      16, 17   Case I:  w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j  over neighbours
+      18-20    Case II: w_c = sum of n_m w_m / sum of n_m          over the members of a group
+      21-27    once lambda flags are up, or every tau rounds: FCR again
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from fedkin import graph
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation, Samples
+from fedkin.federation.inputs import parts
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
+from fedkin.keys import key, rng
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.encoders import (
+    Encode,
+    Kind,
+    Reconstruction,
+    View,
+    adapted,
+    chosen,
+    encoder_net,
+    kind_for,
+    moments,
+    pixels,
+    pretrained,
+    standardised,
+)
+from fedkin.learning.net import Net
+from fedkin.learning.robust import Rule, aggregated
+from fedkin.learning.training import Training
+from fedkin.methods.blocks.clusters import continued
+from fedkin.methods.blocks.signatures import by_content, unsigned
+from fedkin.methods.blocks.stages import ControlStage, needs_planted
+from fedkin.settings import Settings
+from fedkin.views import ClientView, ServerView
+
+if TYPE_CHECKING:
+    from fedkin.data.dataset import Dataset
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+Shape = tuple[int, ...]
+Sets = Sequence[Any]  # of each client its centres [k, d], or another signature
+
+LARGEST = 5000  # clients of which graph and groups are made; of more clients so many are drawn
+_MEMBERS = 10  # of each group with which a client is compared where there are too many pairs
+_ROWS = 2000  # clients that are compared at a time
+_DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+class EncoderSettings(Settings):
+    """The encoder: its kind, the data on which the server trains it, and how clients fine-tune it.
+
+    kind: "grey" and "colour" convolutional autoencoders, "mlp", "linear", or "none" (the inputs themselves); "auto" is
+    "none" where no encoder is pretrained, else the one that suits the inputs.
+    dims: length of a code (None: 128, or the inputs' size if that is less).
+    pretrain: name of a data source that the server owns (None: the encoder keeps its random initial values).
+    classes: only these classes of it. limit: at most this number of its training samples. adapt: repeat grey channels,
+    average colours, pad or cut sides if its images differ in shape from the clients'.
+    epochs, batch_size, lr: of pretraining with Adam; batch_size and lr also of fine-tuning.
+    fine_tune: J, epochs of every client on its own samples before it encodes them.
+    seed: of initial values, samples and batches; not the run's, so that one encoder serves runs of all seeds.
+    """
+
+    kind: Literal["auto", "grey", "colour", "mlp", "linear", "none"] = "auto"
+    dims: int | None = Field(None, ge=1)
+    pretrain: str | None = None
+    classes: tuple[int, ...] | None = None
+    limit: int | None = Field(None, ge=1)
+    adapt: bool = False
+    epochs: int = Field(5, ge=1)
+    batch_size: int = Field(64, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    fine_tune: int = Field(5, ge=0)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> EncoderSettings:
+        if self.kind == "none" and self.pretrain is not None:
+            raise ValueError("pretrain: kind 'none' has nothing to train; choose another kind")
+        if self.pretrain is None and (self.classes is not None or self.limit is not None):
+            raise ValueError("classes and limit say what of a data set to pretrain on: name it in pretrain")
+        return self
+
+    @property
+    def raw(self) -> bool:
+        """Whether codes are the inputs themselves."""
+        return self.kind == "none" or (self.kind == "auto" and self.pretrain is None)
+
+    def net(self, shape: Shape) -> Net | None:
+        """The autoencoder for inputs of this shape; None for raw inputs. Raises ConfigError for other inputs."""
+        if self.raw:
+            return None
+        kind: Kind = kind_for(shape) if self.kind == "auto" else self.kind  # type: ignore[assignment]
+        return encoder_net(kind, shape, self.length(shape), self.seed)
+
+    def length(self, shape: Shape) -> int:
+        """The length of a code of inputs of this shape."""
+        if self.raw:
+            return math.prod(shape)
+        return min(128, math.prod(shape)) if self.dims is None else self.dims
+
+    def training(self, epochs: int) -> Training:
+        """How an autoencoder is trained."""
+        return Training(optimiser="adam", lr=self.lr, batch_size=self.batch_size, local_epochs=epochs)
+
+    def trained(self, shape: Shape, public: Callable[[str], Dataset]) -> tuple[Params, dict[str, Any]]:
+        """At the server: (initial parameters, moments of the inputs it was pretrained on).
+
+        The moments are empty for images, and without pretraining.
+        """
+        net = self.net(shape)
+        if net is None or self.pretrain is None:
+            return ({} if net is None else net.initial), {}
+        dataset = public(self.pretrain)
+        samples = chosen(dataset, self.classes, self.limit, self.seed)
+        samples = adapted(samples, shape, dataset.name, self.adapt)
+        count, total, squares = moments(samples)
+        sums = {} if len(shape) == 3 else {"count": count, "total": total, "squares": squares}
+        view = view_of(samples, shape, sums)
+        title = f"pretraining the encoder on {dataset.name}"
+        return pretrained(net, samples, self.training(self.epochs), self.seed, view, title), sums
+
+    def check(self, federation: Federation) -> None:
+        """Raise ConfigError for inputs that the encoder cannot take."""
+        shape = federation.task.numbers(
+            "method.encoder", "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
+        )
+        net = self.net(shape)
+        if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
+            return
+        checked: set[tuple[int, int]] = set()
+        for id, samples in ((id, now.train) for id, client in federation.items() for now in client.phases):
+            x, scale = samples.x, samples.scale
+            assert isinstance(x, Tensor)
+            if (x.data_ptr(), x.numel()) in checked:
+                continue
+            checked.add((x.data_ptr(), x.numel()))
+            divide = 1.0 if scale is None else scale.divide
+            low, high = float(x.min()) / divide, float(x.max()) / divide
+            if low < 0 or high > 1:
+                raise ConfigError(
+                    f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client "
+                    f"{id!r} run from {low:g} to {high:g}: give its samples a scale that divides by the brightest "
+                    "value, or take kind 'linear' or 'none'"
+                )
+
+
+class GraphSettings(Settings):
+    """From distances between clients to their graph.
+
+    gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
+    groups and that to the nearest other group, "gap" in the widest gap between all distances.
+    adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
+    control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
+    """
+
+    gamma: float | Literal["groups", "gap"] = "groups"
+    adjacency: Literal["hard", "soft"] = "hard"
+    control: ControlStage = "none"
+
+    @field_validator("gamma")
+    @classmethod
+    def _gamma(cls, value: float | str) -> float | str:
+        if not isinstance(value, str) and value < 0:
+            raise ValueError("expected a number of at least 0")
+        return value
+
+
+class RelatednessSettings(GraphSettings):
+    """From centres to a graph of clients and to groups, Algorithm 2, lines 13 to 19.
+
+    embedding: "umap" (the paper's), "pca" or "none" (distances between the centres themselves), to `dims` dimensions,
+    fitted on the centres of all clients. neighbours, min_dist: UMAP's.
+    distance: between two clients' sets of centres, "min" (the paper's) or "matching" (the released code's).
+    gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. adjacency, control: as there.
+    groups: how their number is found from the hierarchy, "gap", "ratio" or "silhouette", at most `most` (None:
+    half the number of clients, and at most 30); or a number of groups. linkage: of the hierarchy.
+    cluster: the hierarchy is made from distances between the "rows" of the adjacency (the paper's), or from the
+    "distances" themselves.
+    """
+
+    embedding: Literal["umap", "pca", "none"] = "umap"
+    dims: int = Field(2, ge=1)
+    neighbours: int = Field(15, ge=2)
+    min_dist: float = Field(0.1, ge=0, le=1)
+    distance: Literal["min", "matching"] = "min"
+    gamma: float | Literal["groups", "gap"] = 1.0
+    groups: int | Literal["gap", "ratio", "silhouette"] = "gap"
+    most: int | None = Field(None, ge=2)
+    linkage: Literal["ward", "average", "complete", "single"] = "ward"
+    cluster: Literal["rows", "distances"] = "rows"
+
+    @field_validator("groups")
+    @classmethod
+    def _groups(cls, value: int | str) -> int | str:
+        if not isinstance(value, str) and value < 1:
+            raise ValueError("expected a number of at least 1")
+        return value
+
+
+# -- Algorithm 3: rounds of averaging along a graph of related clients ------------------------------------------------
+
+
+class State(TypedDict):
+    """At the server. The numbers of groups and of models are counted from 0.
+
+    signatures: {client id: its centres [k, d], or another signature}.
+    row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
+    diagonal; of the first LARGEST clients only. gamma: the distance below which two clients are neighbours.
+    founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
+    group: {client id: number of its group}.
+    models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
+    these are the groups' numbers.
+    changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
+    sizes: {client id: n_j}, with `stale` only.
+    encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
+    or of the clients' inputs; empty for images.
+    """
+
+    signatures: dict[str, Tensor]
+    row: dict[str, int]
+    founders: int
+    group: dict[str, int]
+    models: dict[str, Params]
+    model: dict[str, str]
+    changed: dict[str, bool]
+    sizes: dict[str, int]
+    adjacency: NotRequired[Tensor]
+    gamma: NotRequired[float]
+    encoder: NotRequired[Params]
+    moments: NotRequired[dict[str, Any]]
+
+
+class ClientState(TypedDict, total=False):
+    """At a client: signed, a hash of the samples that its signature stands for."""
+
+    signed: str
+
+
+class Related(NamedTuple):
+    """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], gamma, and the distances [n, n]."""
+
+    adjacency: Array
+    groups: Labels
+    gamma: float
+    between: Array
+
+
+class Taskonomy(ServerMethod):
+    """Algorithm 3, for any signature and any way from signatures to a graph and groups.
+
+    average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
+    stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
+    regroup_changed: lambda, the number of clients with changed data at which these sign again and the groups are made
+    anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
+    """
+
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+
+    average: Literal["groups", "neighbours"] = "groups"
+    stale: bool = False
+    aggregate: Rule = "mean"
+    regroup_changed: int | None = Field(1, ge=1)
+    regroup_every: int | None = Field(None, ge=1)
+    graph: GraphSettings = GraphSettings()
+
+    def check(self, federation: Federation) -> None:
+        needs_planted(federation, control=self.graph.control)
+        clients = len(federation.seen)
+        if clients <= LARGEST:
+            return
+        for setting, value, plain in (
+            ("average", self.average, "groups"),
+            ("graph.control", self.graph.control, "none"),
+        ):
+            if value != plain:
+                raise ConfigError(
+                    f"method.{setting}: {value!r} compares all pairs of {clients:,} clients; above {LARGEST:,} "
+                    f"clients, take {plain!r}"
+                )
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
+
+    # What a kind of signature has to say.
+
+    @abstractmethod
+    def signatures(self, server: ServerView[Any], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+        """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
+
+    @abstractmethod
+    def decoded(self, signature: Tensor) -> Any:
+        """A signature as the following methods take it."""
+
+    @abstractmethod
+    def related(self, server: ServerView[Any], ids: Sequence[str], sets: Sets) -> Related:
+        """Graph and groups of these clients, from their signatures (Algorithm 2, lines 13 to 19)."""
+
+    @abstractmethod
+    def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
+        """Both lists of signatures, where distances are measured."""
+
+    @abstractmethod
+    def distances(self, sets: Sets, others: Sets) -> Array:
+        """The distance of each of these placed signatures to each of the others."""
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    @phase(params=NET, n=COUNT, changed=Flag() | None)
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Lines 7 to 13: E epochs from w_m, and the flag delta if the data have changed."""
+        fitted = yield from Fit(message.params)
+        changed = self.regroup_changed is not None and client.state["signed"] != content(client.train)
+        return Message(params=fitted.params, n=client.size, **({"changed": True} if changed else {}))
+
+    # -- at the server ------------------------------------------------------------------------------------------
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """One round. Lines 21 to 27, which end a round in the paper, open the next one here."""
+        state, first = server.state, not server.state["row"]
+        # 1: all clients in the first round; later, lines 23 and 24.
+        joined = yield from self.form_relatedness(server, self.due_to_sign(server, sampled))  # 2, 25: FCR
+        # 4 to 6: w_m goes to the clients m of S^t. After the first round, newcomers train from the next one on.
+        training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
+        replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
+        if not replies:
+            return
+        flags = {id: True for id, reply in replies.items() if "changed" in reply}
+        state["changed"] = {**state["changed"], **flags}  # 22: Delta
+        if self.average == "neighbours":
+            state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
+        else:
+            state["models"] = inside_groups(state, replies, self.stale, self.aggregate)  # 18 to 20: Case II
+
+    def due_to_sign(self, server: ServerView[Any], sampled: Sequence[str]) -> list[str]:
+        """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
+        state, tau = server.state, self.regroup_every
+        if tau is not None and server.round > 1 and (server.round - 1) % tau == 0:
+            return unsigned(server, sampled, ())
+        enough = self.regroup_changed is not None and len(state["changed"]) >= self.regroup_changed
+        flagged = state["changed"] if enough else {}
+        return unsigned(server, sampled, [id for id in state["signatures"] if id not in flagged])
+
+    def form_relatedness(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
+        """Algorithm 2 with new signatures of these clients; gives those of them that had no model before.
+
+        All groups are made anew before there are any; if a client signed again; once newcomers outnumber founders; and
+        with a control graph. Else newcomers join the groups that there are.
+        """
+        state = server.state
+        replies = yield from self.signatures(server, ids, self.stale)  # 1 to 11
+        if not replies:
+            return frozenset()
+        joined = frozenset(id for id in replies if id not in state["model"])
+        signed_again = any(id in state["row"] for id in replies)
+        newcomers = len({*state["signatures"], *replies}) - state["founders"]
+        self.take_signatures(server, replies)  # 12
+        if signed_again or newcomers > state["founders"] or self.graph.control != "none":
+            # In an order that ids do not decide; of very many clients some that are drawn.
+            order = by_content(state["signatures"], state["signatures"])
+            drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[:LARGEST])
+            self.found_groups(server, [order[row] for row in drawn.tolist()])
+        self.attach(server)
+        self.record(server)
+        return joined
+
+    def take_signatures(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
+        """Keep the signatures that came; their senders' flags are done with, line 26."""
+        state = server.state
+        state["signatures"] = {**state["signatures"], **{id: reply["signature"] for id, reply in replies.items()}}
+        state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
+        state["changed"] = {id: True for id in state["changed"] if id not in replies}
+
+    def found_groups(self, server: ServerView[Any], ids: Sequence[str]) -> Related:
+        """Make graph and groups of these clients; a new group starts from the model of the group it comes from."""
+        state = server.state
+        found = self.related(server, ids, self.signed(server, ids))  # 13 to 19
+        labels = found.groups.tolist()
+        numbers = continued(labels, [state["group"].get(id) for id in ids], state["group"].values())
+        group = {id: numbers[label][0] for id, label in zip(ids, labels, strict=True)}
+        if self.average == "groups":
+            state["models"] = {
+                str(number): server.initial if parent is None else state["models"][str(parent)]
+                for number, parent in numbers
+            }
+            state["model"] = {id: str(number) for id, number in group.items()}
+        else:
+            adopt_models(server, ids, found)
+        state["group"], state["row"] = group, {id: place for place, id in enumerate(ids)}
+        state["founders"], state["gamma"], state["adjacency"] = len(ids), found.gamma, stored(found.adjacency)
+        return found
+
+    def attach(self, server: ServerView[Any]) -> None:
+        """Give clients without a group the group and the model of their nearest; no other client moves.
+
+        A newcomer's group is the one whose founders are nearest on average.
+        """
+        state, seed = server.state, seed_of(server)
+        new = by_content((id for id in state["signatures"] if id not in state["row"]), state["signatures"])
+        if not new:
+            return
+        in_order = sorted(state["row"], key=lambda id: state["row"][id])
+        founders, others = in_order[: state["founders"]], in_order[state["founders"] :]
+        labels = np.array([state["group"][id] for id in founders])
+        compared = np.arange(len(founders))
+        if len(new) * len(founders) > LARGEST**2:
+            draw = rng(seed, "members")
+            drawn = [draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)]
+            compared = np.concatenate(drawn)
+        known, late = self.placed(self.signed(server, founders), self.signed(server, [*others, *new]), seed)
+        fresh = late[len(others) :]
+        joins, closest = [], []
+        for start in range(0, len(fresh), _ROWS):
+            between = self.distances(fresh[start : start + _ROWS], [known[row] for row in compared.tolist()])
+            joins.append(nearest_group(between, labels[compared]))
+            closest.append(compared[between.argmin(1)])
+        group = dict(zip(new, np.concatenate(joins).tolist(), strict=True))
+        if self.average == "groups":
+            model = {id: str(number) for id, number in group.items()}
+        else:
+            nearest = np.concatenate(closest).tolist()
+            model = {id: state["model"][founders[row]] for id, row in zip(new, nearest, strict=True)}
+        n, m = len(in_order), len(new)
+        if n + m <= LARGEST:
+            grown = np.zeros((n + m, n + m))
+            grown[:n, :n] = state["adjacency"].double().numpy()
+            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"], self.graph.adjacency)
+            rows[np.arange(m), n + np.arange(m)] = 0.0
+            grown[n:], grown[:, n:] = rows, rows.T
+            state["adjacency"] = stored(grown)
+        state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
+        state["row"] = {**state["row"], **{id: n + place for place, id in enumerate(new)}}
+
+    def signed(self, server: ServerView[Any], ids: Iterable[str]) -> Sets:
+        """The signatures of these clients."""
+        return [self.decoded(server.state["signatures"][id]) for id in ids]
+
+    def record(self, server: ServerView[Any]) -> None:
+        """Record the graph in this round; only rounds that change it have one."""
+        state = server.state
+        ids = tuple(sorted(state["row"]))
+        rows = np.array([state["row"][id] for id in ids])
+        weights: Any = state["adjacency"].double().numpy()
+        if len(weights) < len(ids):  # of very many clients the founders' edges alone
+            weights = sp.csr_array(weights)
+            weights.resize((len(ids), len(ids)))
+        weights = weights[rows][:, rows]
+        if len(ids) > _DENSE:
+            weights = sp.csr_array(weights)
+        server.graph = graph.Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
+
+    # -- the model that a client uses ---------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        number = server.state["model"].get(id)
+        return Message(params=server.initial if number is None else server.state["models"][number])
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        return message.params
+
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
+        state = server.state
+        if not state["row"]:
+            return {id: self.offer(server, id) for id in ids}
+        # Who has no samples to sign with gets the mean of all clients' models.
+        clients = Counter(state["model"].values())
+        models, sizes = state["models"], {number: float(clients[number]) for number in state["models"]}
+        signed = yield from self.signatures(server, sorted(ids), sizes=False)
+        if signed:
+            self.take_signatures(server, signed)
+            self.attach(server)
+        common = weighted_mean(models, sizes) if len(signed) < len(ids) else server.initial
+        return {id: self.offer(server, id) if id in signed else Message(params=common) for id in ids}
+
+
+def along_edges(
+    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+) -> tuple[dict[str, Params], dict[str, str]]:
+    """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
+
+    Returns the new models, and which of them each client has. All means are of the models as the clients sent them.
+    stale: clients that did not take part enter with the model that they have. A client without a neighbour that
+    enters keeps its model. Clients with equal rows share one model; with another rule than the mean only if they
+    shared one before, because updates are measured from it.
+    """
+    order = sorted(state["row"], key=lambda id: state["row"][id])
+    entering = [id for id in order if id in replies or stale]
+    n = np.array([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
+    entered = {id: replies[id].params if id in replies else state["models"][state["model"][id]] for id in entering}
+    weights = sp.csr_array(state["adjacency"].double().numpy() + np.eye(len(order)))
+    weights = sp.csr_array(weights[:, [state["row"][id] for id in entering]] @ sp.diags_array(n))
+    weights.eliminate_zeros()
+    weights.sort_indices()
+    # The number of the new model for each row of weights, with what its updates start from, or each old model kept.
+    numbers: dict[tuple[bytes, str], str] = {}
+    models: dict[str, Params] = {}
+    model: dict[str, str] = {}
+    for id, (left, right) in zip(order, pairwise(weights.indptr.tolist()), strict=True):
+        columns, row = weights.indices[left:right], weights.data[left:right]
+        old = state["model"][id]
+        entries = columns.tobytes() + row.tobytes()
+        shared_by = (entries, "" if entries and aggregate == "mean" else old)
+        if shared_by not in numbers:
+            numbers[shared_by] = str(len(numbers))
+            share = {entering[place]: weight for place, weight in zip(columns.tolist(), row.tolist(), strict=True)}
+            kept = state["models"][old]
+            mean = aggregated({other: entered[other] for other in share}, share, aggregate, kept) if entries else kept
+            models[numbers[shared_by]] = mean
+        model[id] = numbers[shared_by]
+    return models, model
+
+
+def inside_groups(
+    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+) -> dict[str, Params]:
+    """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
+
+    stale: members that did not take part enter with the group's model. A group without participants keeps its model.
+    To rules that weigh all alike, the members that did not take part count as one.
+    """
+    models = dict(state["models"])
+    present: dict[str, list[str]] = {}
+    for id in replies:
+        present.setdefault(state["model"][id], []).append(id)
+    absent = dict.fromkeys(present, 0.0)
+    for id, number in state["model"].items() if stale else ():
+        if number in absent and id not in replies:
+            absent[number] += state["sizes"][id]
+    for number, ids in sorted(present.items()):
+        params = {id: replies[id].params for id in ids}
+        n = {id: float(replies[id]["n"]) for id in ids}
+        if absent[number]:
+            # No client has an empty id: it stands for all members that have the group's model.
+            params[""] = models[number]
+            n[""] = absent[number]
+        models[number] = aggregated(params, n, aggregate, models[number])
+    return models
+
+
+def adopt_models(server: ServerView[Any], ids: Sequence[str], found: Related) -> None:
+    """Case I: a client without a model takes that of its strongest neighbour that has one.
+
+    Without such a neighbour it takes that of the nearest client of its group that has one, and in a group without any
+    model the initial one.
+    """
+    state = server.state
+    if not state["model"]:
+        state["models"], state["model"] = {"0": server.initial}, dict.fromkeys(ids, "0")
+        return
+    has_model = np.array([id in state["model"] for id in ids])
+    givers = np.flatnonzero(has_model)
+    initial = str(1 + max(map(int, state["models"])))
+    model = {}
+    for row in np.flatnonzero(~has_model).tolist():
+        strength = found.adjacency[row, givers]
+        fellows = givers[found.groups[givers] == found.groups[row]]
+        if strength.any():
+            model[ids[row]] = state["model"][ids[givers[strength.argmax()]]]
+        elif len(fellows):
+            model[ids[row]] = state["model"][ids[fellows[found.between[row, fellows].argmin()]]]
+        else:
+            model[ids[row]] = initial
+    if initial in model.values():
+        state["models"] = {**state["models"], initial: server.initial}
+    state["model"] = {**state["model"], **model}
+
+
+def stored(weights: Array) -> Tensor:
+    """The adjacency for the state: booleans if all weights are 0 or 1, else floats."""
+    tensor = torch.from_numpy(weights)
+    return tensor.bool() if bool(((tensor == 0) | (tensor == 1)).all()) else tensor.float()
+
+
+def seed_of(server: ServerView[Any]) -> int:
+    """The seed of embeddings and of control graphs: the same in every round, so that a fit can be made again."""
+    return key(server.seed, "", "relatedness") >> 32
+
+
+def content(samples: Samples) -> str:
+    """A hash of the samples' values and labels, by which a client knows that its data have changed."""
+    rows = slice(None) if samples.rows is None else samples.rows
+    digest = blake2b(repr(samples.scale).encode(), digest_size=16)
+    for values in (*parts(samples.x).values(), samples.y):
+        digest.update(values[rows].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+# -- from distances to a graph, lines 17 to 19 ------------------------------------------------------------------------
+
+
+def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
+    """The gamma of line 17: the distance below which two clients are neighbours.
+
+    "groups": halfway between the mean distance inside groups and the mean, over clients, of their group's distance to
+    the nearest other group. With one group it is just above the largest distance.
+    """
+    if not isinstance(gamma, str):
+        return float(gamma)
+    if gamma == "gap":
+        return graph.gap_threshold(between)
+    member = np.eye(int(labels.max()) + 1)[labels]
+    size = member.sum(0)
+    if len(size) == 1:
+        return float(np.nextafter(between.max(), np.inf))
+    total = member.T @ between @ member
+    mean = total / np.outer(size, size)
+    np.fill_diagonal(mean, np.inf)
+    outside = float((mean.min(1) * size).sum() / size.sum())
+    pairs = float((size * (size - 1)).sum())
+    inside = float(np.trace(total)) / pairs if pairs else 0.0
+    return (inside + outside) / 2
+
+
+def adjacency(between: Array, gamma: float, form: str) -> Array:
+    """Line 17: the thresholded matrix, or its soft form exp(-(distance / gamma)^2); the diagonal is kept.
+
+    With gamma 0 nothing is linked, in the soft form as in the hard one.
+    """
+    if form == "hard":
+        return (between < gamma).astype(np.float64)
+    if gamma == 0:
+        return np.zeros_like(between)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(-np.square(between / gamma)))
+
+
+def nearest_group(between: Array, labels: Labels) -> Labels:
+    """For each row of distances [m, n] to clients with these labels, the label that is nearest on average."""
+    groups, member = np.unique(labels, return_inverse=True)
+    belongs = sp.csr_array((np.ones(len(labels)), (np.arange(len(labels)), member)))
+    total: Any = belongs.T @ between.T
+    return np.asarray(groups[np.argmin(total.T / np.bincount(member), axis=1)])
+
+
+def controlled(linked: Array, labels: Labels, control: str, seed: int, planted: Any) -> tuple[Array, Labels]:
+    """The control graph in place of the learned one, and its groups; random and shuffled keep the groups' sizes."""
+    if control == "none":
+        return linked, labels
+    changed: Any = graph.control_stage(control)(linked, seed=seed, planted=planted)
+    if control == "oracle":
+        return changed, graph.canonical(planted)
+    if control in ("self", "uniform"):
+        return changed, np.arange(len(labels)) if control == "self" else np.zeros(len(labels), dtype=np.int64)
+    # The permutation that `graph.shuffled` draws from this seed.
+    return changed, labels[np.random.default_rng(seed).permutation(len(labels))]
+
+
+def planted_of(server: ServerView[Any], ids: Iterable[str]) -> list[str] | None:
+    """The planted groups of these clients; None where they are not known."""
+    return None if server.planted is None else [server.planted.get(id, "") for id in ids]
+
+
+# -- FLT: Algorithm 2 -------------------------------------------------------------------------------------------------
+
+# Sums over the clients' inputs, per feature; k centres of codes.
+_SUMS = Sums(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
+_CENTRES = Shaped(
+    Upto(lambda at: at.method.k),
+    lambda at: at.method.encoder.length(at.task.numbers("method.encoder")),
+    dtype=torch.float32,
+)
+_DISTANCES = {"matching": graph.matching, "min": graph.minimum}
+
+
+class Flt(Taskonomy):
+    """Centres of encoded samples once, from which the server makes a graph and groups; then averages along these.
+
+    k: centres that a client sends, at most as many as it has distinct samples. encoder: what they are centres of.
+    graph: from centres to graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
+    """
+
+    name: ClassVar[str] = "flt"
+    title: ClassVar[str] = "FLT"
+    paper: ClassVar[str] = "Jamali-Rad et al., TNNLS 2022"
+    travels: ClassVar[str] = "once: an encoder down, k centres up; then the whole model of the client's group"
+
+    k: int = Field(5, ge=1)
+    encoder: EncoderSettings = EncoderSettings()
+    graph: RelatednessSettings = RelatednessSettings()
+
+    def check(self, federation: Federation) -> None:
+        super().check(federation)
+        groups, clients = self.graph.groups, len(federation.seen)
+        if isinstance(groups, int) and groups > clients:
+            raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
+        if self.graph.embedding == "umap" and find_spec("umap") is None:
+            raise ConfigError(
+                "method.graph.embedding: 'umap' needs umap-learn: pip install 'fedkin[umap]', or set 'none' with "
+                "method.graph.gamma = 'groups'"
+            )
+        self.encoder.check(federation)
+
+    # -- at a client, lines 2 to 11 ---------------------------------------------------------------------------
+
+    @phase(count=Number(low=1), total=_SUMS, squares=_SUMS)
+    def measure(self, client: ClientView[ClientState], message: Message) -> Message:
+        """Only for tables, not in the paper: count, sum and sum of squares of the inputs, to standardise them."""
+        count, total, squares = moments(client.train)
+        return Message(count=count, total=total, squares=squares)
+
+    @phase(centres=_CENTRES, n=COUNT.when(lambda at: at.method.stale))
+    def sign(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Lines 2 to 11: the client's signature."""
+        codes = yield from self.codes(client, message)  # 3 to 7
+        centres = centres_of(codes, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
+        client.state["signed"] = content(client.train)
+        return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
+
+    def codes(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Tensor]:
+        """Lines 3 to 7: J epochs of fine-tuning on the client's samples, then their codes E_m = G(D_m), [n, dims]."""
+        shape = client.task.numbers("method.encoder")
+        view = view_of(client.train, shape, message.get("moments", {}))
+        net = self.encoder.net(shape)
+        if net is None:
+            return view(client.train.inputs(slice(None))).flatten(1)
+        params: Params = {**net.initial, **message["encoder"]}
+        if self.encoder.fine_tune:
+            training = self.encoder.training(self.encoder.fine_tune)
+            fitted = yield from Fit(params, Reconstruction(view), training=training, net=net)
+            params = fitted.params
+        return (yield from Infer(params, Encode(view), net=net))
+
+    # -- at the server ----------------------------------------------------------------------------------------
+
+    def signatures(self, server: ServerView[State], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+        if not ids or not (yield from self.encoder_made(server, ids)):
+            return {}
+        fields = {"encoder": server.state["encoder"], "moments": server.state["moments"]}
+        # An empty field does not travel.
+        message = Message(**{name: value for name, value in fields.items() if value})
+        replies = yield from Ask("sign", dict.fromkeys(ids, message))
+        return {
+            id: Message(signature=reply["centres"], **({"n": reply["n"]} if sizes else {}))
+            for id, reply in replies.items()
+        }
+
+    def encoder_made(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[bool]:
+        """Make the encoder, once; False if the moments that it needs did not come."""
+        state, shape = server.state, server.task.numbers("method.encoder")
+        if "encoder" in state:
+            return True
+        sums: dict[str, Any] = {}
+        if len(shape) != 3 and self.encoder.pretrain is None:
+            replies = yield from Ask("measure", {id: Message() for id in ids})
+            if not replies:
+                return False
+            in_order = [reply for _, reply in sorted(replies.items())]
+            sums = {name: sum(reply[name] for reply in in_order) for name in ("count", "total", "squares")}
+        params, pretrained_on = self.encoder.trained(shape, server.public)
+        # The decoder is needed to fine-tune only.
+        sent = {name: t for name, t in params.items() if self.encoder.fine_tune or name.startswith("body.")}
+        state["encoder"], state["moments"] = sent, pretrained_on or sums
+        return True
+
+    def decoded(self, signature: Tensor) -> Any:
+        return np.asarray(signature.double().numpy())
+
+    def related(self, server: ServerView[State], ids: Sequence[str], sets: Sets) -> Related:
+        return relate(sets, self.graph, seed_of(server), planted_of(server, ids))
+
+    def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
+        return embedded(fitted, self.graph, seed), embedded(fitted, self.graph, seed, new)
+
+    def distances(self, sets: Sets, others: Sets) -> Array:
+        return np.asarray(_DISTANCES[self.graph.distance](sets, others))
+
+
+def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> View:
+    """What the encoder sees of these samples: brightness of images, else standardised features."""
+    return pixels(samples.scale) if len(shape) == 3 else standardised(**sums)
+
+
+def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
+    """k-means centres [k, d] of points [n, d] (k-means++, the best of 5 starts), in the order of their coordinates.
+
+    If there are at most k distinct points, they are the centres.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    x = points.double().numpy()
+    distinct = np.unique(x, axis=0)
+    if len(distinct) > k:
+        # Sums over several threads differ in the last bits from run to run.
+        with _threads().limit(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points that differ, but by rounding only
+            distinct = KMeans(k, n_init=5, random_state=seed).fit(x).cluster_centers_
+        distinct = distinct[np.lexsort(distinct.T[::-1])]
+    return torch.from_numpy(distinct).to(points.dtype)
+
+
+@cache
+def _threads() -> Any:
+    """The libraries with threads; looking for them takes longer than a small k-means."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
+
+
+def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None) -> Related:
+    """Lines 13 to 19: from n clients' centres [k, d] to graph and groups."""
+    places = embedded(sets, how, seed)  # 13, 14: Z = UMAP(M)
+    between = np.asarray(_DISTANCES[how.distance](places))  # 15, 16: A_ij = min |u_ir - u_js|
+    needed = how.cluster == "distances" or how.gamma == "groups"
+    groups = clusters(between, how) if needed else np.zeros(len(sets), dtype=np.int64)
+    gamma = threshold(between, groups, how.gamma)
+    linked = adjacency(between, gamma, how.adjacency)  # 17: the thresholded A
+    np.fill_diagonal(linked, 0.0)
+    if how.cluster == "rows":
+        groups = clusters(row_distances(linked), how)  # 18, 19: C = HC(thresholded A)
+    linked, groups = controlled(linked, groups, how.control, seed, planted)
+    return Related(linked, groups, gamma, between)
+
+
+def embedded(fitted: Sets, how: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
+    """Lines 13 and 14: the sets of centres in an embedding that is fitted on `fitted`.
+
+    new: other sets to place in this embedding; None: those that it is fitted on.
+    """
+    wanted = fitted if new is None else new
+    if how.embedding == "none" or not wanted:
+        return list(wanted)
+    points, asked = np.concatenate(fitted), None if new is None else np.concatenate(new)
+    if how.embedding == "pca":
+        placed = graph.pca(points, asked, dims=how.dims)
+    else:
+        placed = graph.umap(points, asked, dims=how.dims, neighbours=how.neighbours, min_dist=how.min_dist, seed=seed)
+    return np.split(placed, np.cumsum([len(one) for one in wanted])[:-1])
+
+
+def clusters(between: Array, how: RelatednessSettings) -> Labels:
+    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found."""
+    n = len(between)
+    if isinstance(how.groups, int):
+        return graph.hierarchical(between, min(how.groups, n), linkage=how.linkage)
+    most = max(min(n // 2, 30), 2) if how.most is None else how.most
+    return graph.hierarchical(between, linkage=how.linkage, choose=how.groups, most=most)
+
+
+def row_distances(linked: Array) -> Array:
+    """Euclidean distances between rows of the adjacency with self-loops, which the released code clusters."""
+    from scipy.spatial.distance import cdist
+
+    rows = linked + np.eye(len(linked))
+    between = cdist(rows, rows)
+    between = (between + between.T) / 2
+    np.fill_diagonal(between, 0.0)
+    return np.asarray(between)

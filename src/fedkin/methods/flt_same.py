@@ -1,0 +1,131 @@
+"""FLT-same, ours: FLT's averages inside groups of clients that no test of their signatures tells apart.
+
+It has the rounds of FLT (Algorithm 3 of Jamali-Rad et al., 2022; `flt.py`), and neither its signatures nor its groups:
+clients sign with moments of random features (`fedkin.graph.sign`), labels included, and groups come from
+`fedkin.graph.find`. No encoder, no k-means, no UMAP, and no number of groups. `docs/methods/flt-same.md` says more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar, NotRequired
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from fedkin import graph
+from fedkin.flow import Message, ServerFlow, phase
+from fedkin.graph import Signature
+from fedkin.methods.blocks.signatures import (
+    LEAST,
+    SIGNED,
+    Planned,
+    SigningMethod,
+    Tests,
+    collect_signatures,
+    evidence_of,
+    find_groups,
+    tests_of,
+)
+from fedkin.methods.flt import (
+    Array,
+    ClientState,
+    Related,
+    Sets,
+    State,
+    Taskonomy,
+    adjacency,
+    content,
+    controlled,
+    planted_of,
+    seed_of,
+    threshold,
+)
+from fedkin.views import ClientView, ServerView
+
+
+class SameState(State, Planned):
+    """As in FLT. signatures: {client id: [bytes] uint8}.
+
+    tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
+    """
+
+    tests: NotRequired[Tests | None]
+    verdict: NotRequired[dict[str, str]]
+
+
+class FltSame(Taskonomy, SigningMethod):
+    """Signatures of moments once; groups are clients that no test of these tells apart; then averages as in FLT.
+
+    alpha: how often clients of one distribution may be told apart. average, stale, aggregate, regroup_changed,
+    regroup_every, graph: as in FLT; edges are between clients nearer than gamma (`fedkin.graph.apart`).
+    """
+
+    name: ClassVar[str] = "flt-same"
+    title: ClassVar[str] = "FLT-same"
+    paper: ClassVar[str] = "(fedkin)"
+    travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
+
+    alpha: float = Field(0.001, gt=0, lt=1)
+
+    @phase(*SIGNED)
+    def sign_moments(self, client: ClientView[ClientState], message: Message) -> Message:
+        """The client's signature, by the plan in the message."""
+        client.state["signed"] = content(client.train)
+        return super().sign_moments(client, message)
+
+    def signatures(
+        self, server: ServerView[SameState], ids: Sequence[str], sizes: bool
+    ) -> ServerFlow[dict[str, Message]]:
+        signed = yield from collect_signatures(server, server.state, ids)
+        n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
+        return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
+
+    def decoded(self, signature: Tensor) -> Any:
+        return Signature.from_bytes(signature.numpy().tobytes())
+
+    def related(self, server: ServerView[SameState], ids: Sequence[str], sets: Sets) -> Related:
+        """Groups from tests; two clients are neighbours where they are nearer than gamma."""
+        seed, how = seed_of(server), self.graph
+        between = self.distances(sets, sets)
+        tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, LEAST, seed)
+        gamma = threshold(between, tested.labels, how.gamma)
+        linked = adjacency(between, gamma, how.adjacency)
+        np.fill_diagonal(linked, 0.0)
+        linked, groups = controlled(linked, tested.labels, how.control, seed, planted_of(server, ids))
+        server.state["tests"], server.state["verdict"] = None, {}
+        if how.control == "none":
+            tests = tests_of(tested)
+            leaf = {ids[int(row)]: node for row, node in tests["leaf"].items()}
+            server.state["tests"] = Tests(**{**tests, "leaf": leaf})
+            server.state["verdict"] = {str(label): verdict for label, verdict in enumerate(tested.verdicts)}
+        return Related(linked, groups, gamma, between)
+
+    def found_groups(self, server: ServerView[SameState], ids: Sequence[str]) -> Related:
+        found = super().found_groups(server, ids)
+        # From the labels of the tests to the numbers that groups keep over time.
+        number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, found.groups, strict=True)}
+        server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
+        return found
+
+    def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
+        return fitted, new
+
+    def distances(self, sets: Sets, others: Sets) -> Array:
+        return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))
+
+    def record(self, server: ServerView[SameState]) -> None:
+        """The graph, each client's verdict, and the tests behind the groups."""
+        super().record(server)
+        state, tests = server.state, server.state.get("tests")
+        if not tests or server.graph is None:
+            return
+        # Who was alone is so no more once a newcomer has joined.
+        members = Counter(state["group"].values())
+        verdicts = {}
+        for id, group in state["group"].items():
+            verdict = state["verdict"][str(group)]
+            verdicts[id] = "same" if verdict == "alone" and members[group] > 1 else verdict
+        server.graph = server.graph.tested(verdicts, evidence_of(tests))
