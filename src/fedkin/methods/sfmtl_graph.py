@@ -1,7 +1,7 @@
 """SFMTL-Graph: heads and class anchors travel; the server finds communities of clients and mixes heads inside them.
 
-Similarity-driven federated multi-task learning with a dynamic task similarity graph (SFMTL-Graph), 2025.
-Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this file differ.
+A. Elbakary, C. Ben Issaid, M. Bennis. Learning to collaborate over graphs: a selective federated multi-task learning
+approach. 2025. Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this file differ.
 
     client   min f_k + lambda g_k,  g_k = mean of |z - anchor of its class|^2                              (5, 6)
     server   a_kl = max(0, alpha Sim_head + (1 - alpha) Sim_anchor)                                        (7-10)
@@ -154,7 +154,7 @@ class SfmtlGraph(SigningMethod):
 
     name: ClassVar[str] = "sfmtl-graph"
     title: ClassVar[str] = "SFMTL-Graph"
-    paper: ClassVar[str] = "SFMTL-Graph, 2025"
+    paper: ClassVar[str] = "Elbakary et al., 2025"
     kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "head, anchors of owned classes, counts (and body); down: those of the community"
     needs_classes: ClassVar[bool] = True
