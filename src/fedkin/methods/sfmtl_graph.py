@@ -1,7 +1,8 @@
 """SFMTL-Graph: heads and class anchors travel; the server finds communities of clients and mixes heads inside them.
 
 A. Elbakary, C. Ben Issaid, M. Bennis. Learning to collaborate over graphs: a selective federated multi-task learning
-approach. 2025. Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this file differ.
+approach. 2025. Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this
+file differ.
 
     client   min f_k + lambda g_k,  g_k = mean of |z - anchor of its class|^2                              (5, 6)
     server   a_kl = max(0, alpha Sim_head + (1 - alpha) Sim_anchor)                                        (7-10)
