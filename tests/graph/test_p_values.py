@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.cluster.hierarchy import linkage
+from scipy.cluster.hierarchy import linkage, to_tree
 
 from fedkin.errors import GraphError
-from fedkin.graph.p_values import Tree, clump_p, interaction, null_p, outlier_p, same_p, split_p, top_p, two_means, ward
+from fedkin.graph.p_values import clump_p, interaction, null_p, outlier_p, same_p, split_p, top_p, two_means, ward
 from fedkin.graph.signatures import Moments, repeats, serial
 
 SPECTRA = {
@@ -130,13 +130,13 @@ def test_a_weight_is_that_many_equal_points() -> None:
 def test_a_branch_of_the_tree_is_the_tree_of_the_branch() -> None:
     rng = np.random.default_rng(1)
     x, n = rng.normal(size=(60, 4)), rng.uniform(1, 9, size=60)
-    tree = Tree(ward(x, n))
-    for child in tree.children(tree.root):
-        rows = tree.leaves(child)
+    root: Any = to_tree(ward(x, n))
+    for child in (root.get_left(), root.get_right()):
+        rows = np.sort(child.pre_order())
         if len(rows) > 2:
-            alone = Tree(ward(x[rows], n[rows]))
-            inside = {tuple(tree.leaves(c)) for c in tree.children(child)}
-            assert {tuple(rows[alone.leaves(c)]) for c in alone.children(alone.root)} == inside
+            alone: Any = to_tree(ward(x[rows], n[rows]))
+            inside = {frozenset(half.pre_order()) for half in (child.get_left(), child.get_right())}
+            assert {frozenset(rows[half.pre_order()]) for half in (alone.get_left(), alone.get_right())} == inside
 
 
 def test_two_means_finds_two_groups() -> None:

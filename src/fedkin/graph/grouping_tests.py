@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.cluster.hierarchy import to_tree
 from scipy.spatial.distance import cdist
 
 from fedkin.errors import GraphError
@@ -29,7 +30,6 @@ from fedkin.graph.groups import canonical
 from fedkin.graph.p_values import (
     ClassClientFit,
     Interaction,
-    Tree,
     clump_p,
     interaction,
     outlier_p,
@@ -41,24 +41,6 @@ from fedkin.graph.p_values import (
 )
 from fedkin.graph.record import MEANINGS, Evidence, Node
 from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, pool
-
-__all__ = [
-    "SHARE",
-    "CellTable",
-    "Placement",
-    "Search",
-    "Stack",
-    "Verdicts",
-    "apart",
-    "coordinates",
-    "find",
-    "joined",
-    "merged_when_close",
-    "noise_covariance",
-    "place",
-    "stacked",
-    "table_of",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +274,7 @@ class Search:
         self.leaves: list[tuple[Labels, str]] = []
         self._noise: dict[str, Array] = {}
         self._seen: dict[bytes, dict[str, float]] = {}
-        self._dendrograms: dict[tuple[str, bytes], tuple[Labels, Tree, int]] = {}
+        self._branches: dict[tuple[str, bytes], tuple[Labels, Any]] = {}
 
     def run(self) -> None:
         """Test and cut until nothing is left to cut."""
@@ -406,21 +388,19 @@ class Search:
         key = (view, rows.tobytes())
         stack = self._view(view)
         weights = np.maximum(stack.n[rows], 1e-9)
-        if key not in self._dendrograms:
+        if key not in self._branches:
             if len(rows) > _LARGEST_WARD:
                 label = two_means(stack.means[rows], weights)
                 if 0 < label.sum() < len(label):
                     return rows[label == 0], rows[label == 1]
-            tree = Tree(ward(stack.means[rows], weights))
-            self._dendrograms[key] = rows, tree, tree.root
-        base, tree, at = self._dendrograms[key]
-        left, right = tree.children(at)
+            self._branches[key] = rows, to_tree(ward(stack.means[rows], weights))
+        all_rows, branch = self._branches[key]
         # A branch of Ward's tree is Ward's tree of that branch.
-        parts = base[tree.leaves(left)], base[tree.leaves(right)]
-        for part, child in zip(parts, (left, right), strict=True):
-            if len(part) > 1:
-                self._dendrograms[view, part.tobytes()] = base, tree, child
-        return parts
+        left, right = branch.get_left(), branch.get_right()
+        parts = tuple(all_rows[np.sort(half.pre_order())] for half in (left, right))
+        self._branches[view, parts[0].tobytes()] = all_rows, left
+        self._branches[view, parts[1].tobytes()] = all_rows, right
+        return parts[0], parts[1]
 
     def _cut(self, node: int, view: str) -> list[int]:
         self.tree[node]["cut"] = view

@@ -16,11 +16,6 @@ from scipy.sparse import csgraph
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
 
-__all__ = [
-    "bipartition", "by_id", "canonical", "cfl", "components", "hierarchical", "kmeans", "leiden", "louvain",
-    "recursive_bipartition", "silhouette",
-]  # fmt: skip
-
 # Below this are the seeds that scikit-network and scikit-learn take.
 _SEEDS = 2**32
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
@@ -107,15 +102,10 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     # Weights are scaled, since scikit-network computes in single precision, which cannot hold every weight.
     order = _order_by_weights(linked)
     matrix = sp.csr_matrix((linked / linked.data.max())[order][:, order])
-    options = {
-        "return_probs": False,
-        "return_aggregate": False,
-        "tol_optimization": 1e-6,
-        "tol_aggregation": 1e-6,
-    }
     model = finder(
-        resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=(seed or 0) % _SEEDS, **options
-    )
+        resolution, modularity="newman", tol_optimization=1e-6, tol_aggregation=1e-6, return_probs=False,
+        return_aggregate=False, shuffle_nodes=seed is not None, random_state=(seed or 0) % _SEEDS,
+    )  # fmt: skip
     labels = np.arange(a.shape[0]) + len(joined)
     labels[joined[order]] = model.fit_predict(matrix)
     return canonical(labels)
@@ -152,21 +142,11 @@ def _order_by_weights(a: sp.csr_array) -> Labels:
     of these keep their order. Sums are taken over sorted weights, so that the order of the rows changes no bit.
     """
     count = np.diff(a.indptr)
-    data = _sorted_in_rows(a, count)
+    row = np.repeat(np.arange(a.shape[0]), count)
+    data = a.data[np.lexsort((a.data, row))]
     total = np.add.reduceat(data, a.indptr[:-1])
     largest = [data[a.indptr[1:] - np.minimum(k, count)] for k in (1, 2, 3)]
     return np.lexsort((*largest, total, count)).astype(np.int64)
-
-
-def _sorted_in_rows(a: sp.csr_array, count: Labels) -> Array:
-    """Sort the weights of each row: those of rows with as many edges, as one matrix."""
-    data = np.empty_like(a.data)
-    rows = np.argsort(count, kind="stable")
-    sizes, first = np.unique(count[rows], return_index=True)
-    for size, some in zip(sizes.tolist(), np.split(rows, first[1:]), strict=True):
-        places = a.indptr[some][:, None] + np.arange(size)
-        data[places] = np.sort(a.data[places], axis=1)
-    return data
 
 
 def hierarchical(
@@ -206,11 +186,7 @@ def hierarchical(
     tree = hierarchy.linkage(squareform((d + d.T) / 2, checks=False), method=linkage)
     most = max(min(most or n - 1, n - 1), 1)
     if clusters is None:
-        heights = tree[:, 2]
-        if choose == "silhouette":
-            clusters = _silhouette_count(d, tree, most)
-        else:
-            clusters = _gap_count(heights, most) if choose == "gap" else _ratio_count(heights, most)
+        clusters = _silhouette_count(d, tree, most) if choose == "silhouette" else _height_count(tree, most, choose)
     return _cut(tree, clusters)
 
 
@@ -225,22 +201,17 @@ def _cut(tree: Array, clusters: int) -> Labels:
     return canonical(group[:n])
 
 
-def _gap_count(heights: Array, most: int) -> int:
-    """Return the number of groups if the merges stop before the largest rise in height."""
-    rises = np.diff(heights)[::-1][: most - 1]
-    if len(rises) == 0 or rises.max() <= 1e-12 * heights.max():
-        return 1
-    return int(np.argmax(rises)) + 2
-
-
-def _ratio_count(heights: Array, most: int) -> int:
-    """Return the number of groups if the merges stop before the largest growth in height."""
-    # Heights that rounding can make are raised to one level, so that they show no growth.
-    heights = np.maximum(heights, 1e-12 * heights.max())
-    growth = np.log(heights[1:] / heights[:-1])[::-1][: most - 1] if heights.max() > 0 else np.zeros(0)
-    if len(growth) == 0 or growth.max() <= 1e-12:
-        return 1
-    return int(np.argmax(growth)) + 2
+def _height_count(tree: Array, most: int, choose: str) -> int:
+    """Return the number of groups if the merges stop before the largest rise ("gap") or growth ("ratio") in height."""
+    # Rises that rounding can make are none.
+    rounding = 1e-12 * tree[:, 2].max()
+    if choose == "gap":
+        rises, least = np.diff(tree[:, 2]), rounding
+    else:
+        heights = np.maximum(tree[:, 2], rounding if rounding > 0 else 1.0)
+        rises, least = np.log(heights[1:] / heights[:-1]), 1e-12
+    last = rises[::-1][: most - 1]
+    return int(np.argmax(last)) + 2 if len(last) and last.max() > least else 1
 
 
 def _silhouette_count(d: Array, tree: Array, most: int) -> int:
@@ -264,8 +235,8 @@ def silhouette(d: Any, labels: Any) -> Array:
     size = member.sum(0)
     if len(size) < 2:
         return np.zeros(len(groups))
-    total = np.asarray(d @ member)
     rows = np.arange(len(groups))
+    total = np.asarray(d @ member)
     inner = total[rows, groups] / np.maximum(size[groups] - 1, 1)
     mean = total / size
     mean[rows, groups] = np.inf

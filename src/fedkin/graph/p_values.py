@@ -13,26 +13,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from scipy import special
+from scipy.cluster.hierarchy import DisjointSet
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_dense, as_vectors
 from fedkin.keys import rng as keyed
-
-__all__ = [
-    "ClassClientFit",
-    "Interaction",
-    "Tree",
-    "clump_p",
-    "interaction",
-    "null_p",
-    "outlier_p",
-    "same_p",
-    "split_p",
-    "top_p",
-    "two_means",
-    "ward",
-]
-
 
 _TOP_REPLICAS = 100
 
@@ -199,34 +184,6 @@ def _centred(means: Any, n: Any) -> tuple[Array, Array]:
 # -- trees of clients --------------------------------------------------------------------------------------------------
 
 
-class Tree:
-    """A dendrogram, as scipy's linkage: row s merges nodes z[s, 0] and z[s, 1] into node k + s at cost z[s, 2]."""
-
-    def __init__(self, z: Array) -> None:
-        self.z = z
-        self.size = len(z) + 1
-
-    @property
-    def root(self) -> int:
-        """The node that holds all rows."""
-        return 2 * self.size - 2
-
-    def children(self, node: int) -> tuple[int, int]:
-        """The two nodes that `node`, not a leaf, was made of."""
-        return int(self.z[node - self.size, 0]), int(self.z[node - self.size, 1])
-
-    def leaves(self, node: int) -> Labels:
-        """Rows under `node`, sorted."""
-        todo, rows = [node], []
-        while todo:
-            at = todo.pop()
-            if at < self.size:
-                rows.append(at)
-            else:
-                todo.extend(self.children(at))
-        return np.sort(np.array(rows))
-
-
 def ward(means: Any, n: Any) -> Array:
     """Weighted Ward linkage [k - 1, 4] as scipy lays it out: two nodes, cost, rows under them.
 
@@ -243,9 +200,21 @@ def ward(means: Any, n: Any) -> Array:
     k = len(means)
     if len(n) != k or (n <= 0).any():
         raise GraphError(f"n: expected {k} positive weights, one per row of means")
-    cost = _costs(means - means.mean(axis=0), n)
+    # In single precision for many clients: a matrix of all pairs.
+    kind = np.float32 if k > 3000 else np.float64
+    x, n = (means - means.mean(axis=0)).astype(kind), n.astype(kind)
+    squares = np.square(x).sum(axis=1)
+    cost = x @ x.T
+    cost *= -2
+    cost += squares
+    cost += squares[:, None]
+    np.maximum(cost, 0, out=cost)
+    for row in range(k):
+        cost[row] *= n[row] * n / (n[row] + n)
+    np.fill_diagonal(cost, np.inf)
     alive = np.ones(k, dtype=bool)
-    merges, chain = [], [0]
+    merges: list[tuple[int, int, float]] = []
+    chain = [0]
     for _ in range(k - 1):
         if not chain:
             chain = [int(np.argmax(alive))]
@@ -268,38 +237,16 @@ def ward(means: Any, n: Any) -> Array:
     return _in_order(merges, k)
 
 
-def _costs(x: Array, n: Array) -> Any:
-    kind = np.float32 if len(x) > 3000 else np.float64
-    x, n = x.astype(kind), n.astype(kind)
-    squares = np.square(x).sum(axis=1)
-    cost = x @ x.T
-    cost *= -2
-    cost += squares
-    cost += squares[:, None]
-    np.maximum(cost, 0, out=cost)
-    for row in range(len(x)):
-        cost[row] *= n[row] * n / (n[row] + n)
-    np.fill_diagonal(cost, np.inf)
-    return cost
-
-
 def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
     """Merges sorted by cost, with nodes numbered in that order."""
     tree = np.zeros((k - 1, 4))
-    parent, node, size = np.arange(k), np.arange(k), np.ones(k)
-
-    def top(row: int) -> int:
-        while parent[row] != row:
-            parent[row] = parent[parent[row]]
-            row = int(parent[row])
-        return row
-
-    order = sorted(range(k - 1), key=lambda at: (merges[at][2], at))
-    for step, at in enumerate(order):
-        a, b = top(merges[at][0]), top(merges[at][1])
-        tree[step] = min(node[a], node[b]), max(node[a], node[b]), merges[at][2], size[a] + size[b]
-        parent[b], node[a] = a, k + step
-        size[a] += size[b]
+    sets = DisjointSet(range(k))
+    node = list(range(k))  # of the set whose root a row is
+    for step, (a, b, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
+        one, two = node[sets[a]], node[sets[b]]
+        tree[step] = min(one, two), max(one, two), height, sets.subset_size(a) + sets.subset_size(b)
+        sets.merge(a, b)
+        node[sets[a]] = k + step
     return tree
 
 
@@ -399,21 +346,21 @@ def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[floa
         truth += (draw.standard_normal((k, to_noise.shape[1])) @ to_noise.T) / np.sqrt(n)[:, None]
         return truth
 
-    got = _profile(x, n, most)
+    profile = _profile(x, n, most)
     nulls = np.stack([_profile(replica(), n, most) for _ in range(_CLUMP_FIRST)])
-    p, strength = _rank(got, nulls)
+    p, strength = _rank(profile, nulls)
     # A quarter of the first replicas beyond the clients: more replicas would not change the answer.
     if p > 0.25:
         return p, strength
     nulls = np.vstack([nulls, [_profile(replica(), n, most) for _ in range(_CLUMP_REPLICAS - _CLUMP_FIRST)]])
-    return _rank(got, nulls)
+    return _rank(profile, nulls)
 
 
-def _rank(got: Array, nulls: Array) -> tuple[float, float]:
+def _rank(profile: Array, nulls: Array) -> tuple[float, float]:
     middle, spread = nulls.mean(axis=0), nulls.std(axis=0) + 1e-9
-    mine = float(((middle - got) / spread).max())
-    theirs = ((middle - nulls) / spread).max(axis=1)
-    return (1 + int((theirs >= mine).sum())) / (len(nulls) + 1), mine
+    strength = float(((middle - profile) / spread).max())
+    strengths = ((middle - nulls) / spread).max(axis=1)
+    return (1 + int((strengths >= strength).sum())) / (len(nulls) + 1), strength
 
 
 def _root(covariance: Array, trace: float) -> Array:
@@ -503,10 +450,10 @@ def interaction(
     taken = n * (1 / of_client[i] + fit.inverse[c, c] - 2 * spread[i, c] + inside[i])
     left, gained = 1 - taken, taken - n / of_class[c]
     own = np.full(cells, float(traces[0])) if own is None else as_vectors(own, "own", ndim=1)
-    sure = np.broadcast_to(np.asarray(residual, dtype=float), (cells,))
+    residual = np.broadcast_to(np.asarray(residual, dtype=float), (cells,))
     rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
-    offset = _effect(total - rest, k - fit.parts, own, gained, traces, sure, c, n.sum() / k)
-    concept = _effect(rest, cells - k - m + fit.parts, own, left, traces, sure, c, n.mean())
+    offset = _effect(total - rest, k - fit.parts, own, gained, traces, residual, c, n.sum() / k)
+    concept = _effect(rest, cells - k - m + fit.parts, own, left, traces, residual, c, n.mean())
     return Interaction(*offset, *concept)
 
 

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +25,6 @@ from fedkin.untrusted import arrays_in, cell, json_of, said
 
 if TYPE_CHECKING:
     import networkx as nx
-
-__all__ = ["Evidence", "Graph", "Node", "_node_attributes", "_write_csv", "_write_graphml", "_write_json", "load_graph"]
 
 
 # Verdicts of groups.
@@ -98,15 +95,16 @@ class Evidence:
     alpha: float
 
     def __post_init__(self) -> None:
-        inner = {node.parent for node in self.nodes}
         for number, node in enumerate(self.nodes):
-            _check(number, node)
+            if not _is_node(number, node):
+                raise GraphError(f"evidence: node {number} of the tree of tests is damaged ({node})")
+        inner = {node.parent for node in self.nodes}
         for id, number in self.leaf.items():
-            if not _whole(number) or not 0 <= number < len(self.nodes) or number in inner:
+            if not _is_whole(number) or not 0 <= number < len(self.nodes) or number in inner:
                 raise GraphError(
                     f"evidence: client {id!r} ends at node {number!r}, which is no leaf of the tree of tests"
                 )
-        if not _share(self.alpha):
+        if not _is_share(self.alpha):
             raise GraphError(f"evidence: alpha is {self.alpha!r}; expected a number from 0 to 1")
 
     @cached_property
@@ -176,35 +174,29 @@ def _name(test: str) -> str:
     return TESTS.get(test, test)
 
 
-def _check(number: int, node: Node) -> None:
-    """Raise GraphError for a node that does not hang on one before it, or whose values are none of tests."""
-    where = f"evidence: node {number} of the tree of tests"
-    if number == 0 and node.parent is not None:
-        raise GraphError(f"{where}: the first node is the root and has no parent, got {node.parent!r}")
-    if number and not (_whole(node.parent) and 0 <= (node.parent or 0) < number):
-        raise GraphError(f"{where}: expected a parent from 0 to {number - 1}, got {node.parent!r}")
-    if any(not _share(p) for p in node.p.values()):
-        raise GraphError(f"{where}: expected p-values from 0 to 1, got {dict(node.p)}")
-    if set(node.rejected) - set(node.p):
-        raise GraphError(
-            f"{where}: rejects {', '.join(node.rejected)}, but has p-values of {', '.join(node.p) or 'none'}"
-        )
-    if any(text is not None and not isinstance(text, str) for text in (node.cut, node.verdict)):
-        raise GraphError(f"{where}: expected texts for cut and verdict, got {node.cut!r} and {node.verdict!r}")
+def _is_node(number: int, node: Node) -> bool:
+    """Whether a node hangs on one before it (the first on none), and its values are those of tests."""
+    if (node.parent is None) != (number == 0):
+        return False
+    parent = node.parent is None or (_is_whole(node.parent) and 0 <= node.parent < number)
+    texts = all(text is None or isinstance(text, str) for text in (node.cut, node.verdict))
+    return parent and texts and all(map(_is_share, node.p.values())) and set(node.rejected) <= set(node.p)
 
 
-def _whole(value: object) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value <= 1
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
 _FORMAT = 1
+# Characters that XML 1.0 cannot hold, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -255,8 +247,8 @@ class Graph:
         if self.groups is not None:
             keep(self, "groups", _groups(self.groups, self.ids))
         keep(self, "values", {name: self._per_client(name, value) for name, value in self.values.items()})
-        if self.evidence is not None and (unknown := sorted(set(self.evidence.leaf) - set(self.ids))):
-            raise GraphError(f"evidence: {unknown[0]!r} is not among the ids")
+        if self.evidence is not None and (strangers := sorted(set(self.evidence.leaf) - set(self.ids))):
+            raise GraphError(f"evidence: {strangers[0]!r} is not among the ids")
 
     def tested(self, verdict: Mapping[str, str], evidence: Evidence) -> Graph:
         """This graph with the verdict of each client's group as `values["verdict"]`, and the tests behind it.
@@ -298,31 +290,29 @@ class Graph:
     def digest(self) -> str:
         """A hash of everything in the graph except its round: equal graphs have equal digests."""
         digest = hashlib.blake2b(digest_size=16)
-        arrays: dict[str, Any] = {"ids": np.array(self.ids), "directed": np.array(self.directed)}
-        for name, matrix in (("weights", self.weights), ("mixing", self.mixing)):
-            arrays |= {} if matrix is None else _packed(name, matrix)
-        if self.groups is not None:
-            arrays["groups"] = self.labels
-        arrays |= {f"values/{name}": value for name, value in self.values.items()} | self._tests()
+        arrays = self._arrays() | {"directed": np.array(self.directed)}
         for name in sorted(arrays):
             array = np.ascontiguousarray(arrays[name])
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def save(self, path: str | Path | BinaryIO) -> None:
-        """Write a .npz without pickles; the same graph always gives the same bytes."""
-        meta = {"format": _FORMAT, "directed": self.directed, "round": self.round}
-        arrays: dict[str, Any] = {
-            "meta": np.array(json.dumps(meta, sort_keys=True)),
-            "ids": np.array(self.ids),
-        }
-        arrays |= _packed("weights", self.weights)
+    def _arrays(self) -> dict[str, Any]:
+        """All that a file holds, as arrays by name, without the round."""
+        arrays = {"ids": np.array(self.ids)} | _packed("weights", self.weights)
         if self.mixing is not None:
             arrays |= _packed("mixing", self.mixing)
         if self.groups is not None:
             arrays["groups"] = self.labels
-        arrays |= {f"values/{name}": self.values[name] for name in sorted(self.values)} | self._tests()
+        arrays |= {f"values/{name}": self.values[name] for name in sorted(self.values)}
+        if self.evidence is not None:
+            arrays["evidence"] = np.frombuffer(self.evidence.to_bytes(self.ids), dtype=np.uint8)
+        return arrays
+
+    def save(self, path: str | Path | BinaryIO) -> None:
+        """Write a .npz without pickles; the same graph always gives the same bytes."""
+        meta = {"format": _FORMAT, "directed": self.directed, "round": self.round}
+        arrays = {"meta": np.array(json.dumps(meta, sort_keys=True))} | self._arrays()
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, array in arrays.items():
                 raw = io.BytesIO()
@@ -331,11 +321,6 @@ class Graph:
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(entry, raw.getvalue())
-
-    def _tests(self) -> dict[str, Any]:
-        if self.evidence is None:
-            return {}
-        return {"evidence": np.frombuffer(self.evidence.to_bytes(self.ids), dtype=np.uint8)}
 
     def edges(self) -> list[tuple[str, str, float]]:
         """List (id, id, weight) of every non-zero weight, self-loops included; undirected edges appear once."""
@@ -347,15 +332,48 @@ class Graph:
 
     def to_graphml(self, path: str | Path) -> None:
         """Write GraphML for Gephi, Cytoscape, yEd or networkx: weights of edges, groups and scalar values of nodes."""
-        _write_graphml(self, Path(path))
+        root = ET.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
+        nodes = self._node_attributes()
+        kinds = {bool: "boolean", int: "long", float: "double", str: "string"}
+        columns = [("node", name, kinds[type(value)]) for name, value in nodes[0][1].items()]
+        columns += [("edge", "weight", "double"), ("graph", "round", "long")]
+        for of, name, kind in columns:
+            key = {"id": f"{of[0]}_{name}", "for": of, "attr.name": name, "attr.type": kind}
+            ET.SubElement(root, "key", key)
+        body = ET.SubElement(root, "graph", edgedefault="directed" if self.directed else "undirected")
+        if self.round is not None:
+            ET.SubElement(body, "data", key="g_round").text = str(self.round)
+        for id, values in nodes:
+            node = ET.SubElement(body, "node", id=id)
+            for name, value in values.items():
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                ET.SubElement(node, "data", key=f"n_{name}").text = text
+        for source, target, weight in self.edges():
+            edge = ET.SubElement(body, "edge", source=source, target=target)
+            ET.SubElement(edge, "data", key="e_weight").text = repr(weight)
+        ET.indent(root)
+        text = ET.tostring(root, encoding="unicode")
+        if _NOT_XML.search(text):
+            raise GraphError(f"{path}: an id or a value has a control character, which GraphML cannot hold")
+        Path(path).write_text(f"<?xml version='1.0' encoding='utf-8'?>\n{text}", encoding="utf-8")
 
     def to_json(self, path: str | Path) -> None:
         """Write node-link JSON, which `networkx.node_link_graph(..., edges="edges")` and d3 read."""
-        _write_json(self, Path(path))
+        nodes = [{**values, "id": id} for id, values in self._node_attributes()]
+        edges = [{"source": a, "target": b, "weight": w} for a, b, w in self.edges()]
+        whole = {"directed": self.directed, "multigraph": False, "graph": {"round": self.round}}
+        try:
+            text = json.dumps(whole | {"nodes": nodes, "edges": edges}, ensure_ascii=False, indent=1, allow_nan=False)
+        except ValueError:
+            raise GraphError(f"{path}: a value is not finite, which JSON cannot hold") from None
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     def to_csv(self, path: str | Path) -> None:
         """Write the edges as CSV: source, target, weight; an id that looks like a formula gets an apostrophe before."""
-        _write_csv(self, Path(path))
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["source", "target", "weight"])
+            writer.writerows((cell(source), cell(target), weight) for source, target, weight in self.edges())
 
     def to_networkx(self) -> nx.Graph[str]:
         """Return a networkx Graph (DiGraph if directed): weights on edges, groups and scalar values on nodes."""
@@ -363,9 +381,17 @@ class Graph:
 
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
         graph.graph["round"] = self.round
-        graph.add_nodes_from(_node_attributes(self))
+        graph.add_nodes_from(self._node_attributes())
         graph.add_weighted_edges_from(self.edges())
         return graph
+
+    def _node_attributes(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return (id, {group, scalar values}) of every client; values with several numbers per client are left out."""
+        columns: dict[str, list[Any]] = {}
+        if self.groups is not None:
+            columns["group"] = [self.groups[id] for id in self.ids]
+        columns |= {name: value.tolist() for name, value in self.values.items() if value.ndim == 1}
+        return [(id, {name: column[row] for name, column in columns.items()}) for row, id in enumerate(self.ids)]
 
 
 def load_graph(path: str | Path) -> Graph:
@@ -430,82 +456,10 @@ def _groups(groups: Mapping[str, int], ids: tuple[str, ...]) -> dict[str, int]:
     missing = [id for id in ids if id not in groups]
     if missing:
         raise GraphError(f"groups: {missing[0]!r} has none; expected a group for each of the {len(ids)} ids")
-    unknown = sorted(set(groups) - set(ids))
-    if unknown:
-        raise GraphError(f"groups: {unknown[0]!r} is not among the ids")
+    strangers = sorted(set(groups) - set(ids))
+    if strangers:
+        raise GraphError(f"groups: {strangers[0]!r} is not among the ids")
     for id in ids:
         if not isinstance(groups[id], int | np.integer) or isinstance(groups[id], bool):
             raise GraphError(f"groups: {id!r} has {groups[id]!r}; expected a whole number")
     return {id: int(groups[id]) for id in ids}
-
-
-# -- export ------------------------------------------------------------------------------------------------------------
-
-
-_KINDS = {bool: "boolean", int: "long", float: "double", str: "string"}
-# Characters that XML 1.0 cannot hold, even escaped.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def _node_attributes(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
-    """Return (id, {group, scalar values}) of every client; values with several numbers per client are left out."""
-    columns: dict[str, list[Any]] = {}
-    if graph.groups is not None:
-        columns["group"] = [graph.groups[id] for id in graph.ids]
-    columns |= {name: value.tolist() for name, value in graph.values.items() if value.ndim == 1}
-    return [(id, {name: column[row] for name, column in columns.items()}) for row, id in enumerate(graph.ids)]
-
-
-def _write_json(graph: Graph, path: Path) -> None:
-    nodes = [{**values, "id": id} for id, values in _node_attributes(graph)]
-    edges = [{"source": a, "target": b, "weight": w} for a, b, w in graph.edges()]
-    whole = {
-        "directed": graph.directed,
-        "multigraph": False,
-        "graph": {"round": graph.round},
-        "nodes": nodes,
-        "edges": edges,
-    }
-    try:
-        text = json.dumps(whole, ensure_ascii=False, indent=1, allow_nan=False)
-    except ValueError:
-        raise GraphError(f"{path}: a value is not finite, which JSON cannot hold") from None
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def _write_csv(graph: Graph, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["source", "target", "weight"])
-        writer.writerows((cell(source), cell(target), weight) for source, target, weight in graph.edges())
-
-
-def _write_graphml(graph: Graph, path: Path) -> None:
-    root = ET.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
-    nodes = _node_attributes(graph)
-    for name, value in nodes[0][1].items():
-        kind = {"id": f"n_{name}", "for": "node", "attr.name": name, "attr.type": _KINDS[type(value)]}
-        ET.SubElement(root, "key", _xml(kind))
-    ET.SubElement(root, "key", {"id": "e_weight", "for": "edge", "attr.name": "weight", "attr.type": "double"})
-    if graph.round is not None:
-        ET.SubElement(root, "key", {"id": "g_round", "for": "graph", "attr.name": "round", "attr.type": "long"})
-    body = ET.SubElement(root, "graph", edgedefault="directed" if graph.directed else "undirected")
-    if graph.round is not None:
-        ET.SubElement(body, "data", key="g_round").text = str(graph.round)
-    for id, values in nodes:
-        node = ET.SubElement(body, "node", _xml({"id": id}))
-        for name, value in values.items():
-            text = str(value).lower() if isinstance(value, bool) else _xml({"": str(value)})[""]
-            ET.SubElement(node, "data", key=f"n_{name}").text = text
-    for source, target, weight in graph.edges():
-        edge = ET.SubElement(body, "edge", source=source, target=target)
-        ET.SubElement(edge, "data", key="e_weight").text = repr(weight)
-    ET.indent(root)
-    ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def _xml(texts: dict[str, str]) -> dict[str, str]:
-    for text in texts.values():
-        if _NOT_XML.search(text):
-            raise GraphError(f"{text!r} has a control character, which GraphML cannot hold")
-    return texts

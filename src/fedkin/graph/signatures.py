@@ -6,6 +6,7 @@ The server adds the spreads up to a `Plan`, which goes down once; `sign` makes a
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import struct
 from collections import Counter
@@ -23,24 +24,6 @@ from fedkin.graph.p_values import null_p
 from fedkin.keys import rng as keyed
 from fedkin.untrusted import said
 
-__all__ = [
-    "Arrays",
-    "Cells",
-    "Moments",
-    "Plan",
-    "Signature",
-    "Spread",
-    "cross_traces",
-    "pack",
-    "pool",
-    "pooled",
-    "repeats",
-    "serial",
-    "sign",
-    "unpack",
-]
-
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 _MAGIC = b"fks1"
 _KINDS = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -51,41 +34,55 @@ def pack(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
     parts = [_MAGIC, struct.pack("<H", len(arrays))]
     for name in sorted(arrays):
         value = np.ascontiguousarray(arrays[name])
-        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-        text, kind = name.encode(), little.dtype.str[1:].encode()
-        parts.append(struct.pack("<BBB", len(text), len(kind), value.ndim) + text + kind)
-        parts.append(struct.pack(f"<{value.ndim}I", *value.shape) + little.tobytes())
+        value = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        text, kind = name.encode(), value.dtype.str[1:].encode()
+        parts += [struct.pack("<BBB", len(text), len(kind), value.ndim), text, kind]
+        parts += [struct.pack(f"<{value.ndim}I", *value.shape), value.tobytes()]
     return b"".join(parts)
 
 
-def unpack(data: bytes, what: str = "signature") -> Arrays:
+def unpack(data: bytes) -> Arrays:
     """The arrays that `pack` wrote; DataError if these bytes are not such."""
+    stream = io.BytesIO(data)
+
+    def read(size: int) -> bytes:
+        if size > len(data) - stream.tell():
+            raise ValueError("cut short")
+        return stream.read(size)
+
     try:
-        if data[:4] != _MAGIC:
+        if read(4) != _MAGIC:
             raise ValueError("other magic")
-        (count,) = struct.unpack_from("<H", data, 4)
-        offset, arrays = 6, {}
+        (count,) = struct.unpack("<H", read(2))
+        arrays = {}
         for _ in range(count):
-            name_length, kind_length, ndim = struct.unpack_from("<BBB", data, offset)
-            name = data[offset + 3 : offset + 3 + name_length].decode()
-            kind_name = data[offset + 3 + name_length : offset + 3 + name_length + kind_length].decode()
-            if kind_name not in _KINDS:
-                raise ValueError(f"an array of {kind_name!r}")
-            kind = np.dtype("<" + kind_name)
-            offset += 3 + name_length + kind_length
-            shape = struct.unpack_from(f"<{ndim}I", data, offset)
-            size, offset = math.prod(shape), offset + 4 * ndim
-            if offset + size * kind.itemsize > len(data):
-                raise ValueError("cut short")
-            arrays[name] = np.frombuffer(data, kind, size, offset).reshape(shape).astype(kind.newbyteorder("="))
-            offset += size * kind.itemsize
-        if offset != len(data):
+            name_length, kind_length, ndim = read(3)
+            name, kind = read(name_length).decode(), read(kind_length).decode()
+            if kind not in _KINDS:
+                raise ValueError(f"an array of {kind!r}")
+            dtype, shape = np.dtype("<" + kind), struct.unpack(f"<{ndim}I", read(4 * ndim))
+            values = np.frombuffer(read(math.prod(shape) * dtype.itemsize), dtype)
+            arrays[name] = values.reshape(shape).astype(dtype.newbyteorder("="))
+        if stream.read(1):
             raise ValueError("bytes left over")
-    except (ValueError, struct.error) as error:
+    except ValueError as error:
         raise DataError(
-            f"{what}: {len(data)} bytes that are not a {what} of fedkin ({said(error)}); send it again"
+            f"signature: {len(data)} bytes that are not a signature of fedkin ({said(error)}); send it again"
         ) from None
     return arrays
+
+
+def _floats(arrays: Mapping[str, Any], what: str, *names: str) -> list[Array]:
+    """These arrays as float64; raises GraphError if one is missing or holds no numbers."""
+    try:
+        return [np.asarray(arrays[name], dtype=np.float64) for name in names]
+    except (KeyError, TypeError, ValueError):
+        raise GraphError(f"{what}: expected arrays {', '.join(names)}; send them again") from None
+
+
+def _half_precision(values: Array, largest: float) -> np.ndarray[Any, Any]:
+    """As float16, or float32 where float16 would overflow."""
+    return values.astype(np.float32 if largest > 6e4 else np.float16)
 
 
 # -- means of features, and how far a mean of so many samples strays ---------------------------------------------------
@@ -154,7 +151,7 @@ class Moments:
         weight = np.array([m.weight for m in parts])
         share, n = weight / weight.sum(), sum(m.n for m in parts)
         mean, half = share @ np.stack([m.mean for m in parts]), share @ np.stack([m.half for m in parts])
-        traces, free = pooled(parts)
+        traces, free = pool(np.stack([m.traces for m in parts]), np.stack([m.free for m in parts]))
         noise = float(share**2 @ np.array([m.noise for m in parts]))
         return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
 
@@ -165,22 +162,19 @@ class Moments:
         mean, half = (v + sigma * rng.standard_normal(len(v)) for v in (self.mean, self.half))
         return replace(self, mean=mean, half=half, noise=self.noise + sigma**2)
 
-    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
-        """mean and half as `dtype`, all else as float32; float32 throughout where float16 would overflow."""
-        large = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0)) > 6e4
-        kind = np.float32 if large else dtype
+    def to_arrays(self) -> Arrays:
+        """mean and half in float16 (float32 where that would overflow), all else as float32."""
+        largest = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0))
         numbers = np.array([self.n, self.effect, self.noise, *self.traces, *self.free], dtype=np.float32)
-        return {"mean": self.mean.astype(kind), "half": self.half.astype(kind), "numbers": numbers}
+        mean, half = (_half_precision(v, largest) for v in (self.mean, self.half))
+        return {"mean": mean, "half": half, "numbers": numbers}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Moments:
         """What `to_arrays` wrote."""
-        try:
-            mean, half, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in ("mean", "half", "numbers"))
-        except (KeyError, TypeError, ValueError):
-            raise GraphError("moments: expected arrays mean, half and numbers, as Moments.to_arrays gives") from None
-        whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
-        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not whole:
+        mean, half, numbers = _floats(arrays, "moments", "mean", "half", "numbers")
+        finite = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
+        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not finite:
             raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
         return cls(round(numbers[0]), mean, half, numbers[3:6], numbers[6:], float(numbers[1]), float(numbers[2]))
 
@@ -212,14 +206,8 @@ def cross_traces(thirds: list[Array]) -> tuple[float, float]:
     return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
 
 
-def pooled(parts: Sequence[Any]) -> tuple[Array, Array]:
-    """Traces weighted by degrees of freedom, each over the parts that can say it, and their sums."""
-    traces, free = np.stack([m.traces for m in parts]), np.stack([m.free for m in parts])
-    return pool(traces, free)
-
-
 def pool(traces: Array, free: Array) -> tuple[Array, Array]:
-    """`pooled` of arrays [k, 3]."""
+    """Traces [k, 3] weighted by degrees of freedom [k, 3], each over the parts that can say it; and their sums."""
     total = free.sum(axis=0)
     sums: Array = (np.where(free > 0, traces, 0) * free).sum(axis=0)
     return np.where(total > 0, sums / np.maximum(total, 1e-300), np.nan), total
@@ -275,15 +263,6 @@ class Spread:
                 classes = int(as_classes(y).max()) + 1
         return cls(len(x), squares, x.shape[1], classes, target)
 
-    def merge(self, other: Spread) -> Spread:
-        """Of both clients, in any order."""
-        if self.dim != other.dim or len(self.squares) != len(other.squares):
-            raise GraphError(f"a client has {other.dim} numbers per sample, another {self.dim}; expected one format")
-        return Spread(
-            self.n + other.n, self.squares + other.squares, self.dim, max(self.classes, other.classes),
-            self.target + other.target,
-        )  # fmt: skip
-
     def to_arrays(self) -> Arrays:
         """A flat dict of arrays, for a message."""
         return {"counts": np.array([self.n, self.dim, self.classes]), "squares": self.squares, "target": self.target}
@@ -325,26 +304,28 @@ class Plan:
     @classmethod
     def of(cls, spreads: Iterable[Spread], *, classes: int | None = None, features: int = 128, seed: int = 0) -> Plan:
         """From all clients' first messages. classes: if known, else the largest label seen + 1."""
-        found = list(spreads)
-        if not found:
+        parts = list(spreads)
+        if not parts:
             raise GraphError("a plan needs the spread of at least one client; got none")
-        total = found[0]
-        for one in found[1:]:
-            total = total.merge(one)
-        free = max(total.n - len(found), 1)
-        count, first, second = total.target
-        if classes is None:
-            classes = total.classes
-        if (classes and count) or classes < total.classes:
+        formats = {(one.dim, len(one.squares)) for one in parts}
+        if len(formats) > 1:
+            widths = ", ".join(str(dim) for dim, _ in sorted(formats))
+            raise GraphError(f"clients have {widths} numbers per sample; expected one format")
+        free = max(sum(one.n for one in parts) - len(parts), 1)
+        squares: Array = sum(one.squares for one in parts) / free  # type: ignore[assignment]
+        count, first, second = sum(one.target for one in parts)  # type: ignore[misc]
+        most = max(one.classes for one in parts)
+        classes = most if classes is None else classes
+        if (classes and count) or classes < most:
             raise GraphError(
-                f"targets: {total.classes} classes and {count:.0f} numbers; expected whole numbers below "
+                f"targets: {most} classes and {count:.0f} numbers; expected whole numbers below "
                 f"{classes or 'the number of classes'} at every client, or floats at every client"
             )
         target = None
         if count:
             mean = first / count
             target = (float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0)
-        return cls(total.dim, total.squares / free, classes, target, features, seed=seed)
+        return cls(parts[0].dim, squares, classes, target, features, seed=seed)
 
     def to_arrays(self) -> Arrays:
         """A flat dict of arrays, for a message."""
@@ -357,8 +338,8 @@ class Plan:
         dim, classes, features, projections, cells, seed = (int(v) for v in arrays["sizes"])
         target = [float(v) for v in arrays["target"]]
         var = np.asarray(arrays["var"], dtype=np.float64)
-        known = (target[0], target[1]) if target else None
-        return cls(dim, var, classes, known, features, projections, cells, seed)
+        mean_and_deviation = (target[0], target[1]) if target else None
+        return cls(dim, var, classes, mean_and_deviation, features, projections, cells, seed)
 
     @cached_property
     def key(self) -> int:
@@ -389,24 +370,21 @@ class Plan:
 
     def shares(self, y: Any) -> Array:
         """The block y of targets [n]: one column per class, hashed if there are many, or waves of a number."""
-        if self.target is not None:
-            z, width = self.standard(y), 16
-            draw = keyed(self.seed, "same", "waves")
-            frequencies, phases = draw.standard_normal(width) * 1.5, draw.uniform(0, 2 * np.pi, width)
-            waves: Array = np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
-            return waves
-        shares: Array = self._tables[0][y]
-        return shares
+        if self.target is None:
+            return np.asarray(self._tables[0][y])
+        return np.asarray(self._waves("waves", 16, 1.5, y) * np.sqrt(2 / 16))
 
     def signs(self, y: Any) -> Array:
         """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
-        if self.target is not None:
-            draw = keyed(self.seed, "same", "signs")
-            frequencies, phases = draw.standard_normal(self.features), draw.uniform(0, 2 * np.pi, self.features)
-            waves: Array = np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
-            return waves
-        signs: Array = self._tables[1][y]
-        return signs
+        if self.target is None:
+            return np.asarray(self._tables[1][y])
+        return np.asarray(self._waves("signs", self.features, 1.0, y) * np.sqrt(2))
+
+    def _waves(self, what: str, width: int, scale: float, y: Any) -> Array:
+        """cos(a y + b) of a number as target [n, width]."""
+        draw = keyed(self.seed, "same", what)
+        frequencies, phases = draw.standard_normal(width) * scale, draw.uniform(0, 2 * np.pi, width)
+        return np.asarray(np.cos(self._standard(y)[:, None] * frequencies + phases))
 
     @cached_property
     def _tables(self) -> tuple[Array, Array]:
@@ -419,7 +397,7 @@ class Plan:
         signs = draw.integers(2, size=(self.classes, self.features)).astype(np.float64) * 2 - 1
         return shares, signs
 
-    def standard(self, y: Any) -> Array:
+    def _standard(self, y: Any) -> Array:
         """A number as target, in deviations from the mean of all clients."""
         mean, deviation = self.target or (0.0, 1.0)
         return np.asarray((np.asarray(y, dtype=np.float64) - mean) / deviation)
@@ -428,12 +406,7 @@ class Plan:
         """The class of each target; of a number, its bin."""
         if self.target is None:
             return y
-        return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self.standard(y))
-
-    @property
-    def exact_shares(self) -> bool:
-        """Whether block y holds each class's own share."""
-        return 0 < self.classes <= _SHARES
+        return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self._standard(y))
 
 
 def as_samples(x: Any) -> Any:
@@ -523,28 +496,23 @@ class Cells:
         noisy = self.means + sigma * rng.standard_normal(self.means.shape)
         return replace(self, means=noisy, noise=self.noise + sigma**2)
 
-    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
-        """means as `dtype`, all else as float32 and int32."""
-        kind = np.float32 if np.abs(self.means).max(initial=0) > 6e4 else dtype
+    def to_arrays(self) -> Arrays:
+        """means in float16 (float32 where that would overflow), all else as float32 and int32."""
         numbers = np.array([self.effect, self.noise, self.free, *self.traces], dtype=np.float32)
-        rest = {name: getattr(self, name).astype(np.float32) for name in ("counts", "scatter", "dof")}
-        whole = self.classes.astype(np.int32)
-        return {"classes": whole, "means": self.means.astype(kind), "numbers": numbers} | rest
+        arrays = {name: getattr(self, name).astype(np.float32) for name in ("counts", "scatter", "dof")}
+        means = _half_precision(self.means, np.abs(self.means).max(initial=0))
+        return arrays | {"classes": self.classes.astype(np.int32), "means": means, "numbers": numbers}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Cells:
         """What `to_arrays` wrote."""
-        names = ("counts", "means", "scatter", "dof", "numbers")
-        try:
-            counts, means, scatter, dof, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in names)
-            classes = np.asarray(arrays["classes"]).astype(np.int64)
-            fits = means.ndim == 2 and len(classes) == len(counts) == len(means) == len(scatter) == len(dof)
-        except (KeyError, TypeError, ValueError):
-            fits = False
-        if not fits or numbers.shape != (6,):
-            raise GraphError(f"cells: expected arrays classes, {', '.join(names)}, as Cells.to_arrays gives")
+        names = ("classes", "counts", "means", "scatter", "dof", "numbers")
+        classes, counts, means, scatter, dof, numbers = _floats(arrays, "cells", *names)
+        lengths = {one.shape for one in (classes, counts, scatter, dof)}
+        if means.ndim != 2 or lengths != {means.shape[:1]} or numbers.shape != (6,) or not np.isfinite(classes).all():
+            raise GraphError("cells: arrays of unlike lengths; send them again")
         effect, noise, free = (float(v) for v in numbers[:3])
-        return cls(classes, counts, means, scatter, dof, numbers[3:], free, effect, noise)
+        return cls(classes.astype(np.int64), counts, means, scatter, dof, numbers[3:], free, effect, noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -600,13 +568,14 @@ class Signature:
         blocks = {name: m.noised(sigma, rng) for name, m in self.blocks.items()}
         return replace(self, blocks=blocks, cells=None if self.cells is None else self.cells.noised(sigma, rng))
 
-    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
-        """A flat dict of arrays, "x.mean" and so on, for a message; means as `dtype`."""
-        arrays = {"head": np.array([self.n, self.plan, self.flags], dtype=np.int64)}
-        for name, moments in self.blocks.items():
-            arrays |= {f"{name}.{key}": value for key, value in moments.to_arrays(dtype).items()}
+    def to_arrays(self) -> Arrays:
+        """A flat dict of arrays, "x.mean" and so on, for a message."""
+        parts: dict[str, Moments | Cells] = dict(self.blocks)
         if self.cells is not None:
-            arrays |= {f"cells.{key}": value for key, value in self.cells.to_arrays(dtype).items()}
+            parts["cells"] = self.cells
+        arrays = {"head": np.array([self.n, self.plan, self.flags], dtype=np.int64)}
+        for name, part in parts.items():
+            arrays |= {f"{name}.{key}": value for key, value in part.to_arrays().items()}
         return arrays
 
     @classmethod
@@ -623,9 +592,9 @@ class Signature:
         blocks = {name: Moments.from_arrays(parts[name]) for name in BLOCKS if name in parts}
         return cls(n, blocks, Cells.from_arrays(parts["cells"]) if "cells" in parts else None, plan, flags)
 
-    def to_bytes(self, dtype: Any = np.float16) -> bytes:
+    def to_bytes(self) -> bytes:
         """`to_arrays` in one piece."""
-        return pack(self.to_arrays(dtype))
+        return pack(self.to_arrays())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Signature:
@@ -660,9 +629,9 @@ def serial(p: Array) -> tuple[float, bool]:
     for count in counts:
         edges = np.linspace(0, n, count + 1).round().astype(int)
         q = float((np.square(sums[edges[1:]] - sums[edges[:-1]]).sum(axis=1) / np.diff(edges)).sum())
-        found = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
-        least = min(least, found)
-        if found < _COUNTED:
+        chance = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
+        least = min(least, chance)
+        if chance < _COUNTED:
             # One deviation above: too small an effect makes a client odd, too large a one only loses power.
             doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
             best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
@@ -682,13 +651,10 @@ def repeats(x: Any) -> float:
     if m == n:
         return 1.0
     # How often a column has equal values in two different rows.
-    pairs = [np.square(np.unique(column, return_counts=True)[1]).sum() - m for column in _distinct(x, seen).T]
+    distinct = np.stack([np.frombuffer(row, dtype=x.dtype) for row in seen])
+    pairs = [np.square(np.unique(column, return_counts=True)[1]).sum() - m for column in distinct.T]
     chance = np.log(np.maximum(np.array(pairs) / max(m * (m - 1), 1), 1 / m**2)).sum()
     return float(np.square(counts).sum() / n) if np.log(n * n / 2) + chance < np.log(0.01) else 1.0
-
-
-def _distinct(x: Any, seen: Counter[bytes]) -> Any:
-    return np.stack([np.frombuffer(row, dtype=x.dtype) for row in seen])
 
 
 # -- samples in, signature out -----------------------------------------------------------------------------------------
@@ -758,12 +724,9 @@ def _targets(plan: Plan, y: Any, n: int) -> Any:
 
 def _effect(x: Any, p: Array, kinds: Any, ordered: bool) -> tuple[float, int]:
     """Samples per effective sample, and the flags that say why."""
-    effect, flags = 1.0, 0
-    if ordered:
-        effect, sure = serial(_within(p, kinds))
-        flags |= int(sure)
-    again = repeats(x)
-    return (max(effect, again), flags | 2) if again > 1 else (effect, flags)
+    effect, dependent = serial(_within(p, kinds)) if ordered else (1.0, False)
+    repeated = repeats(x)
+    return max(effect, repeated), int(dependent) | 2 * (repeated > 1)
 
 
 def _within(p: Array, kinds: Any) -> Array:
@@ -785,29 +748,21 @@ def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
     # Both means are the client's own: of independent p and e, their covariance varies as S / (n - 1) while the
     # products about their means show S (n - 2) / (n - 1)^2.
     effect *= (n - 1) / (n - 2)
-    p = _bounded(p - p.mean(axis=0))
+    p = p - p.mean(axis=0)
+    # Samples are drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd.
+    p = p / np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
     p = p - p.mean(axis=0)
     return Moments.of(p * (e - e.mean(axis=0)) * (n / (n - 1)), effect=effect, seed=plan.seed)
-
-
-def _bounded(p: Array) -> Array:
-    """Samples drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd."""
-    lengths: Any = np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
-    bounded: Array = p / lengths
-    return bounded
 
 
 def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
     classes, of, every = np.unique(kinds, return_inverse=True, return_counts=True)
     often = np.lexsort((classes, -every))[: plan.cells]
     used = np.sort(often[every[often] >= _FEWEST_OF_CLASS])
-    means, scatter = np.zeros((len(used), p.shape[1])), np.zeros(len(used))
-    rest: list[Array] = []
-    for row, kind in enumerate(used):
-        mine = p[of == kind]
-        means[row] = mine.mean(axis=0)
-        rest.append(mine - means[row])
-        scatter[row] = np.square(rest[-1]).sum()
+    samples = [p[of == kind] for kind in used]
+    means = np.array([one.mean(axis=0) for one in samples]).reshape(len(used), p.shape[1])
+    rest = [one - mean for one, mean in zip(samples, means, strict=True)]
+    scatter = np.array([np.square(one).sum() for one in rest])
     counts = every[used].astype(np.float64)
     dof = np.maximum(counts - effect, 0)
     traces, free = _residual_traces(rest, float(dof.sum()), effect, plan.seed)
@@ -816,7 +771,7 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
 
 def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:
     """As Moments' traces, of samples about their class's mean, and the degrees of freedom behind them."""
-    n = sum(len(mine) for mine in rest)
+    n = sum(len(one) for one in rest)
     if n < 6 or dof < 3:
         return np.full(3, np.nan), 0.0
     q = np.concatenate(rest)[keyed(seed, "cells", n).permutation(n)]
