@@ -128,7 +128,7 @@ def click_point(driver: Any, chart: str, trace: int, point: int) -> int:
 def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
-    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "sharing-plot", "sharing-curve",
+    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "sharing-curve",
               "influence-plot", "features-plot", "heads-plot", "traffic-plot")  # fmt: skip
     for chart in charts:
         assert drawn(open_page, chart), chart
@@ -148,25 +148,7 @@ def choose(driver: Any, select: str, value: str) -> None:
     find(driver, f"#{select} option[value='{value}']").click()
 
 
-def test_matrix_by_hierarchy_has_its_tree(open_page: Any) -> None:
-    before = open_page.execute_script("return document.getElementById('matrix-plot').data[0].z")
-    choose(open_page, "matrix-order", "tree")
-    order, branches = open_page.execute_script(
-        "const {tree} = frames()[state.frame]; return [tree.order, tree.branches]"
-    )
-    tree = [trace for trace in drawn(open_page, "matrix-plot") if trace["meta"] == "tree"]
-    heights = [y for trace in tree for y in trace["y"] if y is not None]
-    assert max(heights) == pytest.approx(max(branch[4] for branch in branches))
-    assert sum(y is None for trace in tree for y in trace["y"]) == len(order) - 1 == 15
-    after = open_page.execute_script("return document.getElementById('matrix-plot').data[0].z")
-    assert [[before[i][j] for j in order] for i in order] == after
-    choose(open_page, "matrix-order", "names")
-    assert "ordered by name" in find(open_page, "#matrix-note").text
-
-
 def test_weights_beside_what_is_shared(open_page: Any) -> None:
-    pictures = drawn(open_page, "sharing-plot")
-    assert [picture["meta"] for picture in pictures] == ["overlap", "round 1", "round 5", "round 8"]
     assert {trace["name"] for trace in drawn(open_page, "sharing-curve")} >= {"no class in common", "the same classes"}
     assert "Correlation of weights" in find(open_page, "#sharing-text").text
     choose(open_page, "method", "fedavg")
@@ -222,6 +204,19 @@ def test_legend_switches_a_method(open_page: Any) -> None:
     assert {trace["meta"] for trace in drawn(open_page, "curves")} == {"local", "sfmtl-graph"}
     button.send_keys(" ")
     assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
+
+
+def test_a_curve_under_another_is_announced_and_the_sentence_is_one_click_away(open_page: Any) -> None:
+    assert "lies under" not in find(open_page, "#curve-note").text
+    open_page.execute_script(
+        "for (const one of DATA.runs) if (one.label === 'local') {"
+        "  one.curve = DATA.runs.find((run) => run.label === 'fedavg' && run.seed === one.seed).curve; } drawCurves()"
+    )
+    assert "Local training lies under FedAvg: their curves are the same." in find(open_page, "#curve-note").text
+    assert not find(open_page, "#sentence").is_displayed()
+    find(open_page, "#more summary").click()
+    assert find(open_page, "#sentence").is_displayed()
+    assert len(find(open_page, "#headline").text.split()) <= 20
 
 
 def test_curves_switch_axis_and_figure(open_page: Any) -> None:
@@ -285,7 +280,6 @@ def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
     assert len(told) == 8
     assert all("after round 6" in text for text in told)
     assert find(two, "#matrix-note").text.startswith("Rounds 2 to 6 (")
-    assert find(two, "#communities tbody tr:last-child th").text == "2 to 6"
     assert max(x for trace in drawn(two, "sharing-curve") for x in trace["x"]) == 6
     find(two, "#round").send_keys("\ue012")  # arrow left
     assert find(two, "#round-text").text.startswith("round 1: 8 clients")
@@ -297,13 +291,6 @@ def test_the_keyboard_stays_where_it_was(two: Any) -> None:
     two.execute_script("follow(0)")
     find(two, "#client ol button").send_keys("\n")
     assert two.execute_script("return document.activeElement.id") == "client"
-    button = find(two, "#moves-table [data-client]")
-    client = button.get_attribute("data-client")
-    button.send_keys("\n")
-    assert two.execute_script("return String(state.client)") == client
-    inside = "return document.activeElement.closest('#moves-table') && document.activeElement.dataset.client"
-    assert two.execute_script(inside) == client
-    assert find(two, "#moves-table").get_attribute("tabindex") == "0"
 
 
 # -- the tests behind groups ----------------------------------------------------------------------------------
@@ -330,6 +317,7 @@ def tested(driver: Any, address_of_tests: str) -> Any:
 
 
 def test_the_groups_have_their_verdicts(tested: Any) -> None:
+    find(tested, "#more summary").click()
     assert "3 groups and 1 client alone with nothing told" in find(tested, "#sentence").text
     assert find(tested, "#tests-text").text.startswith(
         "3 groups and 1 client alone with nothing told: no test tells the clients"

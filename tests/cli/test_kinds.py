@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from fedkin.cli import app
-from fedkin.cli.setting_types import describe_type, describe_value
+from fedkin.cli.listing import describe_type, describe_value
 from fedkin.running.plugins import KINDS
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedkin.cli import catalogue, main
+from fedkin.cli import listing, main
 from tiny import TABLE
 
 FEDKIN = "import sys; sys.argv[0] = 'fedkin'; from fedkin.cli import main; main()"
@@ -43,7 +43,7 @@ def fails(error: BaseException) -> Callable[..., None]:
 
 def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
     """Status and standard error of a command in which this happens."""
-    monkeypatch.setattr(catalogue, "_settings", fails(error))
+    monkeypatch.setattr(listing, "_settings", fails(error))
     monkeypatch.setattr(sys, "argv", ["fedkin", "list", "models", "mlp"])
     with pytest.raises(SystemExit) as ended:
         main()

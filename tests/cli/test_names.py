@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from fedkin.cli import app, completion
+from fedkin.cli import app, options
 from fedkin.cli.commands import EXAMPLES
 from fedkin.data.origins import ORIGINS
 from fedkin.data.scenarios import SCENARIOS
@@ -31,18 +31,18 @@ NAMES: dict[str, Any] = {
 def test_every_built_in_name_is_read_from_the_files(kind: str) -> None:
     parts = NAMES[kind]
     built_in = [name for name in parts if isinstance(parts, list) or parts[name].__module__.startswith("fedkin.")]
-    assert sorted(completion.names_of_kind(kind)) == sorted(built_in)
+    assert sorted(options.names_of_kind(kind)) == sorted(built_in)
 
 
 def test_data_sets_and_kinds_are_completed() -> None:
-    assert sorted(completion.data_set_names("")) == sorted(ORIGINS)
-    assert completion.kind_names("m") == ["methods", "models", "metrics"]
+    assert sorted(options.data_set_names("")) == sorted(ORIGINS)
+    assert options.kind_names("m") == ["methods", "models", "metrics"]
 
 
 def test_lists_of_methods_are_completed_one_after_another() -> None:
-    assert completion.method_lists("fedav") == ["fedavg"]
-    assert completion.method_lists("local,fedav") == ["local,fedavg"]
-    assert completion.method_lists("fedavg,fedav") == []
+    assert options.method_lists("fedav") == ["fedavg"]
+    assert options.method_lists("local,fedav") == ["local,fedavg"]
+    assert options.method_lists("fedavg,fedav") == []
 
 
 def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,9 +51,9 @@ def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: 
         Path(name).write_text("")
     Path("digits").mkdir()
     Path("digits/a.toml").write_text("")
-    assert completion.experiment_files("digits") == ["digits-rotated", "digits/", "digits-mine.toml"]
-    assert completion.experiment_files("digits/") == ["digits/a.toml"]
-    assert completion.experiment_files("nowhere/") == []
+    assert options.experiment_files("digits") == ["digits-rotated", "digits/", "digits-mine.toml"]
+    assert options.experiment_files("digits/") == ["digits/a.toml"]
+    assert options.experiment_files("nowhere/") == []
 
 
 def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
@@ -69,7 +69,7 @@ def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
         "COMP_WORDS": "fedkin compare digits-rotated --methods local,fedav",
         "COMP_CWORD": "4",
         "PATH": "/bin",
-        "PYTHONPATH": str(Path(completion.__file__).parents[2]),
+        "PYTHONPATH": str(Path(options.__file__).parents[2]),
     }
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=asked, check=False)
     assert ended.stdout.split() == ["local,fedavg"]
@@ -81,7 +81,7 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before}{name} ")
-        else:
+        elif not command.hidden:
             yield f"{before}{name}", command
 
 

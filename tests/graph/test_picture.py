@@ -9,24 +9,24 @@ import scipy.sparse as sp
 from hypothesis import given
 
 from fedkin import graph as g
-from fedkin.graph.picture import _places
+from fedkin.graph.picture import places
 from graph.strategies import affinities, planted
 
 
 @given(affinities())
-def test_places_are_finite_bounded_and_repeatable(a: Any) -> None:
-    place = _places(a, seed=1)
+def testplaces_are_finite_bounded_and_repeatable(a: Any) -> None:
+    place = places(a, seed=1)
     assert place.shape == (len(a), 2)
     assert np.isfinite(place).all()
     linked = a.any(axis=1)
     assert (np.abs(place[linked]) <= 1 + 1e-9).all()
     assert (place[~linked, 1] < -1.2).all()
-    np.testing.assert_array_equal(_places(sp.csr_array(a), seed=1), place)
+    np.testing.assert_array_equal(places(sp.csr_array(a), seed=1), place)
 
 
 def test_groups_lie_apart() -> None:
     a, labels = planted(3, 20, inside=0.6, across=0.01)
-    place = _places(a, seed=0)
+    place = places(a, seed=0)
     d = -g.negative_l2(place)
     assert g.silhouette(d, labels).mean() > 0.4
 

@@ -13,8 +13,7 @@ import pytest
 
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
-from fedkin.report.drawing import NOTHING
-from fedkin.report.following import Follower, moves
+from fedkin.report.graphs import NOTHING, Follower
 from report.made import make_comparison, make_run
 
 
@@ -77,7 +76,9 @@ def test_fairness_of_the_last_round(place: Path) -> None:
     assert row["jain"][0] == pytest.approx(np.mean([np.mean(x) ** 2 / np.mean(np.square(x)) for x in last]))
     shares = [np.array(x) / np.sum(x) for x in last]
     assert row["entropy"][0] == pytest.approx(np.mean([-(p * np.log(p)).sum() / np.log(12) for p in shares]))
-    assert row["mean"] == pytest.approx([np.mean(last), np.std([np.mean(x) for x in last], ddof=1)])
+    # Student's quantile for two seeds is 12.706.
+    half = 12.7062 * np.std([np.mean(x) for x in last], ddof=1) / np.sqrt(2)
+    assert row["mean"] == pytest.approx([np.mean(last), half], rel=1e-4)
     assert row["gain"] is None
 
 
@@ -147,4 +148,4 @@ def test_groups_keep_their_numbers() -> None:
     named = {1: follower.name({"a": 0, "b": 0, "c": 1, "d": 1}), 2: follower.name({"a": 1, "b": 1, "c": 0, "d": 2})}
     assert named[2]["a"] == named[2]["b"] == named[1]["a"]
     assert sorted([named[2]["c"], named[2]["d"]]) == [named[1]["c"], 2]
-    assert [move[:2] for move in moves(named)] in ([(2, "c")], [(2, "d")])
+    assert follower.moves == 1

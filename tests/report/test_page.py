@@ -79,17 +79,17 @@ def test_the_same_records_give_the_same_page(html: str, tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    from fedkin.cli.report import report
+    from fedkin.cli.results import report
 
     make_comparison(tmp_path / "made")
-    report([tmp_path / "made"], None, "auto", None, False)
+    report([tmp_path / "made"], None, None)
     assert (tmp_path / "made" / "report.html").is_file()
-    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", "auto", None, False)
+    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", None)
     assert (tmp_path / "one" / "local.html").is_file()
     with pytest.raises(RunError, match="a folder; name the file"):
-        report([tmp_path / "made"], tmp_path, "auto", None, False)
+        report([tmp_path / "made"], tmp_path, None)
     with pytest.raises(RunError, match="no such run folder"):
-        report([tmp_path / "none"], None, "auto", None, False)
+        report([tmp_path / "none"], None, None)
 
 
 @pytest.mark.parametrize(("key", "named"), [("gpu", True), ("cores", False)])

@@ -27,14 +27,18 @@ def test_without_matplotlib_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[paper\]'"):
-        write_paper([place], tmp_path / "out")
+        write_paper([place / "nothing"], tmp_path / "out")
+    assert [path.name for path in write_paper([place], tmp_path / "out", "table")] == ["table.tex", "all.tex"]
+    with pytest.raises(ConfigError, match="did you mean 'table'"):
+        write_paper([place], tmp_path / "out", "tabel")
 
 
 def test_a_table_of_methods_has_the_figures_of_the_page(place: Path) -> None:
     data = collect([place])
     lines = method_table(data).splitlines()
-    assert lines[0] == rf"\begin{{tabular}}{{l{'r' * lines[2].count('&')}}}"
-    assert lines[1] == r"\toprule"
+    first = lines.index(r"\toprule")
+    assert lines[first - 1] == rf"\begin{{tabular}}{{l{'r' * lines[first + 1].count('&')}}}"
+    assert r"$\pm$: half of Student's 95 \% interval over seeds" in lines[2]
     rows = {row["label"]: row for row in data["table"]}
     local = next(line for line in lines if line.startswith("Local training"))
     mean, spread = rows["local"]["mean"]
@@ -54,16 +58,20 @@ def test_names_of_clients_are_no_commands(place: Path) -> None:
 
 def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install -e .[paper]")
-    written = write_paper([place], tmp_path / "out")
+    assert {path.name for path in write_paper([place], tmp_path / "two")} == {
+        "table.tex", "curves.svg", "curves.pdf", "curves.tex", "all.tex",
+    }  # fmt: skip
+    parts = "table,curves,gains,graph,ranks,clients"
+    written = write_paper([place], tmp_path / "out", parts)
     names = {path.name for path in written}
-    for figure in ("curves", "gain-fedavg", "gain-sfmtl-graph", "graph-sfmtl-graph", "ranks"):
-        assert {f"{figure}.svg", f"{figure}.pdf"} <= names
+    for figure in ("curves", "gains-fedavg", "gains-sfmtl-graph", "graph-sfmtl-graph"):
+        assert {f"{figure}.svg", f"{figure}.pdf", f"{figure}.tex"} <= names
         assert ElementTree.parse(tmp_path / f"out/{figure}.svg").getroot().tag.endswith("svg")
         assert "<image" not in (tmp_path / f"out/{figure}.svg").read_text(encoding="utf-8")
         assert (tmp_path / f"out/{figure}.pdf").read_bytes().startswith(b"%PDF")
-    assert {"methods.tex", "pairs.tex", "all.tex"} <= names
-    assert "FedAvg" in (tmp_path / "out/ranks.svg").read_text(encoding="utf-8")
-    again = write_paper([place], tmp_path / "again")
+    assert {"table.tex", "ranks.tex", "all.tex"} <= names
+    assert "95 % interval" in (tmp_path / "out/curves.tex").read_text(encoding="utf-8").replace("\\%", "%")
+    again = write_paper([place], tmp_path / "again", parts)
     assert [path.read_bytes() for path in written] == [path.read_bytes() for path in again]
     if (latex := shutil.which("pdflatex")) is not None:
         done = subprocess.run(

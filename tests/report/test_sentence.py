@@ -19,6 +19,10 @@ def run_of(clients: int = 40, **more: Any) -> Any:
     return cast(Any, SimpleNamespace(**made | {"client_facts": dict.fromkeys(range(clients))} | more))
 
 
+def about(runs: list[Any], gains: list[Gains | None], mean: float | None = 0.9) -> words.Subject:
+    return words.Subject("FLT", runs, gains, 1, "the test samples", mean)
+
+
 def plain(up: int, down: int = 0, equal: int = 0) -> Gains:
     return Gains({f"c{i}": value for i, value in enumerate([0.1] * up + [-0.1] * down + [0.0] * equal)})
 
@@ -43,14 +47,14 @@ def sure(*counts: int, events: int | None = None) -> Gains:
     ],
 )
 def test_who_gains(gains: list[Gains | None], said: str) -> None:
-    assert said in words._who_gains([run_of() for _ in gains], gains, 0.9)
+    assert said in words._who_gains(about([run_of() for _ in gains], gains))
 
 
 def test_local_and_runs_without_test_data() -> None:
-    assert words._who_gains([run_of(method="local")], [None], 0.9) == "mean test accuracy 90.0 % over 40 clients"
-    assert words._who_gains([run_of(1)], [None], None) == "1 client without test data"
+    assert words._who_gains(about([run_of(method="local")], [None])) == "mean test accuracy 90.0 % over 40 clients"
+    assert words._who_gains(about([run_of(1)], [None], None)) == "1 client without test data"
     error = run_of(metric=METRICS["squared_error"])
-    assert "mean gain +0.1 (95 %" in words._who_gains([error], [plain(2)], 0.25)
+    assert "mean gain +0.1 (95 %" in words._who_gains(about([error], [plain(2)], 0.25))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_local_and_runs_without_test_data() -> None:
     ],
 )  # fmt: skip
 def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "settled", lambda graph: [])
+    monkeypatch.setattr(words, "judged_groups", lambda graph: [])
     runs = [
         run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: SimpleNamespace(evidence=None))
         for each in groups
@@ -77,15 +81,35 @@ def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.Mon
 
 
 def test_a_better_method_is_named_and_one_that_is_better_by_a_hair_is_not() -> None:
-    accuracy, error = METRICS["accuracy"], METRICS["squared_error"]
+    one, error = about([run_of()], [None]), about([run_of(metric=METRICS["squared_error"])], [None], 0.5)
     said = "FedAvg has the better mean accuracy (92.0 % against 90.0 %)"
-    assert words._rival(accuracy, 0.9, {"FedAvg": 0.92, "Local": 0.8}) == said
-    assert words._rival(accuracy, 0.9, {"FedAvg": 0.9003}) == words._rival(accuracy, None, {"FedAvg": 0.9}) == ""
-    assert words._rival(error, 0.5, {"FedAvg": 0.4}) == "FedAvg has the better mean squared error (0.4 against 0.5)"
-    assert words._rival(error, 0.5, {"FedAvg": 0.6}) == ""
+    assert words._rival(one, {"FedAvg": 0.92, "Local": 0.8}) == said
+    assert words._rival(one, {"FedAvg": 0.9003}) == ""
+    assert words._rival(about([run_of()], [None], None), {"FedAvg": 0.9}) == ""
+    assert words._rival(error, {"FedAvg": 0.4}) == "FedAvg has the better mean squared error (0.4 against 0.5)"
+    assert words._rival(error, {"FedAvg": 0.6}) == ""
+
+
+@pytest.mark.parametrize(
+    ("gains", "mean", "said"),
+    [
+        (
+            [sure(30, 1, 9, 0)],
+            0.9,
+            "FLT: 30 of 40 clients surely gain over Local, 1 surely lose; mean accuracy 90.0 %.",
+        ),
+        ([plain(38, 2)], 0.9, "FLT: 38 of 40 clients gain over Local, 2 lose; mean accuracy 90.0 %."),
+        ([None], 0.9, "FLT reaches a mean accuracy of 90.0 % over clients."),
+        ([None], None, "FLT: no client has test data."),
+    ],
+)
+def test_the_headline_has_at_most_twenty_words(gains: list[Gains | None], mean: float | None, said: str) -> None:
+    assert words.headline(about([run_of()], gains, mean)).startswith(said)
+    long = words.Subject("A Method With a Very Long Name", [run_of()], gains, 1, "", mean)
+    assert len(words.headline(long).split()) <= 20
 
 
 def test_unseen_clients() -> None:
     seen = [run_of(unseen=("a", "b"), summary={"unseen": {"mean": mean}}) for mean in (0.5, 0.6)]
-    assert words._unseen(seen, 0.7) == "mean accuracy 55.0 % over 2 unseen clients, 70.0 % over the others"
-    assert words._unseen([*seen, run_of()], 0.7) == ""
+    assert words._unseen(about(seen, [], 0.7)) == "mean accuracy 55.0 % over 2 unseen clients, 70.0 % over the others"
+    assert words._unseen(about([*seen, run_of()], [], 0.7)) == ""

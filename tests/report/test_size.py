@@ -32,7 +32,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients stand at random: their places take as many bytes as those that springs find, and less time."""
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(graphs, "layout", lambda ties, iterations: rng.uniform(-1, 1, (len(ties), 2)))
+    monkeypatch.setattr(graphs, "places", lambda links, seed: rng.uniform(-1, 1, (links.shape[0], 2)))
 
 
 def test_a_thousand_clients_stay_below_15_mb(thousand: Path, tmp_path: Path) -> None:
@@ -63,26 +63,24 @@ def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
     # The same records give the same graphs: once is enough.
     for name in ("graph_of", "sharing_of"):
         real = getattr(collecting, name)
-        once = cache(lambda runs, real=real: real(read_run(thousand), sorted(read_run(thousand).client_facts), runs))
-        monkeypatch.setattr(collecting, name, lambda run, ids, runs, once=once: once(runs))
+        once = cache(lambda *more, real=real: real(read_run(thousand), sorted(read_run(thousand).client_facts), *more))
+        monkeypatch.setattr(collecting, name, lambda run, ids, *more, once=once: once(*more))
     out = write_report([tmp_path / "many"], tmp_path / "report.html")
     data = data_in(out.read_text(encoding="utf-8"))
     assert len(data["runs"]) == 57
     assert len(data["federations"]) == 3
     assert all(run["graph"]["frames"][-1]["round"] == 2 for run in data["runs"])
-    assert all(run["graph"]["frames"][-1]["tree"]["matrix"] for run in data["runs"])
     # Half a megabyte for the heads and as much for the points in feature space, which these runs do not have.
     assert out.stat().st_size < 14_000_000
 
 
 @pytest.mark.parametrize("count", [1, 5, 15, 57, 200])
 def test_all_runs_share_the_page(count: int) -> None:
-    side, rounds = graphs.matrix_side(count), graphs.affordable(1000, 2, count)
-    # A tree has a matrix of its own.
-    assert count * (rounds + 1) * side**2 <= 41 * 200 * 200
+    side, rounds = graphs.matrix_side(count), graphs.rounds_kept(1000, count)
+    assert count * rounds * side**2 <= 40 * 200 * 200
     assert count * rounds * 1000 <= 100_000 or rounds == 1
     runs = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8))) for _ in range(count)]
-    features = FeatureBudget.shared(cast(Any, runs), tsne=False)
+    features = FeatureBudget.shared(cast(Any, runs))
     assert count * features.rounds * features.heads**2 <= 400_000
     if count == 1:
         assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)

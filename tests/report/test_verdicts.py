@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -15,8 +14,15 @@ from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import Node
 from fedkin.report import write_report
 from fedkin.report.collect import collect
-from fedkin.report.drawing import NOTHING
-from fedkin.report.verdicts import Settled, Told, choice_words, drawn, in_words, lines, settled, terminal
+from fedkin.report.words import (
+    JudgedGroup,
+    Told,
+    choice_words,
+    drawn_tests,
+    groups_in_terminal,
+    in_words,
+    judged_groups,
+)
 from report.made import data_in, make_comparison, make_run
 
 
@@ -91,7 +97,7 @@ def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
         assert node["said"].startswith("differ in " if tested.rejected else "cannot" if tested.p else "")
         assert node["cut"] == (tested.verdict is None)
         assert (node["group"] is None) == (tested.verdict is None)
-    last = np.frombuffer(base64.b64decode(tree["leaf"]), "<u2").tolist()
+    last = tree["leaf"]
     assert dict(zip(ids, last, strict=True)) == evidence.leaf
     (lone,) = [node for node in tree["nodes"] if node["client"] is not None]
     assert (ids[lone["client"]], lone["verdict"]) == ("site-011", "alone")
@@ -114,7 +120,7 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     graph = chain(count)
     assert graph.evidence is not None
     number = {id: i for i, id in enumerate(graph.ids)}
-    found = drawn(graph, graph.groups, number, None)
+    found = drawn_tests(graph, graph.groups, number, None)
     assert found is not None
     tree = found["tests"]
     nodes = tree["nodes"]
@@ -124,8 +130,8 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     assert nodes[0]["parent"] is None
     assert all(node["parent"] < at for at, node in enumerate(nodes[1:], 1))
     # Every client is under the node where it was last drawn.
-    last = np.frombuffer(base64.b64decode(tree["leaf"]), "<u2")
-    assert NOTHING not in last
+    last = tree["leaf"]
+    assert min(last) >= 0
     below = np.bincount(last, minlength=len(nodes))
     for at in range(len(nodes) - 1, 0, -1):
         below[nodes[at]["parent"]] += below[at]
@@ -144,22 +150,19 @@ def test_many_groups_are_counted_not_listed() -> None:
     graph = graph.tested(
         dict.fromkeys(ids, "same"), Evidence(tuple(nodes), {id: 1 + g for id, g in groups.items()}, 0.01)
     )
-    found = drawn(graph, groups, {id: i for i, id in enumerate(ids)}, None)
+    found = drawn_tests(graph, groups, {id: i for i, id in enumerate(ids)}, None)
     assert found is not None
     assert (len(found["groups"]), found["more"]) == (12, [1488, 2976])
-    said = lines("kin", settled(graph), graph.evidence, "3 clients keep their own models")
-    assert len(said) == 6
-    assert said[4:] == ["  and 1497 more groups with 2994 clients", "  3 clients keep their own models"]
 
 
 # -- verdicts -------------------------------------------------------------------------------------------------
 
 
-def settled_from(
+def groups_of(
     leaves: dict[str, int], verdict: dict[str, str], groups: dict[str, int], *nodes: Node
-) -> list[Settled]:
+) -> list[JudgedGroup]:
     graph = Graph(tuple(verdict), np.zeros((len(verdict),) * 2), groups=groups)
-    return settled(graph.tested(verdict, Evidence(nodes, leaves, 0.001)))
+    return judged_groups(graph.tested(verdict, Evidence(nodes, leaves, 0.001)))
 
 
 ROOT = Node(None, {"x": 1e-7, "y": 1e-5}, ("x", "y"), "x+y")
@@ -172,11 +175,11 @@ def leaf(verdict: str, parent: int = 0) -> Node:
 def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None:
     """Groups that differ surely but too little are merged: tests do tell these clients apart."""
     leaves = {"a": 1, "b": 1, "c": 2, "d": 2}
-    (one,) = settled_from(
+    (one,) = groups_of(
         leaves, dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0), ROOT, leaf("same"), leaf("same")
     )
     assert (one.verdict, one.node) == ("near", 0)
-    assert "no test" not in in_words([Told.of([one], None)])
+    assert "significant" not in in_words([Told.of([one], None)])
     assert "by too little to pay for separate models" in in_words([Told.of([one], None)])
 
 
@@ -185,7 +188,7 @@ def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> N
     groups = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 0, "f": 0}
     leaves = {"a": 1, "b": 1, "c": 3, "d": 3, "e": 4, "f": 4}
     inner = Node(0, {"x": 1e-6}, ("x",), "x")
-    first, second = settled_from(leaves, verdict, groups, ROOT, leaf("same"), inner, leaf("same", 2), leaf("same", 2))
+    first, second = groups_of(leaves, verdict, groups, ROOT, leaf("same"), inner, leaf("same", 2), leaf("same", 2))
     assert (first.members, first.verdict, first.node) == (("a", "b", "e", "f"), "near", None)
     assert (second.members, second.verdict, second.node) == (("c", "d"), "same", 3)
 
@@ -194,12 +197,11 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     tests = Evidence((Node(None, {"x": 0.3}, verdict="same"),), {"a": 0, "b": 0}, 0.05)
     ids, groups = tuple("abno"), dict.fromkeys("abno", 0)
     graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
-    found = settled(graph)
+    found = judged_groups(graph)
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
-    page = drawn(graph, None, {id: place for place, id in enumerate(ids)}, None)
+    page = drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, None)
     assert page is not None
     assert page["words"].endswith(said)
-    assert lines("kin", found, tests, None)[0].endswith(said)
     two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
     assert "(not all clients were tested;" in in_words(two)
     assert "tested" not in in_words(two[1:])
@@ -207,23 +209,23 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
 
 SHARES = "differ in how often each class occurs, not in what a class looks like"
 FOUND: list[tuple[list[Told], str, str]] = [
-    ([Told({"same": 4}, p=0.104)], "4 groups", "no test tells the clients apart (smallest p 0.1)"),
-    ([Told({"same": 1})], "1 group", "no test tells the clients apart"),
+    ([Told({"same": 4}, p=0.104)], "4 groups", "within groups no difference is significant (smallest p 0.1)"),
+    ([Told({"same": 1})], "1 group", "within groups no difference is significant"),
     ([Told({}, 9)], "no groups found", "every client is like nobody else"),
-    ([Told({"shares": 1})], "1 group", f"the clients {SHARES}"),
-    ([Told({"near": 2})], "2 groups", "the clients differ by too little to pay for separate models"),
-    ([Told({"offsets": 1}, 2)], "1 group and 2 clients alone", "each client is shifted by itself"),
+    ([Told({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
+    ([Told({"near": 2})], "2 groups", "within groups clients differ by too little to pay for separate models"),
+    ([Told({"offsets": 1}, 2)], "1 group and 2 clients alone", "within groups each client is shifted by itself"),
     (
         [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
-        f"in 2 no test tells the clients apart (smallest p 0.5), in 1 the clients {SHARES}",
+        f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}",
     ),
     (
         [Told({"same": 4}, p=0.5), Told({"same": 4}, p=0.02)], "4 groups",
-        "no test tells the clients apart (smallest p 0.02)",
+        "within groups no difference is significant (smallest p 0.02)",
     ),
     (
         [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
-        f"in some no test tells the clients apart, in some the clients {SHARES}",
+        f"in some no difference is significant, in some clients {SHARES}",
     ),
 ]  # fmt: skip
 
@@ -241,7 +243,8 @@ def test_the_sentence_says_what_was_found(place: Path) -> None:
     assert text.startswith("With Kin: ")
     assert re.search(
         r"; 3 groups and 1 client alone with nothing told \(ARI 0\.\d\d to the planted ones\): "
-        r"no test tells the clients apart \(smallest p 0\.\d+\); ",
+        r"within groups no difference is significant \(alpha = [\d.]+, corrected; \d tests, "
+        r"smallest p 0\.\d+\); ",
         text,
     )
 
@@ -257,25 +260,15 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
         assert data["runs"][data["shown"]]["method"] == "kin"
 
 
-def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path) -> None:
-    said = terminal(
-        "kin", {0: (place / "kin-seed0", [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])}
-    )
-    assert said[0] == "kin: 3 groups with nothing told: no test tells the clients apart"
-    assert [line.split(",")[0] for line in said[1:4]] == ["  group 1", "  group 2", "  group 3"]
-    assert all(re.fullmatch(r"  group \d, same: [34] clients, smallest p .+", line) for line in said[1:4])
-    assert said[4:] == [
-        "  alone: site-011",
-        "  chosen: one model for all, a head for each client (pull 1)",
-    ]
-    assert max(map(len, said)) <= 80
-    assert terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
-    more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(8)]
-    each = terminal("kin", {seed: (folder, []) for seed, folder in enumerate(more)})
-    assert [line.partition(":")[0] for line in each] == [
-        *(f"kin, seed {seed}" for seed in range(5)),
-        "and 3 more seeds",
-    ]
+def test_the_terminal_has_two_lines_a_method(place: Path, tmp_path: Path) -> None:
+    chosen = [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]
+    first, second = groups_in_terminal("kin", {0: (place / "kin-seed0", chosen)})
+    assert first.startswith("kin: 3 groups and 1 client alone with nothing told: within groups no difference is signif")
+    assert second == "kin chosen: one model for all, a head for each client (pull 1)"
+    assert groups_in_terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
+    more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
+    (line,) = groups_in_terminal("kin", {seed: (folder, []) for seed, folder in enumerate(more)})
+    assert line.startswith("kin, 3 seeds: ")
 
 
 @pytest.mark.parametrize(

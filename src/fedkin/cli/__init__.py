@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ __all__ = ["app", "main"]
 
 
 def __getattr__(name: str) -> Any:
-    """The typer application: it is imported late, because it takes seconds, in which Ctrl-C has to be quiet."""
+    """The typer application, imported late: its imports take time, in which Ctrl-C has to be quiet."""
     if name == "app":
         from fedkin.cli import commands
 
@@ -27,17 +26,13 @@ def main() -> None:
     """Run the command; always raises SystemExit.
 
     0: done. 2: an error that a user can act on, one line on standard error. 70: an error of fedkin, one line with the
-    file of its traceback. 130: stopped by Ctrl-C.
+    file of its traceback. 130: stopped by Ctrl-C, which ends a command at once unless it has something to finish.
     """
-    # Once more when Python winds up: what the run left is written by then.
-    atexit.register(on_interrupt, end_at_once)
-    # Imports take seconds, and an interrupt there would be a traceback.
-    before = on_interrupt(end_at_once)
+    on_interrupt(end_at_once)
 
     def work() -> Any:
         from fedkin.cli.commands import app
 
-        on_interrupt(before)  # no sooner: outside of `exit_status` an interrupt would be a traceback
         return app(standalone_mode=False)
 
     sys.exit(exit_status(work))

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from fedkin._version import __version__
-from fedkin.cli.advise import advise
-from fedkin.cli.catalogue import list_names
-from fedkin.cli.completion import check_experiment, check_kind
-from fedkin.cli.data import data, init
+from fedkin.cli.begin import advise, data, init, inspect, new
 from fedkin.cli.experiments import compare, run, tune
-from fedkin.cli.export import export
 from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
-from fedkin.cli.lazy import command_after_import
+from fedkin.cli.listing import list_names
 from fedkin.cli.net import net
-from fedkin.cli.new import new
-from fedkin.cli.report import report
 from fedkin.cli.reproduce import reproduce
-from fedkin.cli.runs import runs
-from fedkin.running.new import known, spelled
-
-__all__ = ["EXAMPLES", "app"]
+from fedkin.cli.results import export, report, runs
 
 _START, _TRAIN, _RESULTS, _NETWORK = "Begin", "Train and compare", "Results", "Over networks"
 
@@ -55,7 +48,11 @@ EXAMPLES = {
         "fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4",
     ),
     "reproduce": ("fedkin reproduce", "fedkin reproduce flt-table1 --data-root data", "fedkin reproduce all --quick"),
-    "report": ("fedkin report runs/digits-rotated", "fedkin report runs/A runs/B --out both.html"),
+    "report": (
+        "fedkin report runs/digits-rotated",
+        "fedkin report runs/A runs/B --out both.html",
+        "fedkin report runs/digits-rotated --paper table,curves",
+    ),
     "graph": (
         "fedkin graph signatures.csv --sparsify knn:10 --out graph",
         "fedkin graph rows.csv --groups same --client hospital --target died",
@@ -79,9 +76,18 @@ EXAMPLES = {
         "fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv --target died",
     ),
 }
+_TO_BEGIN_WITH = """Learn who should learn with whom: collaboration-graph federated learning.
+
+  fedkin compare digits-rotated --methods local,fedavg,kin   a first comparison
+  fedkin advise TABLE.csv --target T --client C              who should train together
+  fedkin init TABLE.csv --target T --client C                an experiment for your data
+  fedkin report RUN                                          a page about runs
+  fedkin list methods                                        what there is to compare
+
+All commands: fedkin --help"""
 
 app = typer.Typer(
-    name="fedkin", no_args_is_help=True, pretty_exceptions_enable=False,
+    name="fedkin", pretty_exceptions_enable=False,
     help="Learn who should learn with whom: collaboration-graph federated learning.",
 )  # fmt: skip
 
@@ -92,38 +98,35 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(_TO_BEGIN_WITH)
 
 
-_imports = command_after_import("fedkin.running.experiment")
-_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
-
-app.command("init", cls=_imports, rich_help_panel=_START)(init)
-app.command("advise", cls=_imports, rich_help_panel=_START)(advise)
-app.command("list", cls=command_after_import(None, kind=check_kind), rich_help_panel=_START)(list_names)
-app.add_typer(data, name="data", rich_help_panel=_START)
-app.command("new", cls=command_after_import("fedkin.running.experiment", kind=known, name=spelled),
-            rich_help_panel=_START)(new)  # fmt: skip
-app.command("run", cls=_reads_experiment, rich_help_panel=_TRAIN)(run)
-app.command("compare", cls=_reads_experiment, rich_help_panel=_TRAIN)(compare)
-app.command("tune", cls=_reads_experiment, rich_help_panel=_TRAIN)(tune)
-app.command("reproduce", cls=_imports, rich_help_panel=_TRAIN)(reproduce)
-app.command("report", cls=_imports, rich_help_panel=_RESULTS)(report)
-app.command("graph", cls=command_after_import("fedkin.graph"), rich_help_panel=_RESULTS)(graph)
-app.add_typer(runs, name="runs", rich_help_panel=_RESULTS)
-app.command("export", cls=_imports, rich_help_panel=_RESULTS)(export)
-app.add_typer(net, name="net", rich_help_panel=_NETWORK)
-app.add_typer(flower, name="flower", rich_help_panel=_NETWORK)
+_PANELS: dict[str, dict[str, Any]] = {
+    _START: {"init": init, "advise": advise, "list": list_names, "data": data, "new": new},
+    _TRAIN: {"run": run, "compare": compare, "tune": tune, "reproduce": reproduce},
+    _RESULTS: {"report": report, "graph": graph, "runs": runs, "export": export},
+    _NETWORK: {"net": net, "flower": flower},
+}
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)
+app.command("inspect", hidden=True)(inspect)
 
 
 def _add_examples(group: typer.Typer, prefix: str = "") -> None:
     """End the help of every command with its examples; KeyError for a command without any."""
     for command in group.registered_commands:
-        command.epilog = "\n\n".join(["Examples:", *EXAMPLES[f"{prefix}{command.name}"]])
+        if not command.hidden:
+            command.epilog = "\n\n".join(["Examples:", *EXAMPLES[f"{prefix}{command.name}"]])
     for inner in group.registered_groups:
         assert inner.typer_instance is not None
         _add_examples(inner.typer_instance, f"{prefix}{inner.name} ")

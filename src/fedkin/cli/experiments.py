@@ -13,11 +13,8 @@ import typer
 from rich.table import Table
 
 from fedkin.cli.options import (
-    BLOCKS,
-    CONTROLS,
     EXPERIMENT,
     JSON,
-    LEAVE_OUT,
     METHODS,
     OUT,
     RESTART,
@@ -27,17 +24,10 @@ from fedkin.cli.options import (
     SEED,
     SEEDS,
     SET,
+    check_experiment,
 )  # fmt: skip
-from fedkin.cli.output import (
-    as_json,
-    make_console,
-    print_lines,
-    print_paths,
-    print_verdicts,
-    print_warnings,
-    write_run_report,
-)  # fmt: skip
-from fedkin.cli.progress import LiveProgress, ProgressOfSeveral, stop_on_signals
+from fedkin.cli.output import as_json, make_console, print_notes, print_paths, write_run_report
+from fedkin.cli.progress import Progress, ProgressOfSeveral, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.running.seeds import listed, numbers
@@ -46,8 +36,6 @@ if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
     from fedkin.running.tune import Choice, Equal, Tried
     from fedkin.tasks import Metric
-
-__all__ = ["compare", "data_root_of", "finish_run", "run", "start_or_resume", "tune"]
 
 
 def run(
@@ -63,6 +51,7 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
+    check_experiment(experiment)
     from fedkin.running.loop import run_experiment
 
     if seed is not None:
@@ -72,7 +61,7 @@ def run(
     with stop_on_signals(folder) as stop:
         result = run_experiment(
             plan, root, folder, resume=resume is not None, restart=restart,
-            watcher=LiveProgress(plan.method.name, stop, folder, json),
+            watcher=Progress(plan.method.name, stop, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json, profile)
 
@@ -86,9 +75,9 @@ def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool =
         print(as_json(result.summary))
         return
     make_console().print(one_run(result))
-    print_verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
         make_console().print(profiled(result.summary), *training_paths(result.summary))
+    print_notes({plan.method.name: {plan.run.seed: result}})
     print_paths(folder, report)
 
 
@@ -103,19 +92,24 @@ def compare(
     resume: Path | None = RESUME,
     restart: bool = RESTART,
     json: bool = JSON,
-    leave_out: str | None = LEAVE_OUT,
-    controls: bool = CONTROLS,
-    blocks: str = BLOCKS,
-) -> None:
-    """Run several methods on the same federations and print mean and spread over seeds."""
+    leave_out: str | None = typer.Option(
+        None, "--leave-out", metavar="each|GROUPS",
+        help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
+    ),
+    controls: bool = typer.Option(
+        False, "--controls", help="Run each method's controls too: without exchange (NAME@self), one group, random and "
+        "true groups; shows what communication adds.",
+    ),
+) -> None:  # fmt: skip
+    """Run several methods on the same federations and print means with intervals over seeds."""
+    check_experiment(experiment)
     from fedkin.records.controls import with_controls
-    from fedkin.report.ranks import blocks_of, tested
+    from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
     from fedkin.running.compare import compare as run_comparison
     from fedkin.running.compare import table
 
-    kind = blocks_of(blocks)
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None or controls:
@@ -141,14 +135,12 @@ def compare(
             watcher=lambda name, seed, done, total: progress.next(f"{name} seed {seed}", done, total),
         )  # fmt: skip
     every = [result for by_seed in results.values() for result in by_seed.values()]
-    report = write_run_report([result.folder for result in every], folder, kind)
+    report = write_run_report([result.folder for result in every], folder)
     if json:
         print(as_json([result.summary for result in every]))
         return
     make_console().print(comparison(table(results)))
-    print_lines(filter(None, [chosen_line(names, validation, every[0].metric.higher), *tested(results, kind)]))
-    print_verdicts(results)
-    print_warnings(results)
+    print_notes(results, filter(None, [chosen_line(names, validation, every[0].metric.higher), *tested(results)]))
     print_paths(folder, report)
 
 
@@ -234,6 +226,7 @@ def tune(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
+    check_experiment(experiment)
     from fedkin.running.tune import HoldOut
     from fedkin.running.tune import tune as run_tuning
 

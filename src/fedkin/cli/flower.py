@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedkin.cli.lazy import command_after_import
 from fedkin.cli.options import ROOT
 from fedkin.cli.output import make_console
 from fedkin.cli.participant import (
@@ -42,7 +41,7 @@ flower = typer.Typer(
 _PATIENCE = 5.0  # seconds of one wait for the server, whose messages take seconds
 
 
-@flower.command("new", cls=command_after_import("fedkin.running.flowered"))
+@flower.command("new")
 def _new(
     folder: Path = typer.Argument(..., metavar="DIR", help="A new folder for the app."),
     experiment: Path = typer.Option(..., "--experiment", metavar="E.toml", help="The experiment file."),
@@ -62,7 +61,7 @@ def _new(
     console.print(f"run it:  flwr run {folder} NAME-OF-THE-SUPERLINK --stream")
 
 
-@flower.command("node", cls=command_after_import("fedkin.running.experiment"))
+@flower.command("node")
 def _node(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file, the same as the server's."),
     name: str = typer.Option(..., "--name", help="The name with which this machine's SuperNode was registered."),

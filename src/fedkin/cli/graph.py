@@ -1,17 +1,17 @@
-"""`fedkin graph`: groups of similar clients, from one vector or one set of vectors per client."""
+"""`fedkin graph`: groups of similar clients, from one vector or one set of vectors per client, or from raw samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json as json_text
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
-from fedkin.cli.output import as_json, make_console
+from fedkin.cli.output import as_json, make_console, new_table
 from fedkin.errors import ConfigError, DataError
 from fedkin.untrusted import shown
 
@@ -21,103 +21,114 @@ if TYPE_CHECKING:
     from fedkin.graph import Graph
     from fedkin.graph.tables import Signatures
 
-__all__ = ["graph"]
-
 _SETS = ("matching", "minimum", "hausdorff")
 # With more clients, nearest neighbours are found in blocks, without the matrix of all pairs.
 _LARGEST_FULL = 5000
 # With more clients, betweenness takes too long, and the degree replaces it.
 _LARGEST_BETWEENNESS = 3000
-
-_TABLE = typer.Argument(
-    ..., help="A table of clients: .npz (arrays ids and x), .csv or .parquet (an id column, numbers).",
-    metavar="SIGNATURES",
-)  # fmt: skip
-_SIMILARITY = typer.Option(
-    None,
-    help="cosine, dot, l1, l2, rbf, FILE.py:NAME; for sets: matching, minimum, hausdorff. Default: cosine; matching "
-    "for sets.",
-)
-_SPARSIFY = typer.Option(
-    "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE, FILE.py:NAME."
-)
-_GROUPS = typer.Option(
-    "louvain",
-    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone, "
-    "FILE.py:NAME; for raw rows, one per sample: same, same:ALPHA (groups by statistical tests).",
-)
-_CLIENT = typer.Option(
-    None, help="Raw rows (--groups same): the column with the client. Default: client.", metavar="COLUMN"
-)
-_TARGET = typer.Option(None, help="Raw rows (--groups same): the column with the target.", metavar="COLUMN")
-_OUT = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.", metavar="DIR")
+# All clients of a tested group are linked; the graph of more clients than this is not written.
+_LARGEST_TESTED = 2000
+Writers = Mapping[str, Callable[[Path], Any]]
 
 
 def graph(
-    signatures: Path = _TABLE,
-    similarity: str | None = _SIMILARITY,
-    sparsify: str = _SPARSIFY,
-    groups: str = _GROUPS,
+    signatures: Path = typer.Argument(
+        ..., help="A table of clients: .npz (arrays ids and x), .csv or .parquet (an id column, numbers).",
+        metavar="SIGNATURES",
+    ),
+    similarity: str | None = typer.Option(
+        None, help="cosine, dot, l1, l2, rbf, FILE.py:NAME; for sets: matching, minimum, hausdorff. Default: cosine; "
+        "matching for sets.",
+    ),
+    sparsify: str = typer.Option(
+        "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE, FILE.py:NAME."
+    ),
+    groups: str = typer.Option(
+        "louvain",
+        help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone, "
+        "FILE.py:NAME; for raw rows, one per sample: same, same:ALPHA (groups by statistical tests).",
+    ),
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
     seed: int = typer.Option(0, min=0, max=2**32 - 1, help="Seed of the grouping and the picture."),
-    client: str | None = _CLIENT,
-    target: str | None = _TARGET,
-    out: Path | None = _OUT,
+    client: str | None = typer.Option(
+        None, help="Raw rows (--groups same): the column with the client. Default: client.", metavar="COLUMN"
+    ),
+    target: str | None = typer.Option(
+        None, help="Raw rows (--groups same): the column with the target.", metavar="COLUMN"
+    ),
+    out: Path | None = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.",
+                                    metavar="DIR"),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
-) -> None:
+) -> None:  # fmt: skip
     """Find groups of similar clients, from one vector (or one set of vectors) per client, or from raw samples."""
     if groups.partition(":")[0] == "same":
-        _same(signatures, similarity, groups, client, target, seed, out, json)
+        if similarity is not None:
+            raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
+        summary, lines = _tested_groups(signatures, groups, client, target, seed, out)
+        print(as_json(summary) if json else "\n".join(map(shown, lines)))
         return
     if client or target:
         raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
     from fedkin.graph.tables import read_signatures
 
-    similarity = None if similarity is None else _own(similarity, "similarity")
-    sparsify, groups = _own(sparsify, "sparsify"), _own(groups, "groups")
+    similarity = None if similarity is None else _stage_name(similarity, "similarity")
+    sparsify, groups = _stage_name(sparsify, "sparsify"), _stage_name(groups, "groups")
     table = read_signatures(signatures)
-    name = similarity or ("matching" if table.sets else "cosine")
-    found, inner = _build(table, name, sparsify, groups, resolution, seed)
-    asked = {"similarity": name, "sparsify": sparsify, "groups_by": groups, "seed": seed}
-    summary = {**asked, **_facts(found, inner)}
+    similarity = similarity or ("matching" if table.sets else "cosine")
+    result, similar = _build(table, similarity, sparsify, groups, resolution, seed)
+    summary = {"similarity": similarity, "sparsify": sparsify, "groups_by": groups, "seed": seed}
+    summary |= _facts(result, similar)
     if out is not None:
-        summary["files"] = _write(found, out, f"{signatures.name}: {len(found.ids)} clients", seed)
+        summary["files"] = _write(out, _writers(result, f"{signatures.name}: {len(result.ids)} clients", seed))
     if json:
         print(as_json(summary))
-        return
-    _print(summary)
+    else:
+        _print(summary)
 
 
-def _own(spec: str, kind: str) -> str:
+def _stage_name(spec: str, kind: str) -> str:
     """The name of a stage: of FILE.py:NAME after reading the file, also of another package; others as they are."""
     from fedkin.graph.stages import BUILT_IN
 
     in_file = ".py:" in spec
     if spec.partition(":")[0] in BUILT_IN[kind] or not (in_file or entry_points(group="fedkin.graph")):
         return spec
-    from fedkin.running.plugins import (
-        add_installed,  # which imports torch
-        named_in,
-    )
+    from fedkin.running.plugins import add_installed, named_in  # which import torch
 
     add_installed()
     return named_in([spec], "graph", Path(), f"--{kind}")[0][0] if in_file else spec
 
 
-def _same(
-    table: Path, similarity: str | None, groups: str, client: str | None, target: str | None, seed: int,
-    out: Path | None, json: bool,
-) -> None:  # fmt: skip
-    from fedkin.cli._same import same
+def _tested_groups(
+    path: Path, spec: str, client: str | None, target: str | None, seed: int, out: Path | None
+) -> tuple[dict[str, Any], list[str]]:
+    """(summary as plain data, lines to print) of a table of raw rows or of saved signatures."""
+    from fedkin import graph as room
 
-    if similarity is not None:
-        raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
-    summary, lines = same(table, groups, client, target, seed, out)
-    if json:
-        print(as_json(summary))
-        return
-    for line in lines:
-        print(shown(line))
+    alpha = room.same_alpha(spec)
+    signed, about = room.read_signed(path), "saved signatures"
+    if signed is None:
+        rows = room.read_rows(path, client or "client", target)
+        signed = rows.sign(seed)
+        about = f"{len(rows.x)} samples of {rows.x.shape[1]} numbers, target: {rows.target}"
+    elif client or target:
+        raise ConfigError(f"--client, --target: {path} holds signatures, made from rows before; leave them out")
+    verdicts = room.find(signed, alpha=alpha, seed=seed)
+    summary: dict[str, Any] = {"groups_by": spec, "seed": seed, "table": about, "clients": len(signed)}
+    summary |= verdicts.to_json()
+    lines = [f"{path.name}: {about}", *verdicts.lines()]
+    if out is not None:
+        text = json_text.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        writers: dict[str, Callable[[Path], Any]] = {
+            "groups.json": partial(Path.write_text, data=text, encoding="utf-8"),
+            "signatures.npz": partial(room.write_signed, signatures=signed),
+        }
+        if len(verdicts.ids) <= _LARGEST_TESTED:
+            tested = room.Graph(verdicts.ids, room.oracle(verdicts.labels), groups=verdicts.groups)
+            writers |= _writers(tested.tested(verdicts.by_client, verdicts.evidence), path.name, seed)
+        summary["files"] = _write(out, writers)
+        lines += [f"wrote {file}" for file in summary["files"]]
+    return summary, lines
 
 
 def _build(
@@ -135,14 +146,14 @@ def _build(
     )  # fmt: skip
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
-    vectors = None if table.sets else table.x
+    similar = distances = None
     if len(table.ids) > _LARGEST_FULL:
         affinity = _of_many(table, similarity, sparsify, groups)
-        similar = distances = None
     else:
         distances = room.distance_stage(similarity)(table.x) if table.sets else None
         similar = of_vectors(table.x) if distances is None else room.minmax(-distances)
         affinity = to_affinity(similar, distances=distances)
+    vectors = None if table.sets else table.x
     labels = to_groups(affinity, seed=seed, resolution=resolution, distances=distances, vectors=vectors)
     few = len(table.ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
@@ -164,36 +175,36 @@ def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> 
     return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
 
 
-def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
     import numpy as np
     import scipy.sparse as sp
 
     from fedkin import graph as room
 
-    labels, edges = found.labels, sp.coo_array(found.weights)
-    measure, central = next(iter(found.values.items()))
-    alone = np.asarray(found.weights.sum(axis=1)).ravel() == 0
+    edges = sp.coo_array(result.weights)
+    measure, central = next(iter(result.values.items()))
+    alone = np.asarray(result.weights.sum(axis=1)).ravel() == 0
     top = np.lexsort((np.arange(len(central)), -central))[:5]
     return {
-        "clients": len(found.ids),
+        "clients": len(result.ids),
         "edges": int(np.count_nonzero((edges.row <= edges.col) & (edges.data != 0))),
-        "modularity": room.modularity(found.weights, labels),
-        "groups": _groups(found, similar),
-        "isolated": [found.ids[row] for row in np.flatnonzero(alone)],
-        "central": [{"client": found.ids[row], measure: float(central[row])} for row in top if central[row] > 0],
+        "modularity": room.modularity(result.weights, result.labels),
+        "groups": _groups(result, similar),
+        "isolated": [result.ids[row] for row in np.flatnonzero(alone)],
+        "central": [{"client": result.ids[row], measure: float(central[row])} for row in top if central[row] > 0],
     }
 
 
-def _groups(found: Graph, similar: np.ndarray[Any, Any] | None) -> list[dict[str, Any]]:
+def _groups(result: Graph, similar: np.ndarray[Any, Any] | None) -> list[dict[str, Any]]:
     """Return size, members and mean similarity of each group's pairs; of its edges without a matrix of all pairs."""
     import numpy as np
     import scipy.sparse as sp
 
-    labels = found.labels
+    labels = result.labels
     size = np.bincount(labels)
     rows = np.split(np.argsort(labels, kind="stable"), np.cumsum(size)[:-1])
     if similar is None:
-        edges = sp.coo_array(found.weights)
+        edges = sp.coo_array(result.weights)
         inside = (labels[edges.row] == labels[edges.col]) & (edges.row != edges.col) & (edges.data != 0)
         group = labels[edges.row[inside]]
         total, pairs = np.bincount(group, edges.data[inside], len(size)), np.bincount(group, minlength=len(size))
@@ -202,23 +213,23 @@ def _groups(found: Graph, similar: np.ndarray[Any, Any] | None) -> list[dict[str
         pairs = size * (size - 1)
     return [
         {"size": int(size[at]), "inner_similarity": float(total[at] / pairs[at]) if pairs[at] else None,
-         "members": [found.ids[row] for row in rows[at].tolist()]}
+         "members": [result.ids[row] for row in rows[at].tolist()]}
         for at in range(len(size))
     ]  # fmt: skip
 
 
-def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
+def _writers(result: Graph, title: str, seed: int) -> dict[str, Callable[[Path], Any]]:
     from fedkin.graph.picture import draw
 
+    return {
+        "graph.npz": result.save, "graph.graphml": result.to_graphml, "graph.json": result.to_json,
+        "edges.csv": result.to_csv, "graph.html": partial(draw, result, title=title, seed=seed),
+    }  # fmt: skip
+
+
+def _write(out: Path, writers: Writers) -> list[str]:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        writers: dict[str, Callable[[Path], None]] = {
-            "graph.npz": found.save,
-            "graph.graphml": found.to_graphml,
-            "graph.json": found.to_json,
-            "edges.csv": found.to_csv,
-            "graph.html": partial(draw, found, title=title, seed=seed),
-        }
         for name, write in writers.items():
             write(out / name)
     except OSError as error:
@@ -227,36 +238,31 @@ def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    console = make_console()
+    console = make_console(soft_wrap=True)
     groups = summary["groups"]
-    how = f"{summary['similarity']}, {summary['sparsify']}"
     console.print(
-        f"{summary['clients']} clients, {summary['edges']} edges ({how}), "
-        f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}",
-        soft_wrap=True,
+        f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
+        f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
     )
-    table = Table("group", "size", "inner similarity", "members", box=None, pad_edge=False)
-    shown = [(at, group) for at, group in enumerate(groups) if group["size"] > 1][:30]
-    for at, group in shown:
+    several = [(at, group) for at, group in enumerate(groups) if group["size"] > 1]
+    table = new_table("group", "size", "inner similarity", "members")
+    for at, group in several[:30]:
         inner = group["inner_similarity"]
         table.add_row(str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", _some(group["members"]))
-    if shown:
-        console.print(table)
-    more = sum(group["size"] > 1 for group in groups) - len(shown)
-    if more > 0:
-        console.print(f"and {_count(more, 'smaller group')}")
+    if several:
+        make_console().print(table)
+    if len(several) > 30:
+        console.print(f"and {_count(len(several) - 30, 'smaller group')}")
     lone = [group["members"][0] for group in groups if group["size"] == 1]
     if lone:
-        console.print(f"groups of one: {_some(lone)}", soft_wrap=True)
-    console.print(
-        f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}", soft_wrap=True
-    )
+        console.print(f"groups of one: {_some(lone)}")
+    console.print(f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}")
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
         listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])
-        console.print(f"most central ({measure}): {listed}", soft_wrap=True)
+        console.print(f"most central ({measure}): {listed}")
     for path in summary.get("files", ()):
-        console.print(f"wrote {path}", soft_wrap=True)
+        console.print(f"wrote {path}")
 
 
 def _some(members: list[str], most: int = 8) -> str:

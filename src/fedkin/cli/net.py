@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from fedkin.cli.completion import check_experiment
 from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
-from fedkin.cli.lazy import command_after_import
 from fedkin.cli.net_files import add_look_command, add_prepare_commands
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
 from fedkin.cli.output import as_json, make_console
@@ -37,7 +35,7 @@ from fedkin.cli.participant import (
     met,
     read_samples,
 )  # fmt: skip
-from fedkin.cli.progress import LiveProgress, stop_on_signals
+from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
@@ -67,10 +65,7 @@ _LISTEN = typer.Option(
 )
 
 
-_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
-
-
-@net.command("serve", cls=_reads_experiment, rich_help_panel=_TAKE_PART)
+@net.command("serve", rich_help_panel=_TAKE_PART)
 def _serve(
     experiment: Path | None = typer.Argument(None, metavar="[E.toml]", help="Experiment file; not with --resume."),
     invitation: Path = typer.Option(..., "--join", help="The join file that the participants have."),
@@ -100,12 +95,12 @@ def _serve(
     with _link(invited, identity, places, [], revoked) as link, stop_on_signals(folder) as stop:
         result = networked.serve(
             plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
-            watcher=LiveProgress(plan.method.name, stop, folder, json),
+            watcher=Progress(plan.method.name, stop, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
 
 
-@net.command("join", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=_TAKE_PART)
+@net.command("join", rich_help_panel=_TAKE_PART)
 def _join(
     invitation: Path = _JOIN,
     data: str = DATA,
@@ -148,7 +143,7 @@ def _join(
         ).run()  # fmt: skip
 
 
-@net.command("peer", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=_TAKE_PART)
+@net.command("peer", rich_help_panel=_TAKE_PART)
 def _peer(
     invitation: Path = _JOIN,
     data: str = DATA,
@@ -190,12 +185,12 @@ def _peer(
         result = networked.exchange(
             plan, link, client, task, invited.participants, folder, resume=True, device=device, stop=stop,
             consent=consent, say=say, ledger=ledger, shared=shared,
-            watcher=LiveProgress(plan.method.name, flag, folder, json),
+            watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
 
 
-@net.command("router", cls=command_after_import("fedkin.network.join_file"), rich_help_panel=_TAKE_PART)
+@net.command("router", rich_help_panel=_TAKE_PART)
 def _router(
     invitation: Path = typer.Argument(..., metavar="JOIN.toml", help="The join file, which names this router."),
     key: Path = _KEY,
@@ -276,7 +271,7 @@ add_look_command(net)
 # -- status -------------------------------------------------------------------------------------------------------
 
 
-@net.command("status", cls=command_after_import("fedkin.network.status"), rich_help_panel="Look")
+@net.command("status", rich_help_panel="Look")
 def _status(
     path: Path = typer.Argument(
         ..., metavar="FOLDER", help="The server's run, a participant's state folder, a folder of these, or a join file."

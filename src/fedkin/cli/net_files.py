@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli.lazy import command_after_import
 from fedkin.cli.output import make_console
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
@@ -35,15 +34,15 @@ _PINS = typer.Option([], "--certificate", help="A member's certificate, to accep
 
 def add_prepare_commands(net: typer.Typer) -> None:
     """Add the commands that make keys, certificates and join files to the group."""
-    panel, module = "Prepare", "fedkin.network.join_file"
-    net.command("init", cls=command_after_import(module), rich_help_panel=panel)(_init)
-    net.command("ca", cls=command_after_import(module), rich_help_panel=panel)(_ca)
-    net.command("invite", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=panel)(_invite)
+    panel = "Prepare"
+    net.command("init", rich_help_panel=panel)(_init)
+    net.command("ca", rich_help_panel=panel)(_ca)
+    net.command("invite", rich_help_panel=panel)(_invite)
 
 
 def add_look_command(net: typer.Typer) -> None:
     """Add the command that shows one of these files to the group."""
-    net.command("show", cls=command_after_import("fedkin.network.join_file"), rich_help_panel="Look")(_show)
+    net.command("show", rich_help_panel="Look")(_show)
 
 
 def _init(

@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from fedkin.untrusted import shown
 
-if TYPE_CHECKING:
-    from fedkin.report.ranks import Blocks
-
-__all__ = [
-    "as_json", "make_console", "print_lines", "print_paths", "print_verdicts", "print_warnings", "write_run_report",
-]  # fmt: skip
-
 # The control characters that JSON itself does not escape.
 _CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_NOTES = 4  # lines of notes below a table
 
 
 def make_console(**options: Any) -> Console:
@@ -40,11 +35,19 @@ def as_json(value: Any) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def write_run_report(folders: Iterable[Any], out_folder: Path, blocks: Blocks = "auto") -> Path:
+def new_table(*heads: str, right: Sequence[str] = ()) -> Table:
+    """Return a table without lines; right: the heads of columns that are aligned to the right."""
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left")
+    return table
+
+
+def write_run_report(folders: Iterable[Any], out_folder: Path) -> Path:
     """Write the report of these runs as `report.html` in a folder; return its path."""
     from fedkin.report import write_report
 
-    return write_report([Path(folder) for folder in folders], out_folder / "report.html", blocks)
+    return write_report([Path(folder) for folder in folders], out_folder / "report.html")
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -54,20 +57,22 @@ def print_lines(lines: Iterable[str]) -> None:
         console.print(fill(line, console.width, subsequent_indent="    "))
 
 
-def print_verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
-    """Print what the grouping tests found, for the methods that record verdicts."""
-    from fedkin.report.verdicts import terminal
+def print_notes(results: Mapping[str, Mapping[int, Any]], notes: Iterable[str] = ()) -> None:
+    """Print notes, what tests said of the groups, and warnings: at most four, of which the report has the rest."""
+    from fedkin.report.words import groups_in_terminal
 
+    lines = list(notes)
     for method, by_seed in results.items():
-        print_lines(terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}))
-
-
-def print_warnings(results: Mapping[str, Mapping[int, Any]]) -> None:
-    """Print the warnings of all runs, as at the top of the report."""
+        lines += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
+    warnings: dict[str, list[str]] = {}
     for method, by_seed in results.items():
         for seed, result in by_seed.items():
-            warnings = result.summary.get("warnings") or ()
-            print_lines(f"warning: {method}, seed {seed}: {text}" for text in warnings)
+            for text in result.summary.get("warnings") or ():
+                warnings.setdefault(text, []).append(f"{method} seed {seed}")
+    lines += [f"warning: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}: {text}" for text, runs in warnings.items()]
+    if len(lines) > _NOTES:
+        lines = [*lines[: _NOTES - 1], f"and {len(lines) - _NOTES + 1} more notes in the report"]
+    print_lines(lines)
 
 
 def print_paths(folder: Path, *reports: Path) -> None:

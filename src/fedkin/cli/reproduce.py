@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 
-from fedkin.cli.completion import table_names
-from fedkin.cli.output import make_console
+from fedkin.cli.options import JSON, table_names
+from fedkin.cli.output import as_json, make_console, new_table
 from fedkin.cli.progress import ProgressOfSeveral, StopFlag, stop_on_signals
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.running.papers import PaperTable
     from fedkin.running.reproduce import Done
-
-__all__ = ["reproduce"]
 
 
 def reproduce(
@@ -39,6 +36,7 @@ def reproduce(
     ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
     models: bool = typer.Option(False, "--keep-models", help="Keep models and states of finished runs; needs space."),
+    json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
     from fedkin.running.papers import known_tables, table_folder, unread_tables
@@ -48,7 +46,7 @@ def reproduce(
     known = known_tables(folder, lambda each: name in (each, "all"))
     others = unread_tables(folder, known)
     if name is None:
-        make_console().print(_list(known, others))
+        _list(known, others, json)
         return
     choose({**known, **others, "all": None}, name, "NAME")
     if federation and name == "all":
@@ -151,12 +149,20 @@ def _index(tables: Mapping[str, PaperTable], others: Mapping[str, str], pages: P
     write_bytes(pages / "index.md", index(tables, kept, others).encode())
 
 
-def _list(tables: Mapping[str, PaperTable], others: Mapping[str, str]) -> Table:
+def _list(tables: Mapping[str, PaperTable], others: Mapping[str, str], json: bool) -> None:
     from fedkin.running.reproduce import runs_of
 
-    shown = Table("table", "what", "federations", "runs", "claims", box=None)
-    for name, table in tables.items():
-        shown.add_row(name, table.title, str(len(table.federation)), str(runs_of(table)), str(len(table.claim)))
+    rows = [
+        {"table": name, "what": table.title, "federations": len(table.federation), "runs": runs_of(table),
+         "claims": len(table.claim)} for name, table in tables.items()
+    ]  # fmt: skip
+    unread = "names Python files, which only its run reads"
+    if json:
+        print(as_json([*rows, *({"table": name, "what": f"{title} ({unread})"} for name, title in others.items())]))
+        return
+    listing = new_table("table", "what", "federations", "runs", "claims", right=("federations", "runs", "claims"))
+    for row in rows:
+        listing.add_row(*map(str, row.values()))
     for name, title in others.items():
-        shown.add_row(name, f"{title} (names Python files, which only its run reads)")
-    return shown
+        listing.add_row(name, f"{title} ({unread})")
+    make_console().print(listing)

@@ -148,7 +148,7 @@ def _binned(weights: Any, order: Labels) -> tuple[Array, float]:
 def _layout(graph: Graph, seed: int) -> Any:
     import plotly.graph_objects as go
 
-    place = _places(graph.weights, seed)
+    place = places(graph.weights, seed)
     figure = go.Figure()
     upper = sp.triu(sp.csr_array(graph.weights), k=1).tocoo()
     strongest = np.argsort(-upper.data, kind="stable")[:_MOST_EDGES]
@@ -189,7 +189,7 @@ def _safe(names: list[str] | None) -> list[str] | None:
     return None if names is None else [escape(name) for name in names]
 
 
-def _places(weights: Any, seed: int) -> Array:
+def places(weights: Any, seed: int) -> Array:
     """Places [n, 2] by attraction along edges and repulsion of all pairs (Fruchterman and Reingold 1991), by rustworkx.
 
     Clients with edges are in the square from -1 to 1; clients without edges are in rows below.

@@ -55,53 +55,18 @@ const SHARED = {
 };
 
 function drawSharing() {
-  const sharing = run().sharing, parts = ["sharing-plot", "sharing-curve", "sharing-note", "sharing-legend"];
+  const sharing = run().sharing, parts = ["sharing-curve", "sharing-legend"];
   for (const id of parts) $(id).hidden = !sharing;
   if (!sharing) {
     $("sharing-text").textContent = run().graph ? "All of these clients have the same classes, and no planted groups are known: nothing to compare the weights with." :
       `${title(run().label)} records no weights: choose another method above.`;
     return;
   }
-  drawPictures(sharing);
   drawLevels(sharing);
   const { correlation, round } = sharing.figures, ends = [correlation[0], correlation.at(-1)];
   const said = (value) => (value === null ? "not defined (all weights equal)" : value.toFixed(2));
   $("sharing-text").textContent = `Correlation of weights with ${SHARED[sharing.by].overlap}, over pairs of clients: ` +
     (round.length > 1 ? `${said(ends[0])} in round ${round[0]}, ` : "") + `${said(ends[1])} in ${roundsOf({ round: round.at(-1), until: sharing.until })}.`;
-  $("sharing-note").textContent = `Left: ${SHARED[sharing.by].overlap}. The others: ${sharing.directed ? "the weights that each client (a row) gives to each client (a column)" : "the weights between clients"} ` +
-    `on one scale. Clients of one planted group, then of the same classes, are side by side; blank: a client with itself, or not both in that round’s graph.` +
-    (sharing.starts.length < sharing.order.length ? ` ${sharing.order.length} clients are drawn as ${sharing.starts.length} × ${sharing.starts.length} averages of neighbours.` : "");
-}
-
-function drawPictures(sharing) {
-  const { ids } = federation(), side = sharing.starts.length, at = sharing.starts.map((_, i) => i), place = $("sharing-plot");
-  const label = at.map((i) => escaped(ids[sharing.order[sharing.starts[i]]]) + ((sharing.starts[i + 1] ?? sharing.order.length) - sharing.starts[i] > 1 ? " …" : ""));
-  const text = at.map((i) => at.map((j) => (sharing.directed ? `${label[i]} from ${label[j]}` : `${label[i]} and ${label[j]}`)));
-  const grid = (packed, low, high) => {
-    const bytes = bytesOf(packed);
-    return at.map((i) => at.map((j) => (bytes[i * side + j] === 255 ? null : low + ((high - low) * bytes[i * side + j]) / 254)));
-  };
-  const pictures = [["overlap", sharing.overlap, 0, 1], ...sharing.rounds.map((round, i) => [`round ${round}`, sharing.matrices[i], sharing.low,
-    sharing.high])];
-  const columns = narrow() ? 2 : Math.max(pictures.length, 3), rows = Math.ceil(pictures.length / columns);
-  const width = place.clientWidth - 70, gap = 0.03, each = (1 - gap * (columns - 1)) / columns, head = 26;
-  const height = rows * (width * each + head);
-  place.style.height = `${Math.round(height + 10)}px`;
-  const axes = {}, annotations = [];
-  const traces = pictures.map(([name, packed, low, high], k) => {
-    const column = k % columns, row = Math.floor(k / columns), end = k ? String(k + 1) : "";
-    const left = column * (each + gap), top = 1 - (row * (width * each + head) + head) / height;
-    const style = { showticklabels: false, ticks: "", showgrid: false, zeroline: false, automargin: false };
-    axes[`xaxis${end}`] = { ...style, domain: [left, left + each], anchor: `y${end}`, range: [-0.5, side - 0.5] };
-    axes[`yaxis${end}`] = { ...style, domain: [top - (width * each) / height, top], anchor: `x${end}`, range: [side - 0.5, -0.5] };
-    annotations.push({ text: name, x: left, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
-    return { type: "heatmap", z: grid(packed, low, high), x: at, y: at, text, xaxis: `x${end}`, yaxis: `y${end}`, zmin: low, zmax: high, colorscale: "Cividis",
-      hoverongaps: false,
-      hovertemplate: `%{text}: %{z:.3~f}<extra>${name}</extra>`, showscale: k === 1, meta: name,
-      ...(k === 1 ? { colorbar: { thickness: 12, outlinewidth: 0, x: 1.01, title: { text: "weight", side: "top" }, tickformat: ".2~g" } } : {}) };
-  });
-  for (const key of Object.keys(axes)) if (key !== "xaxis" && key !== "yaxis") axes[key].fixedrange = narrow();
-  draw("sharing-plot", traces, { ...axes, annotations, margin: { l: 4, r: 66, t: 2, b: 8 } });
 }
 
 function drawLevels(sharing) {
@@ -121,7 +86,7 @@ function drawLevels(sharing) {
     yaxis: { title: { text: narrow() ? "" : "mean weight" }, rangemode: "tozero" } });
 }
 
-if ($("sharing-plot")) redraws.push(drawSharing);
+if ($("sharing-curve")) redraws.push(drawSharing);
 
 // The central clients of the graph, region by region.
 const influence = { by: null };
@@ -305,8 +270,7 @@ function featuresText(all, entry, cloud) {
   const alone = all.rounds.length === 1 ? " Set run.embeddings_every to see earlier rounds." : "";
   $("features-text").textContent = `Round ${entry.round}: ${CLOUDS[what]}, ${what === "features" ? "each client’s under its own model" : "as its clients keep them"}.${alone}`;
   const shown = cloud.x ? new Set(cloud.client.filter((client) => client >= 0)).size : 0;
-  const placed = all.tsne ? "placed by t-SNE: near points are similar, but larger distances have no meaning. Each round starts from the positions of the previous one. " :
-    "placed along the two principal components of the last round’s points. ";
+  const placed = "placed along the two principal components of the last round’s points. ";
   $("features-note").textContent = (cloud.x ? `A point is one class of one client, ${placed}` : "Pictures are drawn for the runs of one seed only: choose the lowest seed. ") +
     (cloud.x && shown < entry.clients ? `${shown} of ${many(entry.clients, "client")}, drawn at random, are shown. ` : "") +
     "The table has mean silhouettes in all dimensions, from −1 to 1: high if points of one kind are close together and far from the others.";

@@ -2,58 +2,70 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
+
+from scipy import stats
 
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
+from fedkin.records import reading
 from fedkin.records.controls import counterpart
-from fedkin.records.figures import COUNTED, Gains, figures_of, spread
+from fedkin.records.figures import COUNTED, Gains, figures_of
+from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
-from fedkin.report.drawing import evenly, pack_values
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.gains import entropy, gains_of, jain, sure_of
-from fedkin.report.graphs import graph_of, sharing_of, undrawn
-from fedkin.report.labels import called, labels_of, titles_of
-from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
-from fedkin.report.rerun import rerun
+from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of, undrawn
+from fedkin.report.ranks import (
+    called,
+    entries,
+    entropy,
+    gains_of,
+    jain,
+    labels_of,
+    ranking,
+    ranks_html,
+    titles_of,
+    verdicts_of,
+)
 from fedkin.report.risks import risks_of
 from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
-from fedkin.report.words import FEDAVG, LOCAL, chosen_on, sentence, subject
-
-__all__ = ["collect"]
+from fedkin.report.units import half_interval
+from fedkin.report.words import FEDAVG, LOCAL, Subject, chosen_on, headline, sentence, subject
 
 # Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
 _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
 
 
-def collect(places: Sequence[Path], blocks: Blocks = "auto", tsne: bool = False) -> dict[str, Any]:
-    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run.
-
-    blocks: over what methods are tested against each other (`fedkin.report.ranks`). tsne: pictures of features by
-    t-SNE, which takes seconds, in place of principal components.
-    """
+def collect(places: Sequence[Path]) -> dict[str, Any]:
+    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
     runs = _runs(places)
     metric, labels = runs[0].metric, labels_of(runs)
     gained = [gains_of(run, runs) for run in runs]
     phases = [phases_in(run) for run in runs]
     federations = _Federations()
     titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
-    able = {called(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
+    about = Subject.of(runs, labels, gained, titles)
+    candidates = {called(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
-        "sentence": sentence(runs, labels, gained, titles),
+        "headline": headline(about),
+        "sentence": sentence(about, runs, labels, titles),
         "methods": [{"label": name, "title": title, "method": methods[name]} for name, title in titles.items()],
         "shown": labels.index(subject(runs, labels)),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
-        "runs": _each(runs, labels, gained, phases, federations, tsne),
+        "student": _student(len({run.seed for run in runs})),
+        "runs": _each(runs, labels, gained, phases, federations),
         "federations": federations.facts,
         "table": [_row(name, runs, labels, gained) for name in titles],
         "phases": phases_of(runs, labels, phases),
@@ -65,10 +77,15 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto", tsne: bool = False)
             if run.summary.get("privacy")
         ],
         "measures": measures_html(runs, labels),
-        "ranks": _ranks(runs, blocks),
-        "chosen": chosen_on(runs, labels) if len(able) > 1 else "",
+        "ranks": _ranks(runs),
+        "chosen": chosen_on(runs, labels) if len(candidates) > 1 else "",
         "rerun": rerun(runs, labels),
     }
+
+
+def _student(most: int) -> list[float]:
+    """By number of seeds, what a standard deviation is multiplied by for half of Student's 95 % interval."""
+    return [0.0, 0.0, *(float(stats.t.ppf(0.975, n - 1)) / math.sqrt(n) for n in range(2, most + 1))]
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
@@ -89,11 +106,11 @@ def _runs(places: Sequence[Path]) -> list[Result]:
 
 def _each(
     runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None], phases: Sequence[Sequence[Phase]],
-    federations: _Federations, tsne: bool,
+    federations: _Federations,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What the page holds of each run; large runs leave room for each other."""
     sharing = max(1, sum(bool(run.graphs) for run in runs))
-    places_left = FeatureBudget.shared(runs, tsne)
+    places_left = FeatureBudget.shared(runs)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
     rows = []
     for run, label, gain, sent in zip(runs, labels, gained, phases, strict=True):
@@ -108,11 +125,11 @@ def _each(
                 "curve": _curve(run, sent, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": sure_of(run, runs, gain, ids),
+                "sure": verdicts_of(run, runs, gain, ids),
                 "risks": risks_of(run),
                 "graph": graph_of(run, ids, sharing),
                 "undrawn": undrawn(run, ids),
-                "sharing": sharing_of(run, ids, sharing),
+                "sharing": sharing_of(run, ids),
                 "features": features_of(run, ids, places_left),
             }
         )
@@ -131,9 +148,9 @@ def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str
     ]
 
 
-def _ranks(runs: Sequence[Result], blocks: Blocks) -> dict[str, str] | None:
+def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:
     """The section of ranks as HTML, or why there is no test; None with one method."""
-    comparison = ranking(entries(runs), runs[0].metric.higher, blocks)
+    comparison = ranking(entries(runs), runs[0].metric.higher)
     if comparison is None:
         return None
     html = "" if comparison.diagram is None else ranks_html(comparison.diagram, comparison.what)
@@ -200,7 +217,7 @@ def _evaluated(row: Mapping[str, Any], run: Result) -> bool:
 
 
 def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
-    """A method's row: [mean, sample standard deviation] over its seeds of each figure, None if unknown."""
+    """A method's row: [mean, half its 95 % interval] over its seeds of each figure, None if unknown."""
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
     for run, gain in mine:
@@ -222,9 +239,16 @@ def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequ
         "label": label,
         "seeds": len(mine),
         "given": list(dict.fromkeys(text for run, _ in mine for text in run.summary.get("given") or ())),
-        **{name: None if (pair := spread(values)) is None else list(pair) for name, values in each.items()},
+        **{name: _over_seeds(values) for name, values in each.items()},
         "adds": _adds([run for run, _ in mine], runs),
     }
+
+
+def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return [sum(known) / len(known), half_interval(known)]
 
 
 def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
@@ -248,3 +272,92 @@ def _events(run: Result) -> float | None:
 def _rounded(value: float | None) -> float | None:
     """Six digits: more than the samples justify, and half the size on the page."""
     return None if value is None else round(value, 6)
+
+
+# -- how the runs were made, and how to make them again ----------------------------------------------------------------
+
+
+def rerun(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, Any]:
+    """Command lines, the experiments they need, versions and machine; each distinct one once.
+
+    The command is empty where no command can do it: with samples that a program handed over in Python.
+    """
+    # The command line knows no labels.
+    labelled = any(run.label for run in runs)
+    command, experiment = "", ""
+    if not any(_handed_over(run) for run in runs):
+        command, experiment = (None if labelled else _comparison(runs)) or _single(runs)
+    return {
+        "command": command,
+        "experiment": experiment,
+        "needsData": any(run.settings.get("data", {}).get("source") not in (None, "digits") for run in runs),
+        "runs": [
+            {
+                "label": label,
+                "seed": run.seed,
+                "rounds": run.summary["rounds"],
+                "engine": run.summary.get("engine"),
+                "dtype": run.summary.get("dtype"),
+                "precision": run.summary.get("precision", run.summary.get("dtype")),
+                "parameters": run.summary.get("parameters"),
+                "seconds": (run.summary.get("seconds") or {}).get("total"),
+            }
+            for run, label in zip(runs, labels, strict=True)
+        ],
+        "experiments": _different(runs, labels, experiment),
+        "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
+        "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
+    }
+
+
+def _handed_over(run: Result) -> bool:
+    """Whether the federation of a run was an object in Python, which its settings only name."""
+    return isinstance(run.settings.get("federation"), str) and "data" not in run.settings
+
+
+def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
+    """The command that made a comparison, if these are all the runs of one."""
+    folders = [(run.folder or Path()).resolve() for run in runs]
+    homes = {folder.parent for folder in folders}
+    home = homes.pop()
+    plan, experiment = home / "plan.json", home / "experiment.toml"
+    if homes or not plan.is_file() or not experiment.is_file():
+        return None
+    made = reading.checked(reading.Plan, read_json(plan), plan)
+    names, seeds = made["methods"], [str(seed) for seed in made["seeds"]]
+    if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
+        return None
+    reading.settings_in(experiment)
+    command = f"fedkin compare experiment.toml --methods {quote(','.join(names))} --seeds {','.join(seeds)}"
+    return command, experiment.read_text(encoding="utf-8")
+
+
+def _single(runs: Sequence[Result]) -> tuple[str, str]:
+    """The command of a single run: its experiment.toml is complete, seed included."""
+    if len(runs) == 1:
+        return "fedkin run experiment.toml", _experiment(runs[0])
+    return "fedkin run experiment.toml   # once for each experiment below", ""
+
+
+def _different(runs: Sequence[Result], labels: Sequence[str], shown: str) -> list[dict[str, str]]:
+    """Each method's experiment, with seeds that differ in nothing else joined, without the `shown` one."""
+    by_settings: dict[str, tuple[str, str, list[int]]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        same = json.dumps([label, {**run.settings, "run": {**run.settings.get("run", {}), "seed": None}}])
+        by_settings.setdefault(same, (label, _experiment(run), []))[2].append(run.seed)
+    return [
+        {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}
+        for label, text, seeds in by_settings.values() if text and text != shown
+    ]  # fmt: skip
+
+
+def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """One table for all runs; where they differ, it has every value."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return {key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys}
+
+
+def _experiment(run: Result) -> str:
+    """The text of the experiment file; empty without one."""
+    path = (run.folder or Path()) / "experiment.toml"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

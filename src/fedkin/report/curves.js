@@ -14,7 +14,7 @@ function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-// A method's seeds combined: mean, minimum and maximum at each round that all of them have.
+// A method's seeds combined: mean and 95 % interval (Student) at each round that all of them have.
 function together(label) {
   const runs = DATA.runs.filter((one) => one.label === label && one.curve.round).map((one) => one.curve);
   if (!runs.length) return null;
@@ -27,7 +27,11 @@ function together(label) {
     const ys = runs.map((curve, i) => curve[curves.y]?.[at[i]] ?? null);
     const xs = runs.map((curve, i) => curve[curves.x]?.[at[i]] ?? null);
     if (ys.includes(null) || xs.includes(null)) continue;
-    rows.push({ x: mean(xs), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys), round });
+    const middle = mean(ys), n = ys.length;
+    const half = n > 1 ? DATA.student[n] * Math.sqrt(ys.reduce((sum, y) => sum + (y - middle) ** 2, 0) / (n - 1)) : 0;
+    const bounded = METRIC.share && curves.y !== "gap";  // shares are from 0 to 1
+    rows.push({ x: mean(xs), y: middle, low: bounded ? Math.max(0, middle - half) : middle - half,
+      high: bounded && curves.y !== "found" ? Math.min(1, middle + half) : middle + half, round });
   }
   return rows.length ? { rows, seeds: runs.length } : null;
 }
@@ -70,10 +74,23 @@ function drawCurves() {
     },
     yaxis: { title: { text: narrow() ? "" : figure[1] }, tickformat: figure[2] ? ".0%" : "" },
   });
-  const seeds = DATA.seeds.length > 1 ? "Lines: mean over seeds; bands: lowest to highest seed. " : "";
+  const seeds = DATA.seeds.length > 1 ? "Lines: mean over seeds; bands: 95 % intervals of the mean over seeds (Student). " : "";
   const quiet = log && shown.some((label) => together(label)?.rows.at(-1).x === 0) ?
     "A method that sends nothing is drawn as a level line at its last figure." : "";
-  $("curve-note").textContent = seeds + quiet;
+  $("curve-note").textContent = [seeds, quiet, hiddenCurves(shown)].join("");
+}
+
+// Which curves cannot be seen because another one, which is drawn later, has nearly the same values in all rounds.
+function hiddenCurves(shown) {
+  const drawn = shown.map((label) => [label, together(label)?.rows ?? []]).filter(([, rows]) => rows.length);
+  const all = drawn.flatMap(([, rows]) => rows.map((row) => row.y));
+  const near = 0.004 * (Math.max(...all) - Math.min(...all)), texts = [];
+  drawn.forEach(([label, rows], i) => {
+    const above = drawn.slice(i + 1).find(([, others]) => others.length === rows.length &&
+      rows.every((row, k) => row.round === others[k].round && Math.abs(row.y - others[k].y) <= near && (curves.x === "round" || row.x === others[k].x)));
+    if (above) texts.push(`${title(label)} lies under ${title(above[0])}: their curves are the same.`);
+  });
+  return texts.length ? ` ${texts.join(" ")}` : "";
 }
 
 function fillCurves() {

@@ -11,18 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.analysis.embeddings import Cloud, Features, read_features
-from fedkin.analysis.figures import axes, project, separation, tsne
+from fedkin.analysis.figures import axes, project, separation
 from fedkin.errors import RunError
 from fedkin.records.run import Result
-from fedkin.report.drawing import evenly, pack
-
-__all__ = ["FeatureBudget", "features_of"]
+from fedkin.report.graphs import evenly, pack
 
 Points = npt.NDArray[np.float64]
-_Places = dict[tuple[int, int], Points]
 
 _ROUNDS = 6
-_POINTS = 5000  # of all pictures of a page: t-SNE takes some seconds for this number
+_POINTS = 5000  # of all pictures of a page
 _LEAST, _MOST = 200, 2000
 _HEADS = 100
 # For all runs of a page together: rounds, and cells of the heads' matrices.
@@ -34,17 +31,16 @@ _CELLS = 400_000
 class FeatureBudget:
     """Limits: points of each picture, rounds of each run, clients of each matrix of heads.
 
-    Pictures are made for the runs of one seed, by principal components or by t-SNE.
+    Pictures are made for the runs of one seed.
     """
 
     points: int
     seed: int
     rounds: int = _ROUNDS
     heads: int = _HEADS
-    tsne: bool = False
 
     @classmethod
-    def shared(cls, runs: Sequence[Result], tsne: bool) -> FeatureBudget:
+    def shared(cls, runs: Sequence[Result]) -> FeatureBudget:
         """Equal parts for each round of each run of the lowest seed, as if all of them had features and anchors."""
         seed = min(run.seed for run in runs)
         rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
@@ -52,14 +48,14 @@ class FeatureBudget:
         count = 2 * sum(number for of, number in kept if of == seed)
         heads = isqrt(_CELLS // max(1, sum(number for _, number in kept)))
         points = min(_MOST, max(_LEAST, _POINTS // max(1, count)))
-        return cls(points, seed, rounds, max(2, min(_HEADS, heads)), tsne)
+        return cls(points, seed, rounds, max(2, min(_HEADS, heads)))
 
 
 def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
     """The page's data of a run's features, with clients numbered as in `ids`; None if none were recorded.
 
     Every kept round has its clouds with silhouettes by class, planted and found group, and the similarity of heads.
-    Positions are along the principal axes of the last round's points; t-SNE starts from the previous round.
+    Positions are along the principal axes of the last round's points.
     `drawn` is false for seeds that have only figures.
     """
     if not run.features:
@@ -68,7 +64,6 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
     drawn = run.seed == budget.seed
     kept = evenly(sorted(run.features), budget.rounds)
     last = _read(run, kept[-1], number)
-    before: dict[str, _Places] = {}
     rounds = []
     for round in kept:
         features = last if round == kept[-1] else _read(run, round, number)
@@ -83,12 +78,12 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
                 few = _few(cloud, budget.points)
                 same = final is not None and final.points.shape[1] == few.points.shape[1]
                 at = project(few.points, axes(final.points if same else few.points))
-                clouds[name] |= _drawn(few, place, at, before.setdefault(name, {}) if budget.tsne else None)
+                clouds[name] |= _drawn(few, place, at)
         heads = _heads(features, place, run, budget.heads)
         rounds.append({
             "round": round, "clouds": clouds, "heads": heads, "kept": len(features.ids), "clients": features.clients,
         })  # fmt: skip
-    return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn, "tsne": budget.tsne}
+    return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn}
 
 
 def _read(run: Result, round: int, known: Container[str]) -> Features:
@@ -110,17 +105,10 @@ def _few(cloud: Cloud, most: int) -> Cloud:
     return Cloud(cloud.client[rows], cloud.label[rows], cloud.points[rows])
 
 
-def _drawn(cloud: Cloud, place: Sequence[int], at: Points, before: _Places | None) -> dict[str, Any]:
-    """Positions of the points in -1..1. before: t-SNE's positions of the last round, which are renewed."""
+def _drawn(cloud: Cloud, place: Sequence[int], at: Points) -> dict[str, Any]:
+    """Positions of the points in -1..1."""
+    x, y = np.round(at / max(float(np.abs(at).max(initial=0.0)), 1e-12), 3).T.tolist()
     client = [-1 if c < 0 else place[c] for c in cloud.client.tolist()]
-    if before is None:
-        at = at / max(float(np.abs(at).max(initial=0.0)), 1e-12)
-    else:
-        keys = list(zip(client, cloud.label.tolist(), strict=True))
-        at = tsne(cloud.points, np.array([before[key] for key in keys]) if all(key in before for key in keys) else at)
-        before.clear()
-        before.update(zip(keys, at, strict=True))
-    x, y = np.round(at, 3).T.tolist()
     return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
 
 

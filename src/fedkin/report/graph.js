@@ -146,88 +146,43 @@ function graphLegend(frame) {
     (names.length ? `<div><b>Planted</b> (shape): ${planted.join("")}</div>` : `<div class="quiet">The planted groups of these clients are not known.</div>`);
 }
 
-// The similarity matrix, in the order of the groups, of a hierarchy with its tree, or of the names.
-function matrixOrders(frame) {
-  const orders = [["groups", frame.groups ? "group found" : "name"]];
-  if (frame.tree) orders.push(["tree", "hierarchical clustering"]);
-  if (frame.groups && !frame.starts) orders.push(["names", "name, as recorded"]);
-  return orders;
-}
-
-// Rows of the frame in the chosen order, and the cells, in bytes.
-function orderedMatrix(frame, order) {
-  const side = frame.side, cells = bytesOf(order === "tree" && frame.tree.matrix ? frame.tree.matrix : frame.matrix);
-  let rows = frame.clients.map((_, i) => i);
-  if (order === "tree") rows = frame.tree.order;
-  if (order === "names") rows = rows.sort((a, b) => frame.clients[a] - frame.clients[b]);
-  if (frame.starts) return { rows, cell: (i, j) => cells[i * side + j] };
-  return { rows, cell: (i, j) => cells[rows[i] * side + rows[j]] };
-}
-
+// The similarity matrix, in the order of the groups.
 function drawMatrix() {
   const graph = run().graph, place = $("matrix-plot");
-  for (const id of ["matrix-plot", "matrix-controls"]) $(id).hidden = !graph;
+  place.hidden = !graph;
   if (!graph) { $("matrix-note").textContent = `${title(run().label)} records no similarities.`; return; }
   const frame = graph.frames[Math.min(state.frame, graph.frames.length - 1)], { ids } = federation();
-  const orders = matrixOrders(frame);
-  const order = orders.some(([key]) => key === state.order) ? state.order : "groups";
-  options($("matrix-order"), orders, order);
-  const { rows, cell } = orderedMatrix(frame, order), side = frame.side;
-  const { few } = frame;
+  const { side, few, low, high } = frame, cells = bytesOf(frame.matrix);
   $("matrix-legend").hidden = !few;
   if (few) $("matrix-legend").innerHTML = `<div>${few.map((value, i) => `<span><span class="swatch" style="background:${TWO[i]}"></span>${+value.toPrecision(3)}</span>`).join("")}</div>`;
-  const starts = frame.starts ?? rows.map((_, i) => i), { low, high } = frame;
-  const z = Array.from({ length: side }, (_, i) => Array.from({ length: side }, (_, j) =>
-    (i === j && !frame.starts ? null : low + ((high - low) * cell(i, j)) / 255)));
+  const starts = frame.starts ?? frame.clients.map((_, i) => i);
+  const at = starts.map((_, i) => i);
+  const z = at.map((i) => at.map((j) => (i === j && !frame.starts ? null : low + ((high - low) * cells[i * side + j]) / 255)));
   const name = (i) => {
-    const end = (starts[i + 1] ?? rows.length) - 1;
-    return escaped(ids[frame.clients[rows[starts[i]]]]) + (end > starts[i] ? ` … ${escaped(ids[frame.clients[rows[end]]])}` : "");
+    const end = (starts[i + 1] ?? frame.clients.length) - 1;
+    return escaped(ids[frame.clients[starts[i]]]) + (end > starts[i] ? ` … ${escaped(ids[frame.clients[end]])}` : "");
   };
-  const names = starts.map((_, i) => name(i)), room = side <= 40 && !narrow(), at = names.map((_, i) => i);
-  const group = starts.map((start) => frame.groups?.[rows[start]] ?? 0), tall = order === "tree" ? 0.24 : 0;
+  const names = at.map(name), room = side <= 40 && !narrow();
   const margin = { l: room ? 60 : 8, r: narrow() ? 44 : 56, t: 8, b: room ? 60 : 8 };
   const ticks = { tickvals: at, ticktext: names, showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, zeroline: false };
-  place.style.height = `${Math.round((place.clientWidth - margin.l - margin.r) / (1 - tall)) + margin.t + margin.b}px`;
+  place.style.height = `${place.clientWidth - margin.l - margin.r + margin.t + margin.b}px`;
   draw("matrix-plot", [
     { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis",
       zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false,
       hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>",
-      colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
-    ...(order === "tree" ? treeTraces(frame, side) : []),
+      colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01 } },
   ], {
-    xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] },
-    yaxis: { ...ticks, range: [side - 0.5, -0.5], domain: [0, 1 - tall] },
-    ...(tall ? { yaxis2: { domain: [1 - tall + 0.01, 1], showgrid: false, zeroline: false, showticklabels: false, rangemode: "tozero", anchor: "x" } } : {}),
-    shapes: frame.groups && order === "groups" ? groupMarks(group) : [], margin,
+    xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] }, yaxis: { ...ticks, range: [side - 0.5, -0.5] },
+    shapes: frame.groups ? groupMarks(starts.map((start) => frame.groups[start])) : [], margin,
   });
-  const said = {
-    groups: frame.groups ? "ordered by the group found; lines separate the groups." : "by name: this graph has no groups.",
-    tree: "ordered by Ward’s hierarchy of the rows, whose tree is above: the more the neighbours of its two parts differ, the higher a branch is." +
-      (frame.groups ? " It has a group’s colour if all of its clients are in that group." : ""),
-    names: "ordered by name, as they are recorded.",
-  }[order];
-  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (chosen by the slider of the graph), the clients of that graph ${said}` +
-    (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours${order === "tree" ? ", the tree by its highest branches" : ""}.` : "") +
-    (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, including the last.");
+  const order = frame.groups ? "ordered by the group found; lines separate the groups." : "by name: this graph has no groups.";
+  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (chosen by the slider of the graph), the clients of that graph ${order}` +
+    (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours.` : "");
 }
 
 // A matrix of two values has two colours and a legend; a scale would promise values between them.
 const TWO = ["#E8E8E4", "#00406E"];
 const twoColours = () => [[0, TWO[0]], [0.5, TWO[0]], [0.5, TWO[1]], [1, TWO[1]]];
-
-// The branches, one trace per colour; leaves are in the middle of their columns.
-function treeTraces(frame, side) {
-  const { order, branches } = frame.tree, cell = (leaf) => ((leaf + 0.5) * side) / order.length - 0.5;
-  const groups = frame.groups ? order.map((row) => frame.groups[row]) : null, by = new Map();
-  for (const [left, right, low, lower, height, first, last] of branches) {
-    const same = groups && groups.slice(first, last + 1).every((group) => group === groups[first]);
-    const colour = same ? lineColour(groups[first] % COLOURS.length) : css("--edge");
-    if (!by.has(colour)) by.set(colour, { x: [], y: [] });
-    by.get(colour).x.push(cell(left), cell(left), cell(right), cell(right), null);
-    by.get(colour).y.push(low, height, height, lower, null);
-  }
-  return [...by].map(([color, { x, y }]) => ({ type: "scatter", mode: "lines", x, y, yaxis: "y2", line: { color, width: order.length > 100 ? 1 : 1.5 }, hoverinfo: "skip", meta: "tree" }));
-}
 
 function groupMarks(group) {
   const ends = group.flatMap((one, i) => (i && one !== group[i - 1] ? [i - 0.5] : []));
@@ -235,12 +190,9 @@ function groupMarks(group) {
   return ends.flatMap((at) => [{ ...style, x0: at, x1: at, y0: low, y1: high }, { ...style, x0: low, x1: high, y0: at, y1: at }]);
 }
 
-if ($("matrix-plot")) {
-  $("matrix-order").addEventListener("change", () => { state.order = $("matrix-order").value; drawMatrix(); });
-  redraws.push(drawMatrix);
-}
+if ($("matrix-plot")) redraws.push(drawMatrix);
 
-// Groups over the rounds: clients that moved, and members of each group.
+// Groups over the rounds.
 function lastGroups(history) {
   history.table ??= words(history.group);
   const wide = history.rounds.length;
@@ -249,17 +201,16 @@ function lastGroups(history) {
 
 function drawMoves() {
   const graph = run().graph, history = graph?.history;
-  // Columns that are all the same say nothing that the table of groups does not.
-  const still = !graph?.allMoves;
+  // Columns that are all the same say nothing that the graph does not.
+  const still = !graph?.moves;
   $("history").hidden = !history || still;
   if (!history) {
-    $("moves-table").hidden = true;
     $("moves-text").textContent = `${title(run().label)} records no groups.`;
     $("history-note").textContent = "";
     return;
   }
   if (still) {
-    movesText(graph, federation().ids, federation().planted);
+    $("moves-text").textContent = "Nobody changed group.";
     $("history-note").textContent = "";
     return;
   }
@@ -288,7 +239,7 @@ function drawMoves() {
     margin: { l: 30, r: names.length ? 70 : 12, t: 8, b: 44 },
   });
   clicks("history", (point) => point.customdata);
-  movesText(graph, ids, planted);
+  $("moves-text").textContent = `${many(graph.moves, "move")} from one group to another.`;
   $("history-note").textContent = "A row is a client, a column a round; pale: not in that round's graph, in the group it was last seen in." +
     (wide < graph.allRounds ? ` ${wide} of ${graph.allRounds} graphs are drawn.` : "") +
     (history.until.some((until, i) => until > history.rounds[i]) ? " A graph that stays the same has one column, at its first round." : "") + (names.length ? " Rows are ordered by planted group, named at the right." : "") +
@@ -323,67 +274,7 @@ function plantedMarks(order, rank, names) {
   });
 }
 
-function movesText(graph, ids, planted) {
-  const rounds = new Set(graph.moves.map(([round]) => round)), restless = new Map();
-  for (const [round, client, from, to] of graph.moves) {
-    if (!restless.has(client)) restless.set(client, []);
-    restless.get(client).push([round, from, to]);
-  }
-  const lastRound = graph.moves.length ? graph.moves.at(-1)[0] : null;
-  $("moves-text").textContent = graph.allMoves === 0 ? "Nobody changed group." :
-    `${many(graph.allMoves, "move")} from one group to another` + (graph.moves.length < graph.allMoves ? `, the last ${graph.moves.length} of which are here,` : "") +
-    ` by ${many(restless.size, "client")} in ${many(rounds.size, "round")}; the last in round ${lastRound}.`;
-  const rows = [...restless].sort((a, b) => b[1].length - a[1].length || a[0] - b[0]).slice(0, 15).map(([client, moves]) => {
-    const when = moves.slice(-6).map(([round, from, to]) => `round ${round}: ${from + 1} → ${to + 1}`).join("; ");
-    const button = `<button type="button" data-client="${client}">${escaped(ids[client])}</button>`;
-    return [button, escaped(planted[client] ?? "–"), moves.length, (moves.length > 6 ? "… " : "") + when];
-  });
-  $("moves-table").hidden = !rows.length;
-  const more = restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "";
-  rewrite($("moves-table"), rows.length ? tableOf(["client", "planted", "moves", ">when"], rows) + more : "");
-  for (const button of $("moves-table").querySelectorAll("[data-client]")) button.addEventListener("click", () => follow(Number(button.dataset.client)));
-}
-
-// -- communities, round by round ----------------------------------------------------------------------------------
-
-// At most `most` rounds, evenly spread, including the last.
-function spread(all, most) {
-  if (all.length <= most) return all;
-  return [...new Set(Array.from({ length: most }, (_, i) => Math.round((i * (all.length - 1)) / (most - 1))))].map((i) => all[i]);
-}
-
-function drawCommunities() {
-  const grouped = frames().filter((frame) => frame.groups), { planted } = federation(), most = 8;
-  $("communities-head").hidden = $("communities").hidden = $("communities-all").hidden = !grouped.length;
-  if (!grouped.length) return;
-  const shown = $("communities-all").getAttribute("aria-pressed") === "true" ? grouped : spread(grouped, most);
-  $("communities-all").hidden = grouped.length <= most;
-  const rows = shown.map((frame) => {
-    const members = new Map();
-    frame.clients.forEach((client, i) => members.set(frame.groups[i], [...(members.get(frame.groups[i]) ?? []), client]));
-    const cells = [...members].sort((a, b) => a[0] - b[0]).map(([group, clients]) => {
-      const kinds = new Set(clients.map((client) => planted[client]));
-      const of = kinds.size === 1 && !kinds.has(null) ? ` ${quiet(`all ${escaped([...kinds][0])}`)}` : "";
-      return `<li>${shapeSample("circle", groupColour(group), groupFill(group))}<span><b>${group + 1}</b>${of}: ${clientNames(clients.slice(0, 16), clients.length)}</span></li>`;
-    });
-    const kept = cells.slice(0, 12);
-    if (cells.length > 12) kept.push(`<li class="quiet">and ${cells.length - 12} more</li>`);
-    const ari = ariOf(frame);
-    const rounds = roundsOf(frame).replace(/^rounds? /, "");
-    return [rounds, members.size, ari === null ? "–" : ari.toFixed(2), `<ul class="members">${kept.join("")}</ul>`];
-  });
-  $("communities").innerHTML = tableOf(["round", "groups", "ARI", ">members"], rows);
-}
-
-if ($("history")) {
-  $("communities-all").addEventListener("click", () => {
-    const all = $("communities-all").getAttribute("aria-pressed") !== "true";
-    $("communities-all").setAttribute("aria-pressed", String(all));
-    $("communities-all").textContent = all ? "Fewer rounds" : "All kept rounds";
-    drawCommunities();
-  });
-  redraws.push(drawMoves, drawCommunities);
-}
+if ($("history")) redraws.push(drawMoves);
 
 // Why clients are in one group: the verdict of each group, and the tree of the tests behind it.
 const groupMark = (group) => shapeSample("circle", groupColour(group), groupFill(group));
@@ -450,10 +341,9 @@ function depthOf(nodes, i) {
 
 // The drawn nodes that hold the followed client.
 function followed(tests) {
-  tests.table ??= words(tests.leaf);
   const way = new Set();
-  if (state.client === null || tests.table[state.client] === NOTHING) return way;
-  for (let at = tests.table[state.client]; at !== null; at = tests.nodes[at].parent) way.add(at);
+  if (state.client === null || tests.leaf[state.client] < 0) return way;
+  for (let at = tests.leaf[state.client]; at !== null; at = tests.nodes[at].parent) way.add(at);
   return way;
 }
 

@@ -2,48 +2,164 @@
 
 from __future__ import annotations
 
+import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from math import isqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.optimize import linear_sum_assignment
 
-from fedkin.analysis.figures import class_overlap, correlation, mean_by_level, tree
+from fedkin.analysis.figures import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
+from fedkin.graph.picture import places
 from fedkin.records.run import Result
-from fedkin.report.drawing import NOTHING, blocks, evenly, layout, pack, strongest
-from fedkin.report.following import Follower, moves
-from fedkin.report.verdicts import choice_words, drawn
-
-__all__ = ["LARGEST", "affordable", "dense", "graph_of", "learned_weights", "matrix_side", "sharing_of", "undrawn"]
+from fedkin.report.words import choice_words, drawn_tests
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 LARGEST = 5000  # clients of a graph that is drawn
-# Of a run: rounds of graphs and of groups, rows of a matrix, moves. More of them make nothing clearer.
-_ROUNDS = 40
-_HISTORY = 200
-_SIDE = 200
-_MOVES = 2000
-# Of a page, shared equally by its runs. Cells: 40 matrices of a large graph, and that of its tree.
-_EDGES = 200_000
-_NODES = 100_000
-_CELLS = 41 * _SIDE * _SIDE
-_HISTORY_CELLS = 300_000
-_LEAVES = 30_000
-_PICTURES = 400_000
-_ALL_MOVES = 20_000
+NOTHING = 65535  # in packed uint16: no value for this client and round
+# Of a run: rounds of graphs, of groups and of weights, rows of a matrix.
+_ROUNDS, _HISTORY, _SIDE = 40, 200, 200
+# Of a page, shared equally by its runs: clients of all rounds, cells of all matrices, cells of all histories.
+_CLIENTS, _CELLS, _HISTORY_CELLS = 100_000, 1_600_000, 300_000
 # Values that a graph may have for its clients (TFL).
 _VALUES = ("centrality", "prior", "lambda")
-_WEIGHT_ROUNDS = 40
-_WEIGHT_PICTURES = 3
-_WEIGHT_SIDE = 100
 _ALIKE = 0.75  # mean overlap of classes from which clients are treated as having the same
-_ABSENT = 255  # in packed bytes: these two were not both present
+
+
+# -- numbers made small for the page -----------------------------------------------------------------------------------
+
+
+def evenly(rounds: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the rounds, evenly spread, including the first and the last (the last if only one).
+
+    >>> evenly([1, 2, 3, 4, 5], 3), evenly([1, 2], 3), evenly([1, 2, 3], 1)
+    ([1, 3, 5], [1, 2], [3])
+    """
+    if most == 1 or len(rounds) <= most:
+        return list(rounds[-1:] if most == 1 else rounds)
+    return [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int)).tolist()]
+
+
+def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
+    """The pairs (rows, columns; row < column) that are among the `per_node` largest positive weights of a node.
+
+    >>> [part.tolist() for part in strongest(np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]), 1)]
+    [[0, 1], [1, 2]]
+    """
+    n = len(weights)
+    both = np.maximum(weights, weights.T).astype(np.float64)
+    np.fill_diagonal(both, 0.0)
+    keep = max(0, min(per_node, n - 1))
+    # The sort is stable: ties go to the first client, on every machine.
+    order = np.argsort(-both, axis=1, kind="stable")[:, :keep]
+    row, column = np.repeat(np.arange(n), keep), order.ravel()
+    positive = both[row, column] > 0
+    low, high = np.minimum(row, column)[positive], np.maximum(row, column)[positive]
+    pairs = np.unique(low * n + high)
+    return pairs // n, pairs % n
+
+
+def blocks(matrix: Array, most: int) -> tuple[Array, Indices]:
+    """The matrix with at most `most` rows, as means of neighbouring rows, and the first row of each block.
+
+    >>> blocks(np.arange(16.0).reshape(4, 4), 2)[0]
+    array([[ 2.5,  4.5],
+           [10.5, 12.5]])
+    """
+    n = len(matrix)
+    if n <= most:
+        return matrix, np.arange(n)
+    starts = np.unique(np.linspace(0, n, most, endpoint=False).astype(np.int64))
+    summed = np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
+    sizes = np.diff(np.append(starts, n))
+    return summed / np.outer(sizes, sizes), starts
+
+
+def pack(values: npt.ArrayLike, kind: str) -> str:
+    """An array as base64 of its little-endian bytes; kind: "u1" or "u2".
+
+    >>> pack([1, 256], "u2")
+    'AQAAAQ=='
+    """
+    return base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()
+
+
+def pack_values(
+    by_round: Mapping[int, Mapping[str, float]], ids: Sequence[str], most: int, share: bool = True
+) -> dict[str, Any]:
+    """Values of clients over at most `most` rounds: uint16, one client after another.
+
+    share: values in [0, 1], in units of 1/10,000. Otherwise "low" is the smallest value, and "step" is one unit.
+    """
+    rounds = evenly(sorted(by_round), most)
+    kept = [value for round in rounds for value in by_round[round].values()]
+    low, step = (0.0, 1e-4) if share or not kept else (min(kept), (max(kept) - min(kept)) / (NOTHING - 1) or 1.0)
+    table = np.full((len(ids), len(rounds)), NOTHING, dtype=np.uint16)
+    at = {id: row for row, id in enumerate(ids)}
+    for column, round in enumerate(rounds):
+        for id, value in by_round[round].items():
+            table[at[id], column] = int((value - low) / step + 0.5)
+    scale = {} if share else {"low": low, "step": step}
+    return {"rounds": rounds, "all": len(by_round), "share": pack(table, "u2"), **scale}
+
+
+def short(value: float) -> float:
+    """Three digits."""
+    return float(f"{value:.3g}")
+
+
+# -- groups followed over the rounds -----------------------------------------------------------------------------------
+
+
+class Follower:
+    """Gives the groups of successive rounds stable numbers.
+
+    A round's groups take over the numbers that most of their members had when last seen, each number once
+    (an assignment of largest overlap); a group without such members takes the lowest free number.
+
+    >>> follower = Follower()
+    >>> follower.name({"a": 0, "b": 0, "c": 1})
+    {'a': 0, 'b': 0, 'c': 1}
+    >>> follower.name({"a": 1, "b": 1, "c": 0})
+    {'a': 0, 'b': 0, 'c': 1}
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, int] = {}
+        self.moves = 0
+
+    def name(self, groups: Mapping[str, int]) -> dict[str, int]:
+        """The next round's groups under their stable numbers; counts the clients that changed group."""
+        sizes = Counter(groups.values())
+        labels = sorted(sizes, key=lambda label: (-sizes[label], label))
+        overlap = Counter((label, self.last[id]) for id, label in groups.items() if id in self.last)
+        numbers = sorted({number for _, number in overlap})
+        names: dict[int, int] = {}
+        if numbers:
+            table = np.array([[overlap[label, number] for number in numbers] for label in labels])
+            for row, column in zip(*linear_sum_assignment(table, maximize=True), strict=True):
+                if table[row, column]:
+                    names[labels[row]] = numbers[column]
+        taken = set(names.values()) | set(self.last.values())
+        free = (number for number in count() if number not in taken)
+        for label in labels:
+            if label not in names:
+                names[label] = next(free)
+        named = {id: names[label] for id, label in groups.items()}
+        self.moves += sum(self.last.get(id, number) != number for id, number in named.items())
+        self.last |= named
+        return named
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
 
 
 def undrawn(run: Result, ids: Sequence[str]) -> bool:
@@ -55,12 +171,12 @@ def _in_graphs(run: Result, ids: Sequence[str]) -> list[int]:
     """Numbers of the clients that are drawn: all of a few, of many those of some graph."""
     if len(ids) <= LARGEST:
         return list(range(len(ids)))
-    known: set[str] = set()
+    members: set[str] = set()
     for round in sorted(run.graphs):
-        known.update(run.graph_at(round).ids)
-        if len(known) > LARGEST:
+        members.update(run.graph_at(round).ids)
+        if len(members) > LARGEST:
             break
-    return [number for number, id in enumerate(ids) if id in known]
+    return [number for number, id in enumerate(ids) if id in members]
 
 
 def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
@@ -68,106 +184,68 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
 
     A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
-    `history` and `moves` use the groups of all rounds, `verdicts` those of the last graph.
+    `history` uses the groups of all rounds, `verdicts` those of the last graph.
     runs: how many runs with graphs share the page.
     """
-    there = _in_graphs(run, ids) if run.graphs else []
-    if not there or len(there) > LARGEST:
+    drawn = _in_graphs(run, ids) if run.graphs else []
+    if not drawn or len(drawn) > LARGEST:
         return None
     number = {id: i for i, id in enumerate(ids)}
+    rounds = sorted(run.graphs)
     # Some methods' graphs hold all clients, not only a round's participants.
-    present = max(len(run.graph_at(round).ids) for round in {min(run.graphs), max(run.graphs)})
-    per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, _EDGES // runs // (2 * present)))
+    present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
+    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
     side = matrix_side(runs)
-    until = _until(run)
-    kept = evenly(sorted(run.graphs), min(_ROUNDS, affordable(present, per_node, runs)))
-    # A large graph's tree needs its own matrix: one is enough.
-    trees = evenly(kept, max(1, _LEAVES // runs // present) if present <= side else 1)
-    follower, ties = Follower(), _Ties(there)
+    kept = evenly(rounds, rounds_kept(present, runs))
+    until = dict(zip(rounds, [*(after - 1 for _, after in pairwise(rounds)), _last_round(run)], strict=True))
+    follower = Follower()
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
+    total, seen = np.zeros((len(drawn), len(drawn))), np.zeros((len(drawn), len(drawn)))
     # Graphs are read one at a time: each of 1,000 clients is 8 MB.
-    for round in sorted(run.graphs):
+    for round in rounds:
         graph = run.graph_at(round)
         if graph.groups is not None:
             named[round] = follower.name(graph.groups)
         if round in kept:
-            frame = _frame(graph, named.get(round), number, per_node, side, round in trees, ties)
+            frame, weights, clients = _frame(graph, named.get(round), number, per_node, side)
             frames.append({"round": round, "until": until[round], **frame})
+            rows = np.searchsorted(drawn, clients)
+            total[np.ix_(rows, rows)] += weights / (float(weights.max()) or 1.0)
+            seen[np.ix_(rows, rows)] += 1
+    # Places by the mean weight of each pair over the rounds in which both were present.
+    mean = total / np.maximum(seen, 1)
+    row, column = strongest(mean, 6)
+    links = sp.coo_array((mean[row, column], (row, column)), shape=mean.shape)
+    xy = places(links + links.T, 0)
     place = np.zeros((len(ids), 2))
-    place[there] = layout(ties.strongest(), iterations=120 if len(there) <= 300 else 60)
+    place[drawn] = xy / max(1.0, float(np.abs(xy).max()))
     return {
         "x": np.round(place[:, 0], 3).tolist(),
         "y": np.round(place[:, 1], 3).tolist(),
         "perNode": per_node,
         "frames": frames,
-        "allRounds": len(run.graphs),
-        "verdicts": drawn(graph, named.get(round), number, choice_words(run.rounds)),
-        **_followed(named, until, number, runs),
+        "allRounds": len(rounds),
+        "verdicts": drawn_tests(graph, named.get(round), number, choice_words(run.rounds)),
+        "moves": follower.moves,
+        "history": _history(named, until, number, runs) if named else None,
     }
 
 
-def _until(run: Result) -> dict[int, int]:
-    """The last round in which each recorded graph is valid: an unchanged graph is not recorded again."""
-    rounds = sorted(run.graphs)
-    last = max(int(run.summary["rounds"]), rounds[-1])
-    return {**{one: after - 1 for one, after in pairwise(rounds)}, rounds[-1]: last}
-
-
-def _followed(
-    named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], runs: int
-) -> dict[str, Any]:
-    """Groups over the rounds and moves between them; empty if the graphs have no groups."""
-    if not named:
-        return {"history": None, "moves": [], "allMoves": 0}
-    rounds = evenly(sorted(named), max(2, min(_HISTORY, _HISTORY_CELLS // runs // len(number))))
-    changed = moves(named)
-    last = changed[-max(1, min(_MOVES, _ALL_MOVES // runs)) :]
-    return {
-        "history": {
-            "rounds": rounds,
-            "until": [until[round] for round in rounds],
-            "group": pack(_history(named, rounds, number), "u2"),
-        },
-        "moves": [[round, number[id], old, new] for round, id, old, new in last],
-        "allMoves": len(changed),
-    }
+def rounds_kept(clients: int, runs: int) -> int:
+    """Rounds of a graph of so many clients for which a run's part of the page has room."""
+    side = min(clients, matrix_side(runs))
+    return max(1, min(_ROUNDS, _CLIENTS // runs // clients, _CELLS // runs // (side * side)))
 
 
 def matrix_side(runs: int) -> int:
-    """Rows of a matrix, so that two rounds' and a tree's fit into a run's part of the page."""
-    return max(2, min(_SIDE, isqrt(_CELLS // runs // 3)))
+    """Rows of a matrix, so that two rounds' fit into a run's part of the page."""
+    return max(2, min(_SIDE, isqrt(_CELLS // runs // 2)))
 
 
-def affordable(clients: int, per_node: int, runs: int) -> int:
-    """Rounds of a graph of so many clients for which a run's part of the page has room."""
-    side = min(clients, matrix_side(runs))
-    trees = 1 if clients > side else 0
-    matrices = _CELLS // runs // (side * side) - trees
-    return max(1, min(_EDGES // runs // (clients * per_node), _NODES // runs // clients, matrices))
-
-
-class _Ties:
-    """Mean weight of each pair over the rounds in which both were present: determines clients' positions."""
-
-    def __init__(self, clients: Sequence[int]) -> None:
-        self.clients = np.array(clients)
-        self.total = np.zeros((len(clients), len(clients)))
-        self.rounds = np.zeros((len(clients), len(clients)))
-
-    def add(self, weights: Array, clients: Indices) -> None:
-        scale = float(weights.max())
-        own = np.searchsorted(self.clients, clients)
-        place = np.ix_(own, own)
-        self.total[place] += weights / scale if scale > 0 else 0.0
-        self.rounds[place] += 1
-
-    def strongest(self) -> Array:
-        mean = self.total / np.maximum(self.rounds, 1)
-        row, column = strongest(mean, 6)
-        kept = np.zeros_like(mean)
-        kept[row, column] = kept[column, row] = mean[row, column]
-        return kept
+def _last_round(run: Result) -> int:
+    """The last round in which the last graph is valid: an unchanged graph is not recorded again."""
+    return max(int(run.summary["rounds"]), *run.graphs)
 
 
 def dense(matrix: Any) -> Array:
@@ -176,154 +254,106 @@ def dense(matrix: Any) -> Array:
 
 
 def _frame(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, side: int, treed: bool,
-    ties: _Ties,
-) -> dict[str, Any]:  # fmt: skip
-    """One round: clients sorted by group, so that the matrix has that order."""
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, side: int
+) -> tuple[dict[str, Any], Array, Indices]:
+    """One round, its weights and its clients, sorted by group, so that the matrix has that order."""
     weights = dense(graph.weights)
-    both = np.maximum(weights, weights.T)
-    np.fill_diagonal(both, 0.0)
+    weights = np.maximum(weights, weights.T)
+    np.fill_diagonal(weights, 0.0)
     group = np.array([named[id] for id in graph.ids] if named else [0] * len(graph.ids))
     client = np.array([number[id] for id in graph.ids])
     order = np.lexsort((client, group))
-    both, group, client = both[np.ix_(order, order)], group[order], client[order]
-    ties.add(both, client)
-    row, column = strongest(both, per_node)
-    return {
-        "clients": client.tolist(),
-        "groups": group.tolist() if named else None,
-        "strength": [_short(value) for value in both.sum(1).tolist()],
-        "from": client[row].tolist(),
-        "to": client[column].tolist(),
-        "weight": [_short(value) for value in both[row, column].tolist()],
-        "values": {name: [_short(value) for value in each[order].tolist()] for name, each in _numbers(graph).items()},
-        "tree": _tree(both, side) if treed and len(both) > 1 else None,
-        **_matrix(both, side),
-    }
-
-
-def _numbers(graph: Graph) -> dict[str, npt.NDArray[Any]]:
-    """The values that the page draws, where they are one finite number per client: a file may hold any others."""
+    weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
+    row, column = strongest(weights, per_node)
+    # A file may hold any values: drawn are those with one finite number per client.
     values = {name: graph.values[name] for name in _VALUES if name in graph.values}
-    return {
+    values = {
         name: each for name, each in values.items()
         if each.ndim == 1 and each.dtype.kind in "biuf" and np.isfinite(each).all()
     }  # fmt: skip
-
-
-def _tree(both: Array, side: int) -> dict[str, Any]:
-    """The hierarchy of the frame's clients: their order, the highest branches, and the matrix in this order if large.
-
-    A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.figures`.
-    """
-    hierarchy = tree(both)
-    ordered = both[np.ix_(hierarchy.order, hierarchy.order)]
-    return {
-        "order": hierarchy.order.tolist(),
-        "branches": [[_short(value) for value in branch] for branch in hierarchy.branches[-side:].tolist()],
-        "matrix": _matrix(ordered, side)["matrix"] if len(both) > side else None,
+    frame = {
+        "clients": client.tolist(),
+        "groups": group.tolist() if named else None,
+        "strength": [short(value) for value in weights.sum(1).tolist()],
+        "from": client[row].tolist(),
+        "to": client[column].tolist(),
+        "weight": [short(value) for value in weights[row, column].tolist()],
+        "values": {name: [short(value) for value in each[order].tolist()] for name, each in values.items()},
+        **_matrix(weights, side),
     }
+    return frame, weights, client
 
 
-def _matrix(both: Array, side: int) -> dict[str, Any]:
+def _matrix(weights: Array, side: int) -> dict[str, Any]:
     """The weights in 1/255 of the range between different clients; means of neighbours if there are many.
 
     few: the values, if there are at most two different ones, so that they are no scale.
     """
-    matrix, starts = blocks(both, side)
+    matrix, starts = blocks(weights, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
+    few = sorted(set(apart.tolist()))
     return {
         "side": len(matrix),
-        "starts": starts.tolist() if len(matrix) < len(both) else None,
+        "starts": starts.tolist() if len(matrix) < len(weights) else None,
         "low": low,
         "high": high,
         "matrix": pack(np.round(255 * scaled), "u1"),
-        **({"few": sorted(few)} if len(few := set(apart.tolist())) <= 2 and len(matrix) == len(both) else {}),
+        **({"few": few} if len(few) <= 2 and len(matrix) == len(weights) else {}),
     }
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
 def _history(
-    named: Mapping[int, Mapping[str, int]], rounds: Sequence[int], number: Mapping[str, int]
-) -> npt.NDArray[np.uint16]:
-    """[clients, rounds] of groups; NOTHING where a client was not in the round's graph."""
+    named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], runs: int
+) -> dict[str, Any]:
+    """Groups [clients, rounds]; NOTHING where a client was not in the round's graph."""
+    rounds = evenly(sorted(named), max(2, min(_HISTORY, _HISTORY_CELLS // runs // len(number))))
     table = np.full((len(number), len(rounds)), NOTHING, dtype=np.uint16)
     for column, round in enumerate(rounds):
         for id, group in named[round].items():
             table[number[id], column] = group
-    return table
+    return {"rounds": rounds, "until": [until[round] for round in rounds], "group": pack(table, "u2")}
 
 
-# -- weights beside what clients have in common (MAPL, Fig. 3 and 4) -------------------------------------------------
+# -- weights beside what clients have in common (MAPL, Fig. 4) ---------------------------------------------------------
 
 
-def sharing_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
-    """The page's data: overlap and weights as pictures of a few rounds, and figures of many; None without either.
+def sharing_of(run: Result, ids: Sequence[str]) -> dict[str, Any] | None:
+    """The page's data: weights and what clients have in common, over the rounds; None without either.
 
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
-    and overlap over pairs; `until`: the last round in which the last graph was valid. runs: as of `graph_of`.
+    and overlap over pairs; `until`: the last round in which the last graph was valid.
     """
-    known = None if not run.graphs or len(ids) > LARGEST else _shared(run, ids)
-    if known is None:
+    shared = None if not run.graphs or len(ids) > LARGEST else _shared(run, ids)
+    if shared is None:
         return None
-    by, overlap = known
+    by, overlap = shared
     number = {id: i for i, id in enumerate(ids)}
-    order = _order(run, ids)
-    rounds = evenly(sorted(run.graphs), _WEIGHT_ROUNDS)
-    shown = evenly(rounds, _WEIGHT_PICTURES)
-    most = max(2, min(_WEIGHT_SIDE, isqrt(_PICTURES // runs // (1 + _WEIGHT_PICTURES))))
     figures: dict[str, list[Any]] = {name: [] for name in ("round", "none", "some", "all", "correlation")}
-    pictures: list[Array] = []
-    learned = False
-    for round in rounds:
+    for round in evenly(sorted(run.graphs), _ROUNDS):
         graph = run.graph_at(round)
-        weights, learned = learned_weights(graph)
+        weights = learned_weights(graph)
         place = np.array([number[id] for id in graph.ids])
-        here = overlap[np.ix_(place, place)]
-        told = (round, *mean_by_level(weights, here), correlation(weights, here))
-        for name, value in zip(figures, told, strict=True):
+        present = overlap[np.ix_(place, place)]
+        values = (round, *mean_by_level(weights, present), correlation(weights, present))
+        for name, value in zip(figures, values, strict=True):
             figures[name].append(value if name == "round" or value is None else float(f"{value:.4g}"))
-        if round in shown:
-            whole = np.full((len(ids), len(ids)), np.nan)
-            whole[np.ix_(place, place)] = weights
-            # A client's weight to itself may be far larger than any other weight.
-            np.fill_diagonal(whole, np.nan)
-            pictures.append(_small(whole[np.ix_(order, order)], most))
-    side, starts = blocks(overlap[np.ix_(order, order)], most)
-    known_weights = np.concatenate([one[np.isfinite(one)] for one in pictures])
-    low, high = (float(known_weights.min()), float(known_weights.max())) if known_weights.size else (0.0, 0.0)
-    return {
-        "by": by,
-        "directed": learned,
-        "order": order.tolist(),
-        "starts": starts.tolist(),
-        "overlap": _packed(side, 0.0, 1.0),
-        "rounds": shown,
-        "until": max(int(run.summary["rounds"]), rounds[-1]),
-        "low": low,
-        "high": high,
-        "matrices": [_packed(one, low, high) for one in pictures],
-        "figures": figures,
-    }
+    return {"by": by, "until": _last_round(run), "figures": figures}
 
 
-def learned_weights(graph: Graph) -> tuple[Array, bool]:
-    """The weights that a method learned, and whether row i is what client i takes from each (MAPL's W).
+def learned_weights(graph: Graph) -> Array:
+    """The weights that a method learned; row i is what client i takes from each client (MAPL's W).
 
-    This is the case if the recorded weights are the symmetric mean of the recorded mixing matrix.
+    This is the mixing matrix if the recorded weights are its symmetric mean.
     """
     weights = dense(graph.weights)
     if graph.mixing is None:
-        return weights, False
+        return weights
     mixing = dense(graph.mixing)
     mean = (mixing + mixing.T) / 2
     np.fill_diagonal(mean, 0.0)
-    return (mixing, True) if np.allclose(mean, weights, atol=1e-9) else (weights, False)
+    return mixing if np.allclose(mean, weights, atol=1e-9) else weights
 
 
 def _shared(run: Result, ids: Sequence[str]) -> tuple[str, Array] | None:
@@ -336,27 +366,3 @@ def _shared(run: Result, ids: Sequence[str]) -> tuple[str, Array] | None:
     if run.planted is None or len(set(run.planted.values())) < 2:
         return None
     return "groups", class_overlap([{run.planted[id]} for id in ids])
-
-
-def _order(run: Result, ids: Sequence[str]) -> Indices:
-    """Clients ordered by planted group, then by their classes."""
-
-    def key(place: int) -> tuple[str, list[str], str]:
-        facts = run.client_facts[ids[place]]
-        return str(facts.get("group")), sorted(facts.get("labels", {})), ids[place]
-
-    return np.array(sorted(range(len(ids)), key=key))
-
-
-def _small(matrix: Array, most: int) -> Array:
-    """At most `most` rows: means of the known values of neighbours, nan if there are none."""
-    known = np.isfinite(matrix)
-    total, _ = blocks(np.where(known, matrix, 0.0), most)
-    share, _ = blocks(known.astype(np.float64), most)
-    return np.where(share > 0, total / np.where(share > 0, share, 1.0), np.nan)
-
-
-def _packed(matrix: Array, low: float, high: float) -> str:
-    """Values in 1/254 of the range."""
-    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
-    return pack(np.where(np.isfinite(matrix), np.round(254 * np.nan_to_num(scaled)), _ABSENT), "u1")

@@ -16,7 +16,7 @@ const YELLOW = 6;
 // The baseline: the index of its colour, which no other method has, and the dash of its first run.
 const REFERENCES = new Map([["local", [7, "dot"]], ["fedavg", [5, "longdash"]]]);
 
-const state = { run: DATA.shown, frame: 0, client: null, order: "groups" };
+const state = { run: DATA.shown, frame: 0, client: null };
 const redraws = [];          // each draws one chart anew from the state
 const run = () => DATA.runs[state.run];
 const federation = () => DATA.federations[run().federation];

@@ -15,15 +15,13 @@ from fedkin.errors import RunError
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.figures import COUNTED
 from fedkin.records.files import read_json
-from fedkin.report.gains import RULE
 from fedkin.report.html import NONE, details, table
+from fedkin.report.ranks import RULE
 from fedkin.report.risks import HEADS as RISK_HEADS
 from fedkin.report.risks import risk_rows
 from fedkin.report.traffic import missing_html, traffic_html
 from fedkin.report.units import megabytes
 from fedkin.report.words import LOCAL
-
-__all__ = ["ADVICE", "Section", "answer_in", "page", "section", "sections"]
 
 Data = Mapping[str, Any]
 
@@ -34,14 +32,18 @@ _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "st
 def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
     """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
     parts = sections(data)
+    warnings = [f"Warning: {text}" for text in data["warnings"]]
+    if data["unfinished"]:
+        warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
     if answer is not None:
         parts.insert(0, section("answer", "Answer", "Who should train with whom", _answer(answer)))
     return Template(_part("page.html")).substitute(
         version=escape(__version__),
         title=escape(data["title"]),
+        headline=escape(data["headline"]),
         sentence=escape(data["sentence"]),
         context=escape(_context(data)),
-        warning=_warning(data["unfinished"]) + _cautions(data["warnings"]),
+        warning="".join(f'<p class="note">{escape(text)}.</p>' for text in warnings),
         css=_part("page.css"),
         nav="".join(f'<a href="#{part.id}">{escape(part.nav)}</a>' for part in parts),
         sections="\n".join(part.html for part in parts),
@@ -70,16 +72,6 @@ def _context(data: Mapping[str, Any]) -> str:
     if data["scenario"]:
         parts.insert(0, f"scenario {data['scenario']}")
     return " · ".join(parts)
-
-
-def _warning(unfinished: Sequence[str]) -> str:
-    if not unfinished:
-        return ""
-    return f'<p class="note">Not finished, and therefore not on this page: {escape(", ".join(unfinished))}.</p>'
-
-
-def _cautions(warnings: Sequence[str]) -> str:
-    return "".join(f'<p class="note">Warning: {escape(text)}.</p>' for text in warnings)
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -197,7 +189,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
         ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
         ("gain", "gain", f"mean over clients of {gain}{points}", more),
-        ("adds", "exchange adds", f"the method minus its @self, ± half the 95 % interval over seeds{points}", more),
+        ("adds", "exchange adds", f"the method minus its @self{points}", more),
         ("hurt", "worse", "share of clients whose figure is lower than alone, however little", _percent(0)),
         ("gained", "gained", "clients that surely gained over Local", _count),
         ("lost", "hurt", "clients that are surely worse than Local", _count),
@@ -241,7 +233,7 @@ def _comparison(data: Data) -> str:
     ]
     heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
     seeds = max(row["seeds"] for row in rows)
-    notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
+    notes = [f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."] if seeds > 1 else []
     if data["chosen"]:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
@@ -287,7 +279,7 @@ def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) ->
 def _risks(data: Data) -> str:
     note = "Wald’s 95 % intervals"
     if len(data["seeds"]) > 1:
-        note = "mean over seeds with their standard deviation, 95 % intervals by Rubin’s rules"
+        note = "mean over seeds, ± half the 95 % interval over seeds; intervals of slope and intercept by Rubin’s rules"
     about = "<b>Brier score</b>: mean squared difference of risk and event. " + " ".join(
         f"<b>{name}</b>: {text}." for name, text in RISK_HEADS[4:]
     )
@@ -414,11 +406,7 @@ _GRAPH = f"""<div class="beside">
 
 _MOVES = f"""<p id="moves-text"></p>
 {_chart("history", "Group of each client over the rounds")}
-<p class="note" id="history-note"></p>
-<div class="scroll" id="moves-table" tabindex="0" role="region" aria-label="Clients that moved most"></div>
-<h3 id="communities-head">Groups, round by round</h3>
-<div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
-<p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
+<p class="note" id="history-note"></p>"""
 
 _TESTS = """<p id="tests-text"></p>
 <div class="scroll" id="verdicts" tabindex="0" role="region" aria-label="Groups and their verdicts"></div>
@@ -428,16 +416,11 @@ _TESTS = """<p id="tests-text"></p>
   <p class="note" id="tests-note"></p>
 </div>"""
 
-_MATRIX = f"""<div class="controls" id="matrix-controls">
-  <label>Ordered by <select id="matrix-order"></select></label>
-</div>
-<p class="note" id="matrix-note"></p>
+_MATRIX = f"""<p class="note" id="matrix-note"></p>
 <div class="legend" id="matrix-legend"></div>
 {_chart("matrix-plot", "Similarity matrix")}"""
 
 _SHARING = f"""<p id="sharing-text"></p>
-{_chart("sharing-plot", "What clients have in common, and the learned weights after some rounds")}
-<p class="note" id="sharing-note"></p>
 <div class="legend" id="sharing-legend"></div>
 {_chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
 

@@ -1,24 +1,26 @@
-"""Figures and tables for a paper: SVG and PDF by matplotlib, and LaTeX tables with booktabs."""
+"""Figures and tables for a paper: SVG and PDF by matplotlib, and LaTeX tables with booktabs, each with its caption."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.ranking import Diagram
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError, RunError, nearest
 from fedkin.records.files import write_bytes
 from fedkin.records.run import find_runs, latex_text, read_run
 from fedkin.report.collect import collect
-from fedkin.report.ranks import Blocks, Ranking, drawing, entries, pair_rows, ranking
+from fedkin.report.ranks import entries, pair_rows, ranking, tests_text
+from fedkin.report.units import half_interval
 from fedkin.report.words import FEDAVG, LOCAL
 
-__all__ = ["write_paper"]
-
+PARTS = ("table", "curves", "gains", "graph", "risks", "ranks", "clients")
+_TABLES = ("table", "ranks", "clients")
 # Okabe and Ito's colours, as on the page: FedAvg and Local have their own.
 _COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#A39600")
 _OWN = {LOCAL: ("#8C8C8C", ":"), FEDAVG: ("#D55E00", "--")}
@@ -34,96 +36,82 @@ _STYLE = {
 Data = Mapping[str, Any]
 
 
-def write_paper(runs: Sequence[Path], out: Path, blocks: Blocks = "auto") -> list[Path]:
+def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") -> list[Path]:
     """Write figures and tables about finished runs into a folder; returns the paths, of which the last is a document.
 
-    Figures: training curves, the gain of each client with its interval and the client graph for every method that has
-    them (with the lowest seed), calibration and decision curves, the critical-difference diagram. Tables: methods,
-    clients, pairs of methods. Raises ConfigError if matplotlib is not installed.
+    parts: separated by commas. table: the methods. curves: training curves. gains: each client's gain. graph: the
+    client graph. risks: calibration and decision curves. ranks: the tests of all pairs of methods. clients: a table of
+    each method's clients. Those of one run are about the lowest seed. Raises ConfigError for an unknown part, and if
+    matplotlib is not installed, and RunError for a part of which the runs have nothing.
     """
-    data = collect(runs, blocks)
-    comparison = ranking(
-        entries([read_run(folder) for folder in find_runs(runs)]), bool(data["metric"]["higher"]), blocks
-    )  # fmt: skip
+    names = list(dict.fromkeys(part for part in parts.split(",") if part))
+    for name in names:
+        if name not in PARTS:
+            raise ConfigError(f"--paper {name}: no such part; {nearest(name, PARTS)}")
+    if set(names) - set(_TABLES):
+        try:
+            import_module("matplotlib")  # before the runs are read
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "--paper: figures need matplotlib, which is not installed: pip install 'fedkin[paper]'"
+            ) from None
+    data = collect(runs)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"--paper {out}: cannot be written: {error.strerror or error}") from None
-    with _drawing(out) as save:
-        figures = list(_figures(data, comparison, save))
-    tables = {
-        "methods.tex": method_table(data),
-        **({"pairs.tex": pair_table(comparison.diagram)} if comparison and comparison.diagram else {}),
-    }
-    for run in _firsts(data):
-        if clients_fit(run):
-            tables[f"clients-{_named(run['label'])}.tex"] = client_table(data, run)
-    written = []
-    for name, text in (tables | {"all.tex": document(data["title"], tables, figures)}).items():
-        write_bytes(out / name, text.encode())
-        written.append(out / name)
-    return [*(out / f"{name}.{kind}" for name in figures for kind in ("svg", "pdf")), *written]
-
-
-Save = Callable[[Any, str], str]
+        raise RunError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    texts: dict[str, str] = {}
+    figures: list[str] = []
+    for name in names:
+        if name in _TABLES:
+            texts |= _tables(name, data, runs)
+        else:
+            with _matplotlib() as plt:
+                for figure_name, figure, caption in _FIGURES[name](plt, data):
+                    figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
+                    figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
+                    plt.close(figure)
+                    figures.append(figure_name)
+                    texts[f"{figure_name}.tex"] = _figure_text(figure_name, caption)
+    if not texts:
+        raise RunError(f"--paper {parts}: these runs have nothing for it")
+    texts["all.tex"] = document(data["title"], list(texts))
+    for file, text in texts.items():
+        write_bytes(out / file, text.encode())
+    return [*(out / f"{name}.{kind}" for name in figures for kind in ("svg", "pdf")), *(out / file for file in texts)]
 
 
 @contextmanager
-def _drawing(out: Path) -> Iterator[Save]:
+def _matplotlib() -> Iterator[Any]:
     """Matplotlib without a window, in one style; the same figure gives the same bytes."""
-    try:
-        import matplotlib
-        from matplotlib import pyplot
-    except ModuleNotFoundError:
-        raise ConfigError("--paper: needs matplotlib, which is not installed: pip install 'fedkin[paper]'") from None
-
-    def save(figure: Any, name: str) -> str:
-        figure.savefig(out / f"{name}.svg", metadata={"Date": None})
-        figure.savefig(out / f"{name}.pdf", metadata={"CreationDate": None})
-        pyplot.close(figure)
-        return name
+    import matplotlib
+    from matplotlib import pyplot
 
     before = matplotlib.get_backend()
     pyplot.switch_backend("agg")
     try:
         with pyplot.rc_context(_STYLE):
-            yield save
+            yield pyplot
     finally:
         pyplot.switch_backend(before)
 
 
-def _figures(data: Data, comparison: Ranking | None, save: Save) -> Iterator[str]:
-    """Draw what there is; yields the figures' names."""
-    from matplotlib import pyplot as plt
+def _tables(name: str, data: Data, runs: Sequence[Path]) -> dict[str, str]:
+    """The tables of this part, by the names of their files."""
+    if name == "table":
+        return {"table.tex": method_table(data)}
+    if name == "clients":
+        return {f"clients-{_named(run['label'])}.tex": client_table(data, run)
+                for run in _firsts(data) if clients_fit(run)}  # fmt: skip
+    comparison = ranking(entries([read_run(folder) for folder in find_runs(runs)]), bool(data["metric"]["higher"]))
+    if comparison is None or comparison.diagram is None:
+        return {}
+    return {"ranks.tex": pair_table(comparison.diagram, comparison.what)}
 
-    if any(len(run["curve"].get("round") or ()) > 1 for run in data["runs"]):
-        figure, axes = plt.subplots(figsize=(_WIDE, 3), layout="constrained")
-        _curves(axes, data)
-        yield save(figure, "curves")
-    for run in _firsts(data):
-        if run["gain"] and any(one is not None for one in run["gain"]):
-            figure, axes = plt.subplots(figsize=(_WIDE, 2.6), layout="constrained")
-            _gains(axes, data, run)
-            yield save(figure, f"gain-{_named(run['label'])}")
-        if run["graph"]:
-            figure, axes = plt.subplots(figsize=(4, 4), layout="constrained")
-            _graph(axes, data, run)
-            yield save(figure, f"graph-{_named(run['label'])}")
-    if any(run["risks"] for run in data["runs"]):
-        figure, both = plt.subplots(1, 2, figsize=(_WIDE, 3), layout="constrained")
-        _risks(both, data)
-        yield save(figure, "risks")
-    if comparison is not None and comparison.diagram is not None and comparison.diagram.difference is not None:
-        picture = drawing(comparison.diagram)
-        figure = plt.figure(figsize=(_WIDE, _WIDE * picture.height / picture.width + 0.1))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, picture.width), ylim=(picture.height + 6, 0))
-        axes.axis("off")
-        for one in picture.lines:
-            axes.plot((one.x, one.x2), (one.y, one.y2), color="black", linewidth=0.7 * one.width)
-        for text in picture.texts:
-            sides = {"start": "left", "middle": "center", "end": "right"}
-            axes.text(text.x, text.y, text.text, ha=sides[text.anchor], va="baseline", fontsize=8, parse_math=False)
-        yield save(figure, "ranks")
+
+# -- figures: (name, figure, caption) ----------------------------------------------------------------------------------
+
+Figures = Iterator[tuple[str, Any, str]]
 
 
 def _firsts(data: Data) -> list[Data]:
@@ -147,84 +135,139 @@ def _titles(data: Data) -> dict[str, str]:
     return {one["label"]: one["title"] for one in data["methods"]}
 
 
-def _curves(axes: Any, data: Data) -> None:
-    """Means over clients: a line for the mean over seeds, a band from the lowest to the highest seed."""
+def _legend(axes: Any) -> None:
+    """The legend outside, on the right."""
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+
+
+def _curves(plt: Any, data: Data) -> Figures:
+    """Means over clients: a line for the mean over seeds, a band for its 95 % interval."""
+    if not any(len(run["curve"].get("round") or ()) > 1 for run in data["runs"]):
+        return
+    figure, axes = plt.subplots(figsize=(_WIDE - 1.4, 3))
     scale = 100 if data["metric"]["share"] else 1
+    bands = False
     for label, title in _titles(data).items():
         curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
-        known = [dict(zip(one["round"], one["mean"], strict=True)) for one in curves]
-        rounds = [at for at in (known[0] if known else ()) if all(one.get(at) is not None for one in known)]
-        values = [[scale * one[at] for one in known] for at in rounds]
+        by_round = [dict(zip(curve["round"], curve["mean"], strict=True)) for curve in curves]
+        rounds = [at for at in (by_round[0] if by_round else ()) if all(one.get(at) is not None for one in by_round)]
         if not rounds:
             continue
-        style = _style(data, label)
-        axes.plot(rounds, [statistics.fmean(each) for each in values], label=title.replace("$", r"\$"), **style)
-        if len(known) > 1:
-            axes.fill_between(rounds, [min(e) for e in values], [max(e) for e in values], color=style["color"],
-                              alpha=0.2, linewidth=0)  # fmt: skip
+        values = [[scale * one[at] for one in by_round] for at in rounds]
+        means, style = [statistics.fmean(each) for each in values], _style(data, label)
+        axes.plot(rounds, means, label=title.replace("$", r"\$"), **style)
+        if len(by_round) > 1:
+            bands = True
+            halves = [half_interval(each) for each in values]
+            low = [mean - half for mean, half in zip(means, halves, strict=True)]
+            high = [mean + half for mean, half in zip(means, halves, strict=True)]
+            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.set(xlabel="round", ylabel=f"mean test {data['metric']['title']}" + (" (%)" if scale == 100 else ""))
-    axes.legend(frameon=False)
+    _legend(axes)
+    seeds = len(data["seeds"])
+    caption = f"Test {data['metric']['title']} after each evaluated round, mean over clients"
+    caption += f" and over {seeds} seeds" if seeds > 1 else ""
+    caption += "; bands: Student's 95 % interval of the mean over seeds." if bands else "."
+    yield "curves", figure, caption
 
 
-def _gains(axes: Any, data: Data, run: Data) -> None:
+def _gains(plt: Any, data: Data) -> Figures:
     """A bar for each client, from most hurt to most helped, coloured by its verdict, with its 95 % interval."""
-    scale, ids = 100 if data["metric"]["share"] else 1, data["federations"][run["federation"]]["ids"]
-    sure = run["sure"] or {"verdict": [None] * len(ids), "gain": [None] * len(ids)}
-    known = sorted((gain, client) for client, gain in enumerate(run["gain"]) if gain is not None)
-    place = range(len(known))
-    colours = [_VERDICTS.get(sure["verdict"][client], _GREY) for _, client in known]
-    axes.bar(place, [scale * gain for gain, _ in known], color=colours)
-    for at, (_, client) in enumerate(known):
-        if (bounds := sure["gain"][client]) is not None and len(known) <= 150:
-            axes.plot((at, at), [scale * end for end in bounds], color="black", linewidth=0.6)
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.set(
-        ylabel="gain over Local" + (" (points)" if scale == 100 else ""), xlabel="" if len(known) <= 40 else "clients"
-    )
-    axes.set_xticks(list(place) if len(known) <= 40 else [])
-    if len(known) <= 40:
-        axes.set_xticklabels(
-            [ids[client] for _, client in known], rotation=60, ha="right", fontsize=6, parse_math=False
+    scale = 100 if data["metric"]["share"] else 1
+    for run in _firsts(data):
+        known = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
+        if not known:
+            continue
+        figure, axes = plt.subplots(figsize=(_WIDE, 2.6))
+        ids = data["federations"][run["federation"]]["ids"]
+        sure = run["sure"] or {"verdict": [None] * len(ids), "gain": [None] * len(ids)}
+        colours = [_VERDICTS.get(sure["verdict"][client], _GREY) for _, client in known]
+        axes.bar(range(len(known)), [scale * gain for gain, _ in known], color=colours)
+        for at, (_, client) in enumerate(known):
+            if (bounds := sure["gain"][client]) is not None and len(known) <= 150:
+                axes.plot((at, at), [scale * end for end in bounds], color="black", linewidth=0.6)
+        axes.axhline(0, color="black", linewidth=0.6)
+        few = len(known) <= 40
+        axes.set(ylabel="gain over Local" + (" (points)" if scale == 100 else ""), xlabel="" if few else "clients")
+        axes.set_xticks(list(range(len(known))) if few else [])
+        if few:
+            names = [ids[client] for _, client in known]
+            axes.set_xticklabels(names, rotation=60, ha="right", fontsize=6, parse_math=False)
+        yield (
+            f"gains-{_named(run['label'])}",
+            figure,
+            (
+                f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
+                f"{_titles(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired "
+                "difference. Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: "
+                "neither, or too few test samples."
+            ),
         )
 
 
-def _graph(axes: Any, data: Data, run: Data) -> None:
+def _graph(plt: Any, data: Data) -> Figures:
     """The last graph: clients coloured by group, with the strongest links."""
-    graph, ids = run["graph"], data["federations"][run["federation"]]["ids"]
-    frame = graph["frames"][-1]
-    for one, other in zip(frame["from"], frame["to"], strict=True):
-        ends = [(graph[axis][one], graph[axis][other]) for axis in ("x", "y")]
-        axes.plot(*ends, color="#6E6E6E", alpha=0.35, linewidth=0.5, zorder=1)
-    groups = frame["groups"] or [0] * len(frame["clients"])
-    for client, group in zip(frame["clients"], groups, strict=True):
-        colour = (*_COLOURS, "#D55E00", _GREY)[group % 8]
-        marker = "osD^PX*v"[group // 8 % 8]
-        axes.scatter(graph["x"][client], graph["y"][client], c=colour, marker=marker, s=36, zorder=2)
-        if len(frame["clients"]) <= 30:
-            axes.annotate(ids[client], (graph["x"][client], graph["y"][client]), xytext=(4, 3), fontsize=6,
-                          textcoords="offset points", parse_math=False)  # fmt: skip
-    axes.set_aspect("equal")
-    axes.axis("off")
+    for run in _firsts(data):
+        if not run["graph"]:
+            continue
+        figure, axes = plt.subplots(figsize=(4, 4))
+        graph, ids = run["graph"], data["federations"][run["federation"]]["ids"]
+        frame = graph["frames"][-1]
+        for one, other in zip(frame["from"], frame["to"], strict=True):
+            ends = [(graph[axis][one], graph[axis][other]) for axis in ("x", "y")]
+            axes.plot(*ends, color="#6E6E6E", alpha=0.35, linewidth=0.5, zorder=1)
+        groups = frame["groups"] or [0] * len(frame["clients"])
+        for client, group in zip(frame["clients"], groups, strict=True):
+            colour = (*_COLOURS, "#D55E00", _GREY)[group % 8]
+            marker = "osD^PX*v"[group // 8 % 8]
+            axes.scatter(graph["x"][client], graph["y"][client], c=colour, marker=marker, s=36, zorder=2)
+            if len(frame["clients"]) <= 30:
+                axes.annotate(ids[client], (graph["x"][client], graph["y"][client]), xytext=(4, 3), fontsize=6,
+                              textcoords="offset points", parse_math=False)  # fmt: skip
+        axes.set_aspect("equal")
+        axes.axis("off")
+        yield (
+            f"graph-{_named(run['label'])}",
+            figure,
+            (
+                f"Client graph of {_titles(data)[run['label']]} after round {frame['until']}, seed {run['seed']}. A "
+                "point is a client, its colour and shape its group; lines are each client's "
+                f"{graph['perNode']} strongest similarities."
+            ),
+        )
 
 
-def _risks(both: Any, data: Data) -> None:
+def _risks(plt: Any, data: Data) -> Figures:
     """Calibration and decision curves of every method, with the lowest seed."""
-    curve, decision = both
+    runs = [run for run in _firsts(data) if run["risks"]]
+    if not runs:
+        return
+    figure, (curve, decision) = plt.subplots(1, 2, figsize=(_WIDE, 3))
     curve.axline((0, 0), slope=1, color=_GREY, linewidth=0.8)
-    mine = [run for run in _firsts(data) if run["risks"]]
-    for run in mine:
+    at = [at / 100 for at in range(1, 100)]
+    for run in runs:
         style, title = _style(data, run["label"]), _titles(data)[run["label"]].replace("$", r"\$")
         bins = run["risks"]["bins"]
-        curve.plot([one[0] for one in bins], [one[1] for one in bins], marker="o", markersize=3, label=title, **style)
-        decision.plot([at / 100 for at in range(1, 100)], run["risks"]["net"], **style)
-    share = mine[0]["risks"]["events"] / mine[0]["risks"]["n"]
-    at = [at / 100 for at in range(1, 100)]
+        curve.plot([one[0] for one in bins], [one[1] for one in bins], marker="o", markersize=3, **style)
+        decision.plot(at, run["risks"]["net"], label=title, **style)
+    share = runs[0]["risks"]["events"] / runs[0]["risks"]["n"]
     decision.plot(at, [share - (1 - share) * t / (1 - t) for t in at], color="black", linewidth=0.7, label="treat all")
     decision.axhline(0, color="black", linewidth=0.7, linestyle=":", label="treat none")
     curve.set(xlabel="predicted risk", ylabel="share of events", xlim=(0, None), ylim=(0, None))
     decision.set(xlabel="threshold", ylabel="net benefit", ylim=(-0.25 * share, 1.1 * share))
-    for axes in both:
-        axes.legend(frameon=False, fontsize=7)
+    _legend(decision)
+    yield (
+        "risks",
+        figure,
+        (
+            f"Left: share of events against predicted risk, in groups of equal size; on the grey line risks are true. "
+            "Right: net benefit per test sample of acting on risks above a threshold (Vickers and Elkin, 2006). All "
+            f"clients' test samples together, seed {runs[0]['seed']}."
+        ),
+    )
+
+
+_FIGURES = {"curves": _curves, "gains": _gains, "graph": _graph, "risks": _risks}
 
 
 def _named(label: str) -> str:
@@ -235,24 +278,32 @@ def _named(label: str) -> str:
 
 
 def method_table(data: Data) -> str:
-    """A row for each method: means over seeds with their standard deviation, of those figures that any method has."""
-    scale, digits = (100, 1) if data["metric"]["share"] else (1, 4)
-    title = latex_text(data["metric"]["title"]) + (r" (\%)" if scale == 100 else "")
+    """A row for each method: means over seeds with half their interval, of those figures that any method has."""
+    title, scale, digits = data["metric"]["title"], *((100, 1) if data["metric"]["share"] else (1, 4))
+    unit = r" (\%)" if scale == 100 else ""
     columns = [
-        ("mean", title, scale, digits), ("weighted", "weighted", scale, digits), ("pooled", "pooled", scale, digits),
-        ("worst10", r"worst 10\,\%", scale, digits), ("unseen", "unseen", scale, digits),
-        ("gain", "gain", scale, digits),
-        ("gained", "gained", 1, 0), ("lost", "hurt", 1, 0), ("apart", "?", 1, 0), ("few", "too few", 1, 0),
-        ("found", "groups", 1, 1), ("ari", "ARI", 1, 2), ("bytes", "MB sent", 1e-6, 1),
+        ("mean", latex_text(title) + unit, scale, digits, ""),
+        ("worst10", r"worst 10\,\%", scale, digits, "worst 10 %: mean over the worst tenth of the clients"),
+        ("unseen", "unseen", scale, digits, "unseen: mean over clients that never took part"),
+        ("gain", "gain", scale, digits, "gain: over training alone (Local), mean over clients"),
+        ("gained", "gained", 1, 0, "gained, hurt: clients that surely gain or lose, by 95 % intervals"),
+        ("lost", "hurt", 1, 0, ""),
+        ("found", "groups", 1, 1, "groups: in the last round's graph"),
+        ("ari", "ARI", 1, 2, "ARI: agreement of the groups with the planted ones (1: equal)"),
+        ("bytes", "MB sent", 1e-6, 1, "MB sent: all messages of a run"),
     ]  # fmt: skip
     shown = [column for column in columns if any(row.get(column[0]) for row in data["table"])]
-    titles = {one["label"]: one["title"] for one in data["methods"]}
     rows = []
     for row in data["table"]:
         given = f" ({', '.join(row['given'])})" if row["given"] else ""
-        cells = [_cell(row.get(key), row["seeds"], times, places) for key, _, times, places in shown]
-        rows.append([latex_text(titles[row["label"]] + given), *cells])
-    return _tabular(["method", *(head for _, head, _, _ in shown)], rows)
+        cells = [_cell(row.get(key), row["seeds"], times, places) for key, _, times, places, _ in shown]
+        rows.append([latex_text(_titles(data)[row["label"]] + given), *cells])
+    seeds = max(row["seeds"] for row in data["table"])
+    caption = [f"{data['title']}: test {title} after the last round, mean over clients"]
+    if seeds > 1:
+        caption = [f"{caption[0]} and {seeds} seeds", "±: half of Student's 95 % interval over seeds"]
+    caption += [about for *_, about in shown if about]
+    return _table_text([("method"), *(head for _, head, *_ in shown)], rows, "; ".join(caption) + ".", "table")
 
 
 def clients_fit(run: Data) -> bool:
@@ -279,47 +330,64 @@ def client_table(data: Data, run: Data) -> str:
             "--" if gain is None else f"${scale * gain:+.{digits}f}$", _bounds(sure["gain"][client], scale, digits),
             sure["verdict"][client] or "--",
         ])  # fmt: skip
-    title = latex_text(data["metric"]["title"])
-    heads = ["client", "$n$", *(["events"] if events else []), f"{title}, 95\\,\\%", "gain", r"95\,\%", "against Local"]
-    return _tabular(heads, rows, last="l")
+    title = data["metric"]["title"]
+    heads = ["client", "$n$", *(["events"] if events else []), f"{latex_text(title)}, 95\\,\\%", "gain",
+             r"95\,\%", "against Local"]  # fmt: skip
+    caption = (
+        f"Clients with {_titles(data)[run['label']]}, seed {run['seed']}. n: test samples; {title} and gain over Local "
+        "with 95 % intervals; against Local: the verdict of the interval of the paired difference."
+    )
+    return _table_text(heads, rows, caption, f"clients-{_named(run['label'])}", last="l")
 
 
-def pair_table(diagram: Diagram) -> str:
+def pair_table(diagram: Diagram, what: str) -> str:
     """A row for each pair of methods: difference of mean ranks, and Wilcoxon's p-value with Holm's correction."""
     rows = [[latex_text(names), apart, p.replace("<", "$<$")] for names, apart, p in pair_rows(diagram)]
-    return _tabular(["methods", "ranks apart", "$p$, Wilcoxon--Holm"], rows)
+    ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in zip(diagram.methods, diagram.ranks, strict=True))
+    caption = (
+        f"Mean ranks (1 is best): {ranks}. {tests_text(diagram)}, {what}. Ranks apart: difference of mean ranks; p: "
+        f"Wilcoxon's signed-rank test with Holm's correction for {len(rows)} pairs."
+    )
+    return _table_text(["methods", "ranks apart", "$p$"], rows, caption, "ranks")
 
 
-def document(title: str, tables: Sequence[str] | Mapping[str, str], figures: Sequence[str]) -> str:
+def document(title: str, parts: Sequence[str]) -> str:
     """A document that has all tables and figures, to see them and to copy from."""
-    parts = [rf"\section*{{{latex_text(title)}}}"]
-    for name in tables:
-        parts += [
-            rf"\subsection*{{{latex_text(name)}}}",
-            rf"\resizebox{{\ifdim\width>\linewidth\linewidth\else\width\fi}}{{!}}{{\input{{{name}}}}}",
-            "",
-        ]
-    for name in figures:
-        parts += [rf"\subsection*{{{latex_text(name)}}}", rf"\includegraphics[width=\linewidth]{{{{{name}}}.pdf}}", ""]
     head = [
         r"\documentclass{article}", r"\usepackage[utf8]{inputenc}",
         r"\usepackage{booktabs,graphicx}", r"\usepackage[margin=2cm]{geometry}", r"\begin{document}",
+        rf"\section*{{{latex_text(title)}}}",
     ]  # fmt: skip
-    return "\n".join([*head, *parts, r"\end{document}", ""])
+    return "\n".join([*head, *(rf"\input{{{part}}}" for part in parts), r"\end{document}", ""])
 
 
-def _tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], last: str = "r") -> str:
+def _figure_text(name: str, caption: str) -> str:
+    picture = rf"\includegraphics[width=\linewidth]{{{{{name}}}.pdf}}"
+    return _floating("figure", picture, caption, name)
+
+
+def _table_text(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str, name: str, last: str = "r") -> str:
     columns = f"l{'r' * (len(heads) - 2)}{last}"
     body = [" & ".join(row) + r" \\" for row in rows]
     head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
-    return "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}", ""])
+    tabular = "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}"])
+    # A table that is wider than the text is made smaller.
+    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    return _floating("table", f"{fit}\n{tabular}}}", caption, name)
+
+
+def _floating(kind: str, body: str, caption: str, name: str) -> str:
+    """A figure or a table with its caption, to be put into a paper by `input`."""
+    text = latex_text(caption).replace("±", r"$\pm$")
+    lines = [rf"\begin{{{kind}}}[htbp]", r"\centering", rf"\caption{{{text}}}", rf"\label{{{kind}:{name}}}", body]
+    return "\n".join([*lines, rf"\end{{{kind}}}", ""])
 
 
 def _cell(value: Sequence[float] | None, seeds: int, scale: float, digits: int) -> str:
     if value is None:
         return "--"
-    spread = rf" \pm {scale * value[1]:.{digits}f}" if seeds > 1 and value[1] else ""
-    return f"${scale * value[0]:.{digits}f}{spread}$"
+    half = rf" \pm {scale * value[1]:.{digits}f}" if seeds > 1 and value[1] and digits else ""
+    return f"${scale * value[0]:.{digits}f}{half}$"
 
 
 def _bounds(value: Sequence[float] | None, scale: float, digits: int) -> str:

@@ -1,47 +1,167 @@
-"""Which methods are told apart over several seeds or federations: ranks and tests, in words, as a table and drawn."""
+"""The methods of a report: their names, gains over Local, and which are told apart over seeds or federations."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import combinations
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
 from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
-from fedkin.errors import ConfigError, nearest
+from fedkin.errors import RunError
+from fedkin.methods import METHODS
+from fedkin.records.controls import control_of, counterpart, named
+from fedkin.records.figures import Gains, gains_over
 from fedkin.records.files import flat
 from fedkin.records.run import Result
 from fedkin.report.html import details, table
-from fedkin.report.labels import called, titles_of
 
-__all__ = [
-    "BLOCKS", "Blocks", "Entry", "Ranking", "blocks_of", "drawing", "entries", "pair_rows", "ranking", "ranks_html",
-    "svg", "tested",
-]  # fmt: skip
-
-Blocks: TypeAlias = Literal["auto", "federations", "seeds", "clients"]
-BLOCKS: tuple[Blocks, ...] = get_args(Blocks)
-_FEDERATION = ("data", "scenario", "federation")
-_OWN = ("method", "model", "training")
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed
+_NETWORKED = ("network", "peer")  # engines
+
+RULE = (
+    "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
+    "all below 0. Each client is judged by itself: of 100 clients without any difference, about 5 are misjudged. "
+    f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
+    "samples in other tasks."
+)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def labels_of(runs: Sequence[Result]) -> list[str]:
+    """The label of each run's method: its name here, plus its folder if this occurs twice for a seed.
+
+    No two runs have the same label and seed. runs: no folder twice.
+    """
+    names = [called(run) for run in runs]
+    taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    twice = {name for (name, _), times in taken.items() if times > 1}
+    labels = list(names)
+    for name in twice:
+        numbers = [number for number, other in enumerate(names) if other == name]
+        folders = [(runs[number].folder or Path()).resolve() for number in numbers]
+        # The parent tells runs of several comparisons apart, unless it holds a seed twice.
+        beside = Counter((folder.parent, runs[number].seed) for folder, number in zip(folders, numbers, strict=True))
+        places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
+        common = os.path.commonpath(places)
+        for number, place in zip(numbers, places, strict=True):
+            labels[number] = f"{name} ({place.relative_to(common).as_posix()})"
+    return labels
+
+
+def called(run: Result) -> str:
+    """What a run's comparison called it: its label, or else its method and control."""
+    control = control_of(run)
+    return run.label or (run.method if control is None else named(run.method, control))
+
+
+def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
+    """By label, in the order given: the method's name as in its paper, and the label's addition."""
+    titles = {}
+    for run, label in zip(runs, labels, strict=True):
+        title = str(METHODS[run.method].title) if run.method in METHODS else run.method
+        rest = label.removeprefix(run.label or run.method)
+        titles[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
+    return titles
+
+
+# -- gains over Local, and how evenly a metric is spread ---------------------------------------------------------------
+
+
+def gains_of(run: Result, runs: Sequence[Result]) -> Gains | None:
+    """Gains over the comparable run of Local; None of Local itself, without such a run, and without a common client."""
+    alone = None if run.method == "local" else counterpart(run, runs, "local")
+    try:
+        return None if alone is None else gains_over(run, alone)
+    except ValueError as error:
+        folders = f"{run.folder} and {alone and alone.folder}"
+        raise RunError(f"{folders}: {error}; both must be as they were written") from None
+
+
+def verdicts_of(run: Result, runs: Sequence[Result], gains: Gains | None, ids: Sequence[str]) -> dict[str, Any] | None:
+    """Of each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
+
+    "withheld": why no gain has a verdict; empty if they have one. None if nothing is known of any client.
+    """
+    seen = {id: one for id, one in run.outcomes.items() if id not in run.unseen}
+    intervals = {id: bounds for id, bounds in run.intervals().items() if id not in run.unseen}
+    differences = {} if gains is None else gains.sure
+    alone = None if gains is None else counterpart(run, runs, "local")
+    withheld = "" if alone is None else _withheld(run) or _withheld(alone)
+    columns = {
+        "own": [_rounded(intervals.get(id)) for id in ids],
+        "events": [seen[id].events if id in seen else None for id in ids],
+        "gain": [_rounded(differences[id][0][1:3]) if id in differences else None for id in ids],
+        "verdict": [differences[id][1] if id in differences else None for id in ids],
+        "withheld": withheld,
+    }
+    return columns if seen or withheld or intervals else None
+
+
+def _withheld(run: Result) -> str:
+    """Why the outcomes of single test samples are not known; empty if they are."""
+    if run.outcomes:
+        return ""
+    if run.summary.get("engine") in _NETWORKED:
+        return "no per-sample outcomes leave a client over a network"
+    return "no per-sample outcomes were kept"
+
+
+def _rounded(bounds: Sequence[float | int | None] | None) -> list[float] | None:
+    if bounds is None or None in bounds:
+        return None
+    return [round(float(end), 6) for end in bounds if end is not None]
+
+
+def jain(values: Sequence[float]) -> float | None:
+    """Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; None if all are 0.
+
+    >>> jain([0.5, 0.5]), jain([1.0, 0.0])
+    (1.0, 0.5)
+    """
+    squares = math.fsum(value * value for value in values)
+    return math.fsum(values) ** 2 / (len(values) * squares) if squares > 0 else None
+
+
+def entropy(values: Sequence[float]) -> float | None:
+    """Entropy of the values' shares of their sum, over log n: 1 if all are equal (as in q-FFL, 2020).
+
+    None for fewer than two values, or if all are 0.
+
+    >>> entropy([0.5, 0.5]), entropy([1.0, 0.0])
+    (1.0, 0.0)
+    """
+    total = math.fsum(values)
+    if len(values) < 2 or total <= 0:
+        return None
+    shares = [value / total for value in values if value > 0]
+    return abs(math.fsum(-share * math.log(share) for share in shares)) / math.log(len(values))
+
+
+# -- ranks over seeds or federations -----------------------------------------------------------------------------------
 
 
 class Entry(NamedTuple):
-    """A run of a method: its federation and seed, its mean over clients (None: not known), and each client's figure."""
+    """A run of a method: its federation and seed, and its mean over clients (None: not known)."""
 
     method: str
     federation: str
     seed: int
     mean: float | None
-    clients: Mapping[str, float]
 
 
 class Ranking(NamedTuple):
-    """A comparison of methods over blocks.
+    """A comparison of methods over blocks: federations or seeds.
 
     what: what the blocks are, in a sentence. diagram: None if no test is possible, which `why` then says.
     """
@@ -51,142 +171,125 @@ class Ranking(NamedTuple):
     diagram: Diagram | None = None
 
     def lines(self) -> list[str]:
-        """The comparison in a few lines of text."""
+        """The comparison in a line or two of text."""
         if self.diagram is None:
             return [self.why]
         pairs = zip(self.diagram.methods, self.diagram.ranks, strict=True)
         ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in pairs)
-        return [f"mean ranks (1 is best): {ranks}", tests_text(self.diagram), self.what]
+        return [f"mean ranks (1 is best): {ranks}", f"{tests_text(self.diagram)}; {self.what}"]
 
 
 def tests_text(diagram: Diagram) -> str:
-    """What the tests say."""
+    """What the tests say, with the level and for how many tests it is corrected."""
+    alpha = f"alpha = {_ALPHA:g}"
     if diagram.friedman is None:
         p = float(diagram.p[0, 1])
         apart = "are told apart" if p <= _ALPHA else "cannot be told apart"
-        return f"{' and '.join(diagram.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)})"
-    said = f"Friedman's test of equal ranks: p {_p(diagram.friedman)}"
+        return f"{' and '.join(diagram.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)}, {alpha}, 1 test)"
+    text = f"Friedman's test of equal ranks: p {_p(diagram.friedman)} ({alpha})"
     if diagram.friedman > _ALPHA:
-        return f"{said}, so that no method can be told apart from another"
+        return f"{text}, so that no method can be told apart from another"
+    pairs = math.comb(len(diagram.methods), 2)
     near = "; ".join(", ".join(group) for group in diagram.groups)
     rest = f"not told apart: {near}" if near else "all are told apart"
-    return f"{said}; by Nemenyi's critical difference of {diagram.difference:.2f}, {rest}"
-
-
-def blocks_of(text: str) -> Blocks:
-    """A kind of blocks by its name; raises ConfigError."""
-    for known in BLOCKS:
-        if text == known:
-            return known
-    raise ConfigError(f"--blocks {text}: no such kind of blocks; {nearest(text, BLOCKS)}")
+    return (
+        f"{text}; by Nemenyi's critical difference of {diagram.difference:.2f}, corrected for {pairs} pairs of "
+        f"methods, {rest}"
+    )
 
 
 def entries(runs: Sequence[Result]) -> list[Entry]:
     """The runs by method and federation; runs of a method with other settings on one federation are other methods."""
+    names = [called(run) for run in runs]
     where = [_federation(run) for run in runs]
-    taken = Counter((called(run), at, run.seed) for run, at in zip(runs, where, strict=True))
+    taken = Counter((name, at, run.seed) for name, at, run in zip(names, where, runs, strict=True))
     twice = {name for (name, _, _), times in taken.items() if times > 1}
-    names = titles_of(runs, [called(run) for run in runs])
-    variants = _variants([run for run in runs if called(run) in twice])
+    titles = titles_of(runs, names)
     return [
-        Entry(names[called(run)] + variants.get(id(run), ""), at, run.seed, run.figures.get("mean"), run.values)
-        for run, at in zip(runs, where, strict=True)
+        Entry(titles[name] + (_variant(run, runs) if name in twice else ""), at, run.seed, run.figures.get("mean"))
+        for name, at, run in zip(names, where, runs, strict=True)
     ]
-
-
-def tested(results: Mapping[str, Mapping[int, Result]], blocks: Blocks) -> list[str]:
-    """The comparison of methods on one federation in lines of text; results: by method and seed."""
-    every = [(method, seed, one) for method, by_seed in results.items() for seed, one in by_seed.items()]
-    runs = [
-        Entry(method, "", seed, (one.summary[one.metric.name] or {}).get("mean"), one.values)
-        for method, seed, one in every
-    ]
-    comparison = ranking(runs, every[0][2].metric.higher, blocks)
-    return [] if comparison is None else comparison.lines()
 
 
 def _federation(run: Result) -> str:
-    kept = {name: run.settings.get(name) for name in _FEDERATION}
-    return json.dumps([run.summary.get("scenario"), kept], sort_keys=True, default=str)
+    settings = {name: run.settings.get(name) for name in ("data", "scenario", "federation")}
+    return json.dumps([run.summary.get("scenario"), settings], sort_keys=True, default=str)
 
 
-def _variants(runs: Sequence[Result]) -> dict[int, str]:
-    """By the run's id in memory: the settings in which it differs from the other runs of its method."""
-    variants = {}
-    for name in {called(run) for run in runs}:
-        mine = [run for run in runs if called(run) == name]
-        settings = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
-        paths = [path for path in settings[0] if len({str(one.get(path)) for one in settings}) > 1]
-        for run, one in zip(mine, settings, strict=True):
-            text = ", ".join(f"{path.rpartition('.')[2]}={one.get(path)}" for path in paths)
-            variants[id(run)] = f" ({text})" if text else ""
-    return variants
+def _variant(run: Result, runs: Sequence[Result]) -> str:
+    """The settings in which a run differs from the other runs of its method."""
+    settings = [_method_settings(other) for other in runs if called(other) == called(run)]
+    values = _method_settings(run)
+    paths = [path for path in values if len({str(one.get(path)) for one in settings}) > 1]
+    text = ", ".join(f"{path.rpartition('.')[2]}={values[path]}" for path in paths)
+    return f" ({text})" if text else ""
 
 
-def ranking(runs: Iterable[Entry], higher: bool, blocks: Blocks = "auto") -> Ranking | None:
-    """Compare the methods over blocks; None with one method.
+def _method_settings(run: Result) -> dict[str, Any]:
+    return flat({name: run.settings.get(name, {}) for name in ("method", "model", "training")})
 
-    auto: over federations if there are several, each the mean over the seeds that all methods have, else over the seeds
-    of the one. clients: over clients, each its mean over seeds; only if asked for, as clients of one run share models
-    and are not independent. Only blocks that all methods have are used.
+
+def tested(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
+    """The comparison of methods on one federation in lines of text; results: by method and seed."""
+    runs = [(method, seed, run) for method, by_seed in results.items() for seed, run in by_seed.items()]
+    comparison = ranking(
+        [Entry(method, "", seed, (run.summary[run.metric.name] or {}).get("mean")) for method, seed, run in runs],
+        runs[0][2].metric.higher,
+    )
+    return [] if comparison is None else comparison.lines()
+
+
+def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
+    """Compare the methods over blocks that all methods have; None with one method.
+
+    Blocks are federations if there are several, each the mean over the seeds that all methods have, else seeds.
     """
-    every = list(runs)
-    methods = list(dict.fromkeys(one.method for one in every))
+    runs = list(runs)
+    methods = list(dict.fromkeys(run.method for run in runs))
     if len(methods) < 2:
         return None
-    federations = len({one.federation for one in every})
-    kind: Blocks = ("federations" if federations > 1 else "seeds") if blocks == "auto" else blocks
-    table, left = _table(every, methods, kind)
-    counted = f"{len(table)} {kind if len(table) != 1 else kind[:-1]}"
-    if left:
-        counted += f" that all methods have ({left} left out)"
-    if len(table) < LEAST_BLOCKS:
-        more = "; add seeds (--seeds 0-5)" if kind == "seeds" and federations == 1 else ""
-        return Ranking("", f"no test of the methods is possible over {counted}: {LEAST_BLOCKS} are needed{more}")
-    result = diagram({name: [row[at] for row in table] for at, name in enumerate(methods)}, higher)
-    return Ranking(f"over {counted}: {_MEANING[kind]}", "", result)
-
-
-_MEANING = {
-    "federations": "each is a mean over its seeds, so that this speaks for federations like these",
-    "seeds": "each seed is a block, so that this speaks for other seeds on the same data, not for other data",
-    "clients": "each is a mean over its seeds. Clients of one run share models and are not independent, so that the "
-    "p-values are too small",
-    "auto": "",
-}
-
-
-def _table(every: Sequence[Entry], methods: Sequence[str], kind: Blocks) -> tuple[list[list[float]], int]:
-    """A row for each block that all methods have, and the number of the others."""
+    several = len({run.federation for run in runs}) > 1
     cells: dict[tuple[str, ...], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for one in every:
-        if kind == "clients":
-            for client, value in one.clients.items():
-                cells[one.federation, client][one.method][one.seed] = value
-        elif one.mean is not None:
-            key = (one.federation, str(one.seed)) if kind == "seeds" else (one.federation,)
-            cells[key][one.method][one.seed] = one.mean
+    for run in runs:
+        if run.mean is not None:
+            block = (run.federation,) if several else (str(run.seed),)
+            cells[block][run.method][run.seed] = run.mean
     rows = []
-    for of_block in cells.values():
-        common = set.intersection(*(set(of_block[name]) for name in methods))
+    for block_cells in cells.values():
+        common = set.intersection(*(set(block_cells[name]) for name in methods))
         if common:
-            rows.append([statistics.fmean(of_block[name][seed] for seed in sorted(common)) for name in methods])
-    return rows, len(cells) - len(rows)
+            rows.append([statistics.fmean(block_cells[name][seed] for seed in sorted(common)) for name in methods])
+    counted = f"{len(rows)} {'federation' if several else 'seed'}{'' if len(rows) == 1 else 's'}"
+    if len(cells) > len(rows):
+        counted += f" that all methods have ({len(cells) - len(rows)} left out)"
+    if len(rows) < LEAST_BLOCKS:
+        more = "" if several else "; add seeds (--seeds 0-5)"
+        return Ranking("", f"no test of the methods is possible over {counted}: {LEAST_BLOCKS} are needed{more}")
+    meaning = (
+        "each is a mean over its seeds, so that this speaks for federations like these" if several else
+        "each seed is a block, so that this speaks for other seeds on the same data, not for other data"
+    )  # fmt: skip
+    result = diagram({name: [row[at] for row in rows] for at, name in enumerate(methods)}, higher)
+    return Ranking(f"over {counted}: {meaning}", "", result)
 
 
 def ranks_html(diagram: Diagram, what: str) -> str:
     """The body of the report's section: the diagram, what it says, and the p-values of all pairs."""
     picture = ""
     if diagram.difference is not None:
-        label = f"Mean ranks: {', '.join(diagram.methods)}"
         picture = (
             '<div class="scroll" tabindex="0" role="region" aria-label="Critical-difference diagram">'
-            f"{svg(drawing(diagram), escape(label))}</div>"
+            f"{svg(diagram)}</div>"
             '<p class="note">Critical-difference diagram (Demšar, 2006): a method’s place is its mean rank, 1 is best. '
             "Methods under one bar cannot be told apart.</p>"
         )
-    said, about = escape(_capital(tests_text(diagram))), escape(_capital(what))
-    return f'<p>{said}.</p>{picture}<p class="note">{about}.</p>{_pairs(diagram)}'
+    pairs = ""
+    if len(diagram.methods) <= _MOST_NAMED:
+        heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
+        rows = [[escape(cell) for cell in row] for row in pair_rows(diagram)]
+        pairs = details("Every pair", table(heads, rows, "Tests of all pairs of methods"))
+    text, about = tests_text(diagram), what[:1].upper() + what[1:]
+    return f'<p>{escape(text[:1].upper() + text[1:])}.</p>{picture}<p class="note">{escape(about)}.</p>{pairs}'
 
 
 def pair_rows(diagram: Diagram) -> list[tuple[str, str, str]]:
@@ -198,104 +301,51 @@ def pair_rows(diagram: Diagram) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _pairs(diagram: Diagram) -> str:
-    if len(diagram.methods) > _MOST_NAMED:
-        return ""
-    heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
-    rows = [[escape(cell) for cell in row] for row in pair_rows(diagram)]
-    return details("Every pair", table(heads, rows, "Tests of all pairs of methods"))
-
-
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-# -- the critical-difference diagram as lines and texts, and these as SVG ----------------------------------------------
-
-
-_WIDTH, _EDGE = 760.0, 16.0
-_LETTER, _STEP, _AXIS = 7.2, 22.0, 58.0
-
-
-class Line(NamedTuple):
-    """A line from (x, y) to (x2, y2), with y downwards."""
-
-    x: float
-    y: float
-    x2: float
-    y2: float
-    width: float = 1.0
-
-
-class Text(NamedTuple):
-    """A text whose start, middle or end is at (x, y)."""
-
-    x: float
-    y: float
-    text: str
-    anchor: str = "middle"
-
-
-class Drawing(NamedTuple):
-    """Lines and texts in a box of this width and height."""
-
-    width: float
-    height: float
-    lines: tuple[Line, ...]
-    texts: tuple[Text, ...]
-
-
-def drawing(diagram: Diagram) -> Drawing:
-    """The diagram (Demsar, 2006): ranks on an axis, 1 to the left, and a bar under methods that are not told apart."""
-    count = len(diagram.methods)
-    # Room for the longest name and its rank.
-    side = _EDGE + _LETTER * (max(len(name) for name in diagram.methods) + 6)
-    left, right = side, max(_WIDTH, side * 2 + 240) - side
+def svg(diagram: Diagram) -> str:
+    """The critical-difference diagram (Demsar, 2006): ranks on an axis, and a bar under methods not told apart."""
+    methods, count = diagram.methods, len(diagram.methods)
+    side = 16 + 7.2 * (max(map(len, methods)) + 6)  # room for the longest name and its rank
+    right, axis = max(760.0, 2 * side + 240) - side, 58.0
+    parts: list[str] = []
 
     def at(rank: float) -> float:
-        return left + (rank - 1) / (count - 1) * (right - left)
+        return side + (rank - 1) / (count - 1) * (right - side)
 
-    lines = [Line(left, _AXIS, right, _AXIS, 1.5)]
-    texts = []
+    def line(x: float, y: float, x2: float, y2: float, width: float = 1) -> None:
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="currentColor" '
+            f'stroke-width="{width:g}"/>'
+        )
+
+    def text(x: float, y: float, words: str, anchor: str = "middle") -> None:
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>')
+
+    line(side, axis, right, axis, 1.5)
     for whole in range(1, count + 1):
-        lines.append(Line(at(whole), _AXIS - 7, at(whole), _AXIS))
-        texts.append(Text(at(whole), _AXIS - 12, str(whole)))
+        line(at(whole), axis - 7, at(whole), axis)
+        text(at(whole), axis - 12, str(whole))
     if diagram.difference is not None:
         end = min(at(1 + diagram.difference), right)
-        lines += [Line(left, 18, end, 18, 1.5), Line(left, 13, left, 23), Line(end, 13, end, 23)]
-        texts.append(Text(end + 8, 22, f"critical difference {diagram.difference:.2f}", "start"))
-    below = _AXIS + 10.0
+        line(side, 18, end, 18, 3)
+        text(end + 8, 22, f"critical difference {diagram.difference:.2f}", "start")
     for number, group in enumerate(diagram.groups):
-        ranks = [diagram.ranks[diagram.methods.index(name)] for name in group]
-        y = below + 8 * number
-        lines.append(Line(at(min(ranks)) - 5, y, at(max(ranks)) + 5, y, 4))
-    base = below + 8 * len(diagram.groups) + 14
-    half = (count + 1) // 2
-    for place, (name, rank) in enumerate(zip(diagram.methods, diagram.ranks, strict=True)):
-        first = place < half
-        y = base + _STEP * (place if first else count - 1 - place)
-        end, anchor = (left - 8, "end") if first else (right + 8, "start")
-        lines += [Line(at(rank), _AXIS, at(rank), y), Line(at(rank), y, end, y)]
-        texts.append(Text(end + (-5 if first else 5), y + 4, f"{name} {rank:.2f}", anchor))
-    return Drawing(left + right, base + _STEP * half, tuple(lines), tuple(texts))
-
-
-def svg(drawing: Drawing, label: str = "", ink: str = "currentColor") -> str:
-    """The drawing as an SVG element; label: what it shows, escaped."""
-    parts = [
-        f'<line x1="{one.x:.1f}" y1="{one.y:.1f}" x2="{one.x2:.1f}" y2="{one.y2:.1f}" stroke="{ink}" '
-        f'stroke-width="{one.width:g}"/>'
-        for one in drawing.lines
-    ]
-    parts += [
-        f'<text x="{one.x:.1f}" y="{one.y:.1f}" text-anchor="{one.anchor}">{escape(one.text)}</text>'
-        for one in drawing.texts
-    ]
+        ranks = [diagram.ranks[methods.index(name)] for name in group]
+        line(at(min(ranks)) - 5, axis + 10 + 8 * number, at(max(ranks)) + 5, axis + 10 + 8 * number, 4)
+    base, half = axis + 24 + 8 * len(diagram.groups), (count + 1) // 2
+    for place, (name, rank) in enumerate(zip(methods, diagram.ranks, strict=True)):
+        left = place < half
+        y = base + 22 * (place if left else count - 1 - place)
+        end = side - 8 if left else right + 8
+        line(at(rank), axis, at(rank), y)
+        line(at(rank), y, end, y)
+        text(end + (-5 if left else 5), y + 4, f"{name} {rank:.2f}", "end" if left else "start")
+    label = escape(f"Mean ranks: {', '.join(methods)}")
+    size = f'viewBox="0 0 {side + right:.0f} {base + 22 * half:.0f}" width="{side + right:.0f}"'
     return (
-        f'<svg class="ranks" role="img" aria-label="{label}" viewBox="0 0 {drawing.width:.0f} {drawing.height:.0f}" '
-        f'width="{drawing.width:.0f}" fill="{ink}" font-size="13">{"".join(parts)}</svg>'
+        f'<svg class="ranks" role="img" aria-label="{label}" {size} fill="currentColor" font-size="13">'
+        f"{''.join(parts)}</svg>"
     )

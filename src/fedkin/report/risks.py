@@ -12,8 +12,7 @@ import numpy as np
 from fedkin.analysis.calibration import Calibration, brier, calibration, curve, decision_curve, probabilities
 from fedkin.analysis.intervals import Interval, normal
 from fedkin.records.run import Result
-
-__all__ = ["HEADS", "over_seeds", "risk_rows", "risks_of"]
+from fedkin.report.units import half_interval
 
 # A point of a calibration curve with fewer events says little; with many, ten points are enough to see a bend.
 _EVENTS_OF_A_POINT, _POINTS = 5, 10
@@ -63,7 +62,7 @@ def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
         mine = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
         if mine:
             score = [one["brier"] for one in mine]
-            spread = f"<small>± {statistics.stdev(score):.4f}</small>" if len(mine) > 1 else ""
+            spread = f"<small>± {half_interval(score):.4f}</small>" if len(mine) > 1 else ""
             cells = [_count([one[name] for one in mine]) for name in ("n", "events")]
             cells += [
                 f"{statistics.fmean(score):.4f}{spread}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,11 @@ from rich.text import Text
 
 from fedkin.records.figures import COUNTED
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
-from fedkin.report.units import megabytes
+from fedkin.report.units import half_interval, megabytes
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
-
-__all__ = ["comparison", "left_out", "one_run", "profiled", "training_paths"]
 
 _WIDTH = 80
 
@@ -107,41 +106,50 @@ def _silent(metric: Metric) -> str:
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """One row per method, in 80 columns; with several seeds, the spread stands behind the mean.
+    """One row per method, in 80 columns; with several seeds, means ± half their 95 % interval.
 
     Columns that no method fills are left out; those that do not fit are in a second table.
     """
     seeds = rows[0]["seeds"]
-    many = f", mean±std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f", seed {seeds[0]}"
+    over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     metric = METRICS[rows[0].get("metric", "accuracy")]
+    half = _half_of_deviation(len(seeds))
+    further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
     columns = {
-        "mean": [_share(row["mean"], len(seeds)) for row in rows],
-        "worst 10%": [_share(row["worst10"], len(seeds)) for row in rows],
-        "unseen": [_share(row.get("unseen"), len(seeds)) for row in rows],
-        "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
-        **{
-            name: [_own((row.get("metrics") or {}).get(name), len(seeds)) for row in rows]
-            for name in dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
-        },
-        "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
-        "adds": [_sure(row.get("adds")) for row in rows],
+        "mean": [_figure(row["mean"], half) for row in rows],
+        "worst 10%": [_figure(row["worst10"], half) for row in rows],
+        "unseen": [_figure(row.get("unseen"), half) for row in rows],
+        "gap": [_figure(row.get("gap"), half, "+") for row in rows],
+        **{name: [_further((row.get("metrics") or {}).get(name), half) for row in rows] for name in further},
+        "gain": [_figure(row["gain"], half, "+") for row in rows],
+        "adds": [_added(row.get("adds"), len(seeds)) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "surely": ["-" if not row.get("surely") else _counted(row["surely"], whole=True) for row in rows],
+        "surely": ["-" if not row.get("surely") else _verdict_counts(row["surely"]) for row in rows],
         "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
         "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
         "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
     }
-    given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
-    sure = [row["surely"] for row in rows if row.get("surely")]
-    few = any(one["few"] for one in sure)
-    rounded = any(value != round(value) for one in sure for value in one.values())
     shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
-    title, legend = f"test {metric.title} over clients{many}", _legend(shown, metric, few, given, rounded) or None
-    parts = _that_fit(shown, max(len(row["method"]) for row in rows))
+    few = any(row["surely"]["few"] for row in rows if row.get("surely"))
+    given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
+    meaning = {
+        "gain": f"gain: {metric.title} {'above' if metric.higher else 'better than'} training alone (Local)",
+        "adds": "adds: the method minus NAME@self, which exchanges nothing",
+        "hurt": "hurt: share of clients worse off than alone",
+        "surely": "surely: clients that gain/are hurt/cannot be told apart" + "/have too few samples" * few,
+        "gap": "gap: how much worse unseen clients do",
+    }
+    legend = [text for head, text in meaning.items() if head in shown]
+    if len(seeds) > 1:
+        legend.insert(0, "±: half the 95 % interval over seeds")
+    if given:
+        legend.append(f"*given: {', '.join(given)}")
+    title = f"test {metric.title} over clients, {over_seeds}"
+    methods = [row["method"] for row in rows]
+    parts = _that_fit(shown, max(map(len, methods)))
     return Group(*(
-        _part([row["method"] for row in rows], part, title if part is parts[0] else None,
-              legend if part is parts[-1] else None)
+        _part(methods, part, title if part is parts[0] else None, "; ".join(legend) if part is parts[-1] else None)
         for part in parts
     ))  # fmt: skip
 
@@ -161,35 +169,29 @@ def _that_fit(columns: Mapping[str, list[str]], first: int) -> list[dict[str, li
 
 
 def _part(names: Sequence[str], columns: Mapping[str, list[str]], title: str | None, caption: str | None) -> Table:
-    table = Table(
-        title=title, caption=caption, title_justify="left", caption_justify="left", title_style="",
-        caption_style="dim", pad_edge=False, box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
-        min_width=64,  # room for the title on one line
-    )  # fmt: skip
-    table.add_column("method", no_wrap=True)
-    for head in columns:
-        table.add_column(head, justify="right", no_wrap=True)
-    for name, *cells in zip(names, *columns.values(), strict=True):
-        table.add_row(name, *cells)
+    table = _titled_table(title, caption, ["method", *columns])
+    for cells in zip(names, *columns.values(), strict=True):
+        table.add_row(*cells)
     return table
 
 
-def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str], rounded: bool) -> str:
-    """The meaning of the column heads that are shown."""
-    gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
-    worse = "below it" if metric.share else "worse off"
-    meaning = {
-        "gain": f"gain: mean over clients of {gain}",
-        "adds": "adds: what communication adds, the method minus NAME@self, with half its 95 % interval",
-        "hurt": f"hurt: share of clients {worse}",
-        "surely": "surely: clients that gain/are hurt/cannot be told apart"
-        + ("/have too few events or samples" if few else "")
-        + ", by 95 % intervals"
-        + (" (means over seeds, each rounded: the sum may miss a client)" if rounded else ""),
-        "gap": "gap: how much worse unseen clients do",
-    }
-    told = [f"*given: {', '.join(given)}"] if given else []
-    return "; ".join([text for head, text in meaning.items() if head in shown] + told)
+def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) -> Table:
+    table = Table(
+        title=title, caption=caption, title_justify="left", caption_justify="left", title_style="",
+        caption_style="dim", pad_edge=False, box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
+        min_width=76,  # room for title and caption
+    )  # fmt: skip
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _half_of_deviation(seeds: int) -> float:
+    """What a sample standard deviation is multiplied by for half of Student's 95 % interval of the mean; 0 for one."""
+    if seeds < 2:
+        return 0.0
+    values = [-1.0, 1.0, *[0.0] * (seeds - 2)]
+    return half_interval(values) / statistics.stdev(values)
 
 
 def profiled(summary: Mapping[str, Any]) -> Table:
@@ -228,18 +230,11 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
     results: by group, method and seed.
     """
     groups, methods = list(results), list(next(iter(results.values())))
-    first = next(iter(results[groups[0]][methods[0]].values()))
-    seeds = sorted(results[groups[0]][methods[0]])
-    table = Table(
-        min_width=64,  # room for the title on one line
-        title=f"test {first.metric.title} of unseen clients, by the group left out",
-        caption=f"mean over clients, then over seeds {', '.join(map(str, seeds))}", title_justify="left",
-        caption_justify="left", title_style="", caption_style="dim", pad_edge=False, box=SIMPLE_HEAD,
-        collapse_padding=True, show_edge=False,
+    by_seed = results[groups[0]][methods[0]]
+    table = _titled_table(
+        f"test {next(iter(by_seed.values())).metric.title} of unseen clients, by the group left out",
+        f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}", ["method", *groups, "mean"],
     )  # fmt: skip
-    table.add_column("method", no_wrap=True)
-    for head in (*groups, "mean"):
-        table.add_column(head, justify="right", no_wrap=True)
     for method in methods:
         cells = [_unseen_mean(results[group][method].values()) for group in groups]
         known = [cell for cell in cells if cell is not None]
@@ -254,37 +249,34 @@ def _unseen_mean(runs: Iterable[Result]) -> float | None:
     return sum(known) / len(known) if len(known) == len(means) else None
 
 
-def _share(value: tuple[float, float] | None, seeds: int, sign: bool = False) -> str:
+def _figure(value: tuple[float, float] | None, half: float, sign: str = "") -> str:
+    """A mean over seeds; half: by which its standard deviation is multiplied, 0 for one seed."""
     if value is None:
         return "-"
-    text = f"{value[0]:+.3f}" if sign else f"{value[0]:.3f}"
-    return f"{text}±{value[1]:.3f}".replace("±0.", "±.") if seeds > 1 else text
+    text = f"{value[0]:{sign}.3f}"
+    return f"{text}±{half * value[1]:.3f}".replace("±0.", "±.") if half else text
 
 
-def _own(value: Mapping[str, float] | None, seeds: int) -> str:
-    return "-" if value is None else _share((value["mean"], value["sd"]), seeds)
+def _further(value: Mapping[str, float] | None, half: float) -> str:
+    return "-" if value is None else _figure((value["mean"], value["sd"]), half)
 
 
-def _sure(value: Mapping[str, float | None] | None) -> str:
-    """A mean difference with half its interval, which is symmetric."""
+def _added(value: Mapping[str, float | None] | None, seeds: int) -> str:
+    """A mean difference, over seeds with half its interval, which is symmetric."""
     if value is None or value["mean"] is None:
         return "-"
-    half = "" if value["high"] is None else f"±{value['high'] - value['mean']:.3f}".replace("±0.", "±.")
-    return f"{value['mean']:+.3f}{half}"
+    half = 0.0 if seeds < 2 or value["high"] is None else value["high"] - value["mean"]
+    return f"{value['mean']:+.3f}" + (f"±{half:.3f}".replace("±0.", "±.") if half else "")
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:
     return "-" if value is None else f"{value[0]:.{digits}f}"
 
 
-def _counted(counts: Mapping[str, float], whole: bool = False) -> str:
-    """Counts of the verdicts in a short cell: gained/hurt/cannot be told apart, and the too few if there are any.
+def _verdict_counts(counts: Mapping[str, float]) -> str:
+    """Counts of the verdicts, means over seeds rounded: gained/hurt/cannot be told apart, and the too few if any.
 
-    whole: means over seeds as whole numbers.
-
-    >>> counts = {"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0}
-    >>> _counted(counts), _counted(counts, whole=True)
-    ('31/0.3/8.7', '31/0/9')
+    >>> _verdict_counts({"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0})
+    '31/0/9'
     """
-    shown = [name for name in COUNTED if name != "few" or counts[name]]
-    return "/".join(f"{counts[name]:.{0 if whole else 1}f}".removesuffix(".0") for name in shown)
+    return "/".join(f"{counts[name]:.0f}" for name in COUNTED if name != "few" or counts[name])

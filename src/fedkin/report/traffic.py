@@ -15,9 +15,7 @@ from fedkin.engines.base import SERVER
 from fedkin.records.metrics import MISSING
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, details, table
-from fedkin.report.units import megabytes
-
-__all__ = ["Phase", "measures_html", "missing_html", "missing_of", "phases_in", "phases_of", "traffic_html"]
+from fedkin.report.units import half_interval, megabytes
 
 _WAYS = {"up": "client to server", "down": "server to client", "peer": "client to client"}
 _ROWS = 200  # clients in a table
@@ -189,7 +187,7 @@ def measures_html(runs: Sequence[Result], labels: Sequence[str]) -> str:
     return (
         table(["method", *heads], rows, "Further metrics")
         + '<p class="note">Mean over clients after the last round, and the mean of the worst 10 % of them; with '
-        "several seeds, the mean over seeds ± standard deviation.</p>"
+        "several seeds, the mean over seeds ± half the 95 % interval over seeds.</p>"
         + details("Every client, first seed", table(names, clients, "Further metrics of every client") + more)
     )
 
@@ -199,6 +197,6 @@ def _over_seeds(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     if len(known) < len(runs):
         return NONE
     means = [one["mean"] for one in known]
-    spread = f" ± {statistics.stdev(means):.3f}" if len(means) > 1 else ""
+    spread = f" ± {half_interval(means):.3f}" if len(means) > 1 else ""
     worst = statistics.fmean(one["worst10"] for one in known)
     return f"{statistics.fmean(means):.3f}{spread} (worst 10 %: {worst:.3f})"

@@ -1,8 +1,8 @@
-"""Numbers with their units."""
+"""Numbers with their units and intervals."""
 
 from __future__ import annotations
 
-__all__ = ["many", "megabytes"]
+from collections.abc import Sequence
 
 
 def megabytes(count: float) -> str:
@@ -24,3 +24,15 @@ def many(number: int, word: str) -> str:
     ('1 client', '9,000 clients')
     """
     return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half of Student's 95 % interval of the mean of these values; 0 for one value.
+
+    >>> round(half_interval([0.8, 0.9]), 3), half_interval([0.8])
+    (0.635, 0.0)
+    """
+    from fedkin.analysis.intervals import over
+
+    bounds = over(values)
+    return 0.0 if bounds is None else (bounds.high - bounds.low) / 2

@@ -1,72 +1,151 @@
-"""The sentence at the top of a report: who gains with which method, its groups, its cost, and how it was chosen."""
+"""The headline and the sentence of a report, and what tests said of a run's groups: in words and as data."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
+from fedkin.graph import Evidence, Graph, load_graph
+from fedkin.graph.record import MEANINGS, Node, p_text
 from fedkin.records import reading
 from fedkin.records.controls import counterpart
 from fedkin.records.figures import Gains
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
 from fedkin.report.units import many, megabytes
-from fedkin.report.verdicts import Told, in_words, settled
 from fedkin.tasks import Metric
-
-__all__ = ["FEDAVG", "LOCAL", "chosen_line", "chosen_on", "sentence", "subject", "validation_in"]
 
 LOCAL, FEDAVG = "local", "fedavg"
 _TEST = "the test samples"
+# Nodes of a drawn tree, rows of the table of groups, and members that a row names.
+_NODES, _ROWS, _NAMED = 63, 12, 16
+# The word for groups of several leaves: tests told these apart.
+_NEAR = "near"
+_MEANINGS = MEANINGS | {_NEAR: "differ, but by too little to pay for the samples lost apart: one model"}
+# What a sentence says of the clients inside a group.
+_INSIDE = {
+    "same": "no difference is significant",
+    _NEAR: "clients differ by too little to pay for separate models",
+    "shares": "clients differ in how often each class occurs, not in what a class looks like",
+    "offsets": "each client is shifted by itself",
+}
+_LEVELS = {0: "one model for all", 1: "one model for each branch", 2: "one model for each group"}
+
+
+# -- headline and sentence ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The runs of the method that headline and sentence are about, among all runs of a report.
+
+    gains: of each of its runs. candidates: of how many methods it was chosen. chosen_on: on what, in words.
+    """
+
+    title: str
+    runs: Sequence[Result]
+    gains: Sequence[Gains | None]
+    candidates: int
+    chosen_on: str
+    mean: float | None
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[Result], labels: Sequence[str], gains: Sequence[Gains | None], titles: Mapping[str, str]
+    ) -> Subject:
+        """The best method besides Local and FedAvg: on held-out data, if a tuning judged all of them, else on test."""
+        chosen = subject(runs, labels)
+        numbers = [number for number, label in enumerate(labels) if label == chosen]
+        mine = [runs[number] for number in numbers]
+        candidates = 1
+        if mine[0].method not in (LOCAL, FEDAVG):
+            methods = {label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)}
+            candidates = len({label for label in methods if "@" not in label}) or len(methods)
+        return cls(titles[chosen], mine, [gains[number] for number in numbers], candidates, chosen_on(runs, labels),
+                   _means(runs, labels)[chosen])  # fmt: skip
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the runs."""
+        return self.runs[0].metric
+
+    @property
+    def clients(self) -> int:
+        """The number of clients that take part."""
+        return max(len(run.client_facts) - len(run.unseen) for run in self.runs)
+
+    def known_gains(self) -> list[Gains]:
+        """The gains of all runs; empty if those of any are not known."""
+        known = [gain for gain in self.gains if gain is not None]
+        return known if len(known) == len(self.gains) else []
+
+
+def headline(about: Subject) -> str:
+    """At most twenty words: the method, how many clients gain, or its mean."""
+    title = about.title if len(about.title.split()) <= 3 else " ".join(about.title.split()[:3])
+    if about.mean is None:
+        return f"{title}: no client has test data."
+    gains = about.known_gains()
+    if not gains:
+        return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
+    total = statistics.fmean(len(gain.by_client) for gain in gains)
+    if all(gain.sure for gain in gains):
+        better, worse, *_ = _verdict_counts(gains)
+        text = f"{title}: {_count(better)} of {_count(total)} clients surely gain over Local, {_count(worse)} surely"
+    else:
+        better, worse = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
+        text = f"{title}: {_count(better)} of {_count(total)} clients gain over Local, {_count(worse)}"
+    return f"{text} lose; mean {about.metric.title} {_value(about.mean, about.metric)}."
 
 
 def sentence(
-    runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None], titles: Mapping[str, str]
-) -> str:
-    """Who gains with the best method besides Local and FedAvg, its groups, what it sent, and whether another is better.
-
-    The best one is chosen on held-out training data, if a tuning of all of these methods judged them, else on test.
-    """
-    chosen, means = subject(runs, labels), _means(runs, labels)
-    mine = [run for run, label in zip(runs, labels, strict=True) if label == chosen]
-    gains = [gain for gain, label in zip(gained, labels, strict=True) if label == chosen]
-    others = {label: mean for label, mean in means.items() if mean is not None and label != chosen and "@" not in label}
-    count, mean = _candidates(runs, labels, mine[0].method), means[chosen]
-    head = f"With {titles[chosen]}"
-    if count > 1:
-        head += f", chosen of {count} methods on {chosen_on(runs, labels)}"
+    about: Subject, runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str]
+) -> str:  # fmt: skip
+    """Who gains with the method, its groups, what it sent, and whether another is better."""
+    rivals = {
+        titles[label]: mean for label, mean in _means(runs, labels).items()
+        if mean is not None and titles[label] != about.title and "@" not in label
+    }  # fmt: skip
+    head = f"With {about.title}"
+    if about.candidates > 1:
+        head += f", chosen of {about.candidates} methods on {about.chosen_on}"
     parts = [
-        f"{head}: {_who_gains(mine, gains, mean)}", _unseen(mine, mean), _groups(mine), _sent(mine, runs),
-        _rival(mine[0].metric, mean, {titles[label]: other for label, other in others.items()}),
+        f"{head}: {_who_gains(about)}", _unseen(about), _groups(about.runs), _sent(about.runs, runs),
+        _rival(about, rivals),
     ]  # fmt: skip
     return "; ".join(part for part in parts if part) + "."
 
 
-def _who_gains(mine: Sequence[Result], gains: Sequence[Gains | None], mean: float | None) -> str:
-    metric, seeds = mine[0].metric, f" (means over {len(mine)} seeds)" if len(mine) > 1 else ""
-    clients = max(len(run.client_facts) - len(run.unseen) for run in mine)
-    if mean is None:
-        return f"{many(clients, 'client')} without test data"
-    known = [gain for gain in gains if gain is not None]
-    if not known or len(known) < len(gains):
-        text = f"mean test {metric.title} {_value(mean, metric)} over {many(clients, 'client')}{seeds}"
-        return text if mine[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
-    total = statistics.fmean(len(gain.by_client) for gain in known)
-    if all(gain.sure for gain in known):
-        better, worse, apart, few = (statistics.fmean(gain.counts[word] for gain in known) for word in VERDICTS)
-        need = "events" if any(one.events is not None for one, _ in known[0].sure.values()) else "test samples"
+def _who_gains(about: Subject) -> str:
+    metric, gains = about.metric, about.known_gains()
+    seeds = f" (means over {len(about.runs)} seeds)" if len(about.runs) > 1 else ""
+    if about.mean is None:
+        return f"{many(about.clients, 'client')} without test data"
+    if not gains:
+        text = f"mean test {metric.title} {_value(about.mean, metric)} over {many(about.clients, 'client')}{seeds}"
+        return text if about.runs[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
+    total = statistics.fmean(len(gain.by_client) for gain in gains)
+    if all(gain.sure for gain in gains):
+        better, worse, apart, few = _verdict_counts(gains)
+        need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
         text = f"{_count(better)} of {_count(total)} clients surely gain over Local, {_count(worse)} surely hurt"
         text += f", {_count(apart)} cannot be told apart" if apart else ""
         text += f", {_count(few)} with too few {need}" if few else ""
     else:
-        better, worse = (statistics.fmean(getattr(gain, name) for gain in known) for name in ("gaining", "hurt"))
+        better, worse = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
         text = f"{_count(better)} of {_count(total)} clients gain over Local, {_count(worse)} lose"
-    return f"{text}{seeds}, {_mean_gain(known, metric)}"
+    return f"{text}{seeds}, {_mean_gain(gains, metric)}"
+
+
+def _verdict_counts(gains: Sequence[Gains]) -> list[float]:
+    return [statistics.fmean(gain.counts[word] for gain in gains) for word in VERDICTS]
 
 
 def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
@@ -81,41 +160,35 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
     return f"{text} (95 % interval over {'seeds' if several else 'clients'} {ends})"
 
 
-def _unseen(mine: Sequence[Result], mean: float | None) -> str:
+def _unseen(about: Subject) -> str:
     """The mean over clients that never took part."""
-    means = [(run.summary.get("unseen") or {}).get("mean") for run in mine]
-    known = [mean for mean in means if mean is not None]
-    if len(known) < len(means):
+    means: list[Any] = [(run.summary.get("unseen") or {}).get("mean") for run in about.runs]
+    if None in means:
         return ""
-    count = max(len(run.unseen) for run in mine)
-    metric = mine[0].metric
-    text = f"mean {metric.title} {_value(statistics.fmean(known), metric)} over {many(count, 'unseen client')}"
-    return text if mean is None else f"{text}, {_value(mean, metric)} over the others"
+    metric, count = about.metric, max(len(run.unseen) for run in about.runs)
+    text = f"mean {metric.title} {_value(statistics.fmean(means), metric)} over {many(count, 'unseen client')}"
+    return text if about.mean is None else f"{text}, {_value(about.mean, metric)} over the others"
 
 
-def _groups(mine: Sequence[Result]) -> str:
+def _groups(runs: Sequence[Result]) -> str:
     """The groups of the last graphs, how they compare with the planted ones, and what was told to the method."""
-    summaries = [(run.summary.get("groups") or {}) for run in mine]
-    given = ", ".join(dict.fromkeys(text for run in mine for text in run.summary.get("given") or ()))
-    if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in mine):
+    summaries = [(run.summary.get("groups") or {}) for run in runs]
+    given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
+    if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    told = [_told(run) for run in mine]
-    known = [one for one in told if one is not None]
+    tested = []
+    for run in runs:
+        graph = run.graph_at(max(run.graphs))
+        if groups := judged_groups(graph):
+            tested.append(Told.of(groups, graph.evidence))
     against = _against([groups.get("ari") for groups in summaries])
-    if len(known) == len(told):
-        text = in_words(known, against)
+    if len(tested) == len(runs):
+        text = in_words(tested, against)
     else:
         counts = sorted({int(groups["found"]) for groups in summaries})
         text = f"{many(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
         text += against
     return f"{text} ({given})" if given else text
-
-
-def _told(run: Result) -> Told | None:
-    """What tests found of the last graph; None for groups that rest on no tests."""
-    graph = run.graph_at(max(run.graphs))
-    groups = settled(graph)
-    return Told.of(groups, graph.evidence) if groups else None
 
 
 def _against(ari: Sequence[float | None]) -> str:
@@ -143,33 +216,47 @@ def _sent(mine: Sequence[Result], runs: Sequence[Result]) -> str:
     return f"{text} (FedAvg: {megabytes(statistics.fmean(like))})" if len(like) == len(mine) else text
 
 
-def _rival(metric: Metric, mean: float | None, others: Mapping[str, float]) -> str:
+def _rival(about: Subject, rivals: Mapping[str, float]) -> str:
     """The best other method, if it is better than the one that the sentence is about."""
-    if mean is None or not others:
+    if about.mean is None or not rivals:
         return ""
-    best = max(others, key=lambda title: metric.better(others[title], 0.0))
-    if metric.better(round(others[best], 3), round(mean, 3)) <= 0:
+    metric = about.metric
+    best = max(rivals, key=lambda title: metric.better(rivals[title], 0.0))
+    if metric.better(round(rivals[best], 3), round(about.mean, 3)) <= 0:
         return ""
-    figures = f"({_value(others[best], metric)} against {_value(mean, metric)})"
+    figures = f"({_value(rivals[best], metric)} against {_value(about.mean, metric)})"
     return f"{best} has the better mean {metric.title} {figures}"
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+
+
+def _value(value: float, metric: Metric) -> str:
+    return f"{100 * value:.1f} %" if metric.share else f"{value:.3g}"
+
+
+# -- the choice of the method that it is about -------------------------------------------------------------------------
 
 
 def subject(runs: Sequence[Result], labels: Sequence[str]) -> str:
     """The method, by its label, that the sentence describes and the page shows first."""
-    every = {label: run.method for run, label in zip(runs, labels, strict=True)}
+    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
     # A control is there to judge its method by.
-    methods = {label: method for label, method in every.items() if "@" not in label} or every
+    methods = {label: method for label, method in methods.items() if "@" not in label} or methods
     held = _validation(runs, labels)
     means = _means(runs, labels) if held is None else dict.fromkeys(labels) | held.means
-    for wanted in (set(methods.values()) - {LOCAL, FEDAVG}, {FEDAVG}, {LOCAL}):
-        of = [label for label, method in methods.items() if method in wanted]
-        if of:
-            better = runs[0].metric.better
-            worth = {name: -math.inf if (mean := means[name]) is None else better(mean, 0.0) for name in of}
-            best = [label for label in of if worth[label] == max(worth.values())]
-            # Two methods that find the same groups may have equal means: the one that says why it made them is told of.
-            return next((label for label in best if len(best) > 1 and _tested(runs, labels, label)), best[0])
-    raise AssertionError("every method is one of these")
+    others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
+    candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
+    better = runs[0].metric.better
+    worth = {label: -math.inf if (mean := means[label]) is None else better(mean, 0.0) for label in candidates}
+    best = [label for label in candidates if worth[label] == max(worth.values())]
+    # Two methods that find the same groups may have equal means: the one that says why it made them is preferred.
+    for label in best if len(best) > 1 else ():
+        first = next(run for run, other in zip(runs, labels, strict=True) if other == label)
+        if first.graphs and judged_groups(first.graph_at(max(first.graphs))):
+            return label
+    return best[0]
 
 
 def chosen_on(runs: Sequence[Result], labels: Sequence[str]) -> str:
@@ -178,25 +265,12 @@ def chosen_on(runs: Sequence[Result], labels: Sequence[str]) -> str:
     return _TEST if held is None else _on(held)
 
 
-def _candidates(runs: Sequence[Result], labels: Sequence[str], method: str) -> int:
-    """Of how many methods the subject was chosen; Local and FedAvg are told of only if there is no other."""
-    if method in (LOCAL, FEDAVG):
-        return 1
-    methods = {label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)}
-    return len({label for label in methods if "@" not in label}) or len(methods)
-
-
-def _tested(runs: Sequence[Result], labels: Sequence[str], label: str) -> bool:
-    mine = [run for run, other in zip(runs, labels, strict=True) if other == label and run.graphs]
-    return bool(mine) and bool(settled(mine[0].graph_at(max(mine[0].graphs))))
-
-
 def _means(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, float | None]:
     """The mean of the metric over seeds by label; None if a run has none."""
-    each: dict[str, list[Any]] = {label: [] for label in labels}
+    by_label: dict[str, list[Any]] = {label: [] for label in labels}
     for run, label in zip(runs, labels, strict=True):
-        each[label].append(run.figures.get("mean"))
-    return {label: None if None in values else statistics.fmean(values) for label, values in each.items()}
+        by_label[label].append(run.figures.get("mean"))
+    return {label: None if None in values else statistics.fmean(values) for label, values in by_label.items()}
 
 
 def _validation(runs: Sequence[Result], labels: Sequence[str]) -> reading.Validation | None:
@@ -204,8 +278,8 @@ def _validation(runs: Sequence[Result], labels: Sequence[str]) -> reading.Valida
     homes = {run.folder.resolve().parent for run in runs if run.folder is not None}
     held = validation_in(homes.pop()) if len(homes) == 1 else None
     pairs = zip(runs, labels, strict=True)
-    able = {label for run, label in pairs if run.method not in (LOCAL, FEDAVG) and "@" not in label}
-    return held if held is not None and able <= set(held.means) else None
+    candidates = {label for run, label in pairs if run.method not in (LOCAL, FEDAVG) and "@" not in label}
+    return held if held is not None and candidates <= set(held.means) else None
 
 
 def validation_in(folder: Path) -> reading.Validation | None:
@@ -223,21 +297,243 @@ def _on(held: reading.Validation) -> str:
 
 def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher: bool) -> str:
     """What to heed when the best of these methods is taken, in a line; empty if there is no choice."""
-    able = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
-    if len(able) < 2:
+    candidates = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
+    if len(candidates) < 2:
         return ""
-    if held is not None and set(able) <= set(held.means):
-        best = max(able, key=lambda name: held.means[name] if higher else -held.means[name])
-        return f"by {_on(held)}, the best of {len(able)} methods is {best}"
+    if held is not None and set(candidates) <= set(held.means):
+        best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
+        return f"by {_on(held)}, the best of {len(candidates)} methods is {best}"
     return (
-        f"the best of these {len(able)} methods would be chosen on {_TEST}: its mean is then too good on average. What "
-        "fedkin tune writes is compared with a choice on held-out samples"
+        f"the best of these {len(candidates)} methods, chosen on {_TEST}, has a mean that is too good on average; "
+        "fedkin tune chooses on held-out samples"
     )
 
 
-def _count(number: float) -> str:
-    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+# -- groups and the tests behind them ----------------------------------------------------------------------------------
 
 
-def _value(value: float, metric: Metric) -> str:
-    return f"{100 * value:.1f} %" if metric.share else f"{value:.3g}"
+@dataclass(frozen=True)
+class JudgedGroup:
+    """A group with its verdict. number: on the page, from 0. node: of the tree of tests, whose clients are this group.
+
+    verdict: "same", "shares", "offsets", "alone", or "near": clients that tests tell apart, but hardly.
+    placed: members that are in none of the tree's tests, but were placed in the group after them.
+    """
+
+    number: int
+    verdict: str
+    members: tuple[str, ...]
+    node: int | None = None
+    placed: int = 0
+
+
+def judged_groups(graph: Graph, named: Mapping[str, int] | None = None) -> list[JudgedGroup]:
+    """The groups with their verdicts, largest first; empty if the graph has none. named: the page's numbers."""
+    if graph.groups is None or "verdict" not in graph.values or graph.values["verdict"].dtype.kind != "U":
+        return []
+    members: dict[int, list[str]] = {}
+    for id, group in (graph.groups if named is None else named).items():
+        members.setdefault(group, []).append(id)
+    verdict = dict(zip(graph.ids, graph.values["verdict"].tolist(), strict=True))
+    groups = [_judged_group(group, ids, verdict[ids[0]], graph.evidence) for group, ids in members.items()]
+    return sorted(groups, key=lambda group: (-len(group.members), group.number))
+
+
+def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evidence | None) -> JudgedGroup:
+    if tests is None:
+        return JudgedGroup(number, verdict, tuple(members))
+    founders = [id for id in members if id in tests.leaf]
+    leaves = {tests.leaf[id] for id in founders}
+    if verdict == "same" and len(leaves) > 1:
+        verdict = _NEAR
+    at = set(leaves)
+    while len(at) > 1:
+        # A parent has a lower number than its children.
+        last = max(at)
+        at = at - {last} | {tests.nodes[last].parent or 0}
+    node = at.pop() if at else None
+    if node is not None and tests.sizes[node] != len(founders):
+        node = None
+    return JudgedGroup(number, verdict, tuple(members), node, len(members) - len(founders))
+
+
+def _alone(groups: Iterable[JudgedGroup]) -> list[str]:
+    """Ids of the clients that are like nobody else."""
+    return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
+
+
+def _node(group: JudgedGroup, tests: Evidence | None) -> Node | None:
+    """The tests of the whole group; None if its clients were never tested together."""
+    node = None if tests is None or group.node is None else tests.nodes[group.node]
+    return node if node is not None and node.p else None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run's tests found, counted: groups by verdict, clients alone, and the tests inside groups that are "same".
+
+    p, tests: the smallest p-value of these tests and their number. clients: all of them. placed: those in no test.
+    """
+
+    kinds: Mapping[str, int]
+    alone: int = 0
+    p: float | None = None
+    clients: int = 0
+    placed: int = 0
+    alpha: float | None = None
+    tests: int = 0
+
+    @classmethod
+    def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Told:
+        """Counts of these groups."""
+        kinds = Counter(group.verdict for group in groups if group.verdict != "alone")
+        nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
+        p = [value for node in nodes if node is not None for value in node.p.values()]
+        clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
+        alpha = None if tests is None else tests.alpha
+        return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p))
+
+
+def in_words(seeds: Sequence[Told], against: str = "") -> str:
+    """What was found with nothing told, by a run or by one of each seed. against: words about planted groups.
+
+    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:66]
+    '4 groups with nothing told: within groups no difference is signifi'
+    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[66:]
+    'cant (alpha = 0.001, corrected; 12 tests, smallest p 0.1)'
+    >>> in_words([Told({"same": 1}, alone=1)])
+    '1 group and 1 client alone with nothing told: within groups no difference is significant'
+    """
+    counts = [sum(one.kinds.values()) for one in seeds]
+    low, high = min(counts), max(counts)
+    if not high:
+        return f"no groups found with nothing told{against}: every client is like nobody else{_tests_seen(seeds)}"
+    most = max(one.alone for one in seeds)
+    count = many(high, "group") if low == high else f"{low} to {high} groups"
+    alone = f" and {'up to ' if len(seeds) > 1 else ''}{many(most, 'client')} alone" if most else ""
+    return f"{count}{alone} with nothing told{against}: {_inside(seeds)}{_tests_seen(seeds)}"
+
+
+def _inside(seeds: Sequence[Told]) -> str:
+    kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
+    known = [one.p for one in seeds if one.p is not None]
+    words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
+    if "same" in words and known:
+        tests = sum(one.tests for one in seeds)
+        alpha = next((one.alpha for one in seeds if one.alpha is not None), None)
+        level = "" if alpha is None else f"alpha = {alpha:g}, corrected; {many(tests, 'test')}, "
+        words["same"] += f" ({level}smallest {p_text(min(known))})"
+    if len(kinds) == 1:
+        return f"within groups {next(iter(words.values()))}"
+    return ", ".join(f"in {kinds[kind] if len(seeds) == 1 else 'some'} {text}" for kind, text in words.items())
+
+
+def _tests_seen(seeds: Sequence[Told]) -> str:
+    """How many clients the tests saw, in brackets, where these are not all."""
+    if not any(one.placed for one in seeds):
+        return ""
+    one = seeds[0]
+    count = f"{one.clients - one.placed:,} of {one.clients:,}" if len(seeds) == 1 else "not all"
+    return f" ({count} clients were tested; the others were placed in a group after that)"
+
+
+def choice_words(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a method chose for the clients (figures `level`, `pull_weights`, `pull_bias` of the last round); or None.
+
+    >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
+    'chosen: one model for all, a head for each client (pull 1)'
+    >>> choice_words([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}])
+    'chosen: one model for each group'
+    """
+    figures = (rounds[-1].get("figures") or {}) if rounds else {}
+    if "pull_weights" not in figures:
+        return None
+    level = figures.get("level")
+    models = _LEVELS.get(level) if isinstance(level, int) else None
+    if models is None:
+        return "on trial: no level is chosen yet"
+    weights, bias = figures["pull_weights"], figures.get("pull_bias")
+    if weights is None and bias is None:
+        return f"chosen: {models}"
+    if weights is None:
+        return f"chosen: {models}, a bias for each client (pull {bias:g})"
+    return f"chosen: {models}, a head for each client (pull {weights:g})"
+
+
+def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
+    """A line or two about a method's tested groups, over all seeds; none without verdicts.
+
+    runs: {seed: (folder, lines of rounds.jsonl)}.
+    """
+    tested, choices = [], []
+    for folder, rounds in runs.values():
+        paths = reading.files_in(folder / "graphs", "npz")
+        graph = load_graph(paths[max(paths)]) if paths else None
+        if graph is not None and (groups := judged_groups(graph)):
+            tested.append(Told.of(groups, graph.evidence))
+            choices.append(choice_words(rounds))
+    if not tested:
+        return []
+    seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
+    chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
+    return [f"{label}{seeds}: {in_words(tested)}", *chosen]
+
+
+def drawn_tests(
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], keep: str | None
+) -> dict[str, Any] | None:
+    """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
+
+    keep: words about clients that keep their own models.
+    """
+    groups = judged_groups(graph, named)
+    if not groups:
+        return None
+    tests = graph.evidence
+    several, alone = [group for group in groups if group.verdict != "alone"], _alone(groups)
+    rows = []
+    for group in several[:_ROWS]:
+        node = _node(group, tests)
+        said = "" if node is None else node.said() if node.rejected else node.least()
+        rows.append({
+            "group": group.number, "verdict": group.verdict, "size": len(group.members), "placed": group.placed,
+            "words": _MEANINGS.get(group.verdict, ""), "said": said,
+            "clients": [number[id] for id in group.members[:_NAMED]],
+        })  # fmt: skip
+    return {
+        "words": in_words([Told.of(groups, tests)]),
+        "keep": keep,
+        "groups": rows,
+        "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
+        "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
+        "tests": None if tests is None else _tree(tests, groups, number),
+    }
+
+
+def _tree(tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int]) -> dict[str, Any]:
+    """At most `_NODES` nodes, those with most clients, each after its parent; and the last one of each client."""
+    by_client = {id: group for group in groups for id in group.members}
+    whole = {group.node: group for group in groups if group.node is not None}
+    ends = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
+    only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
+    # A parent has more clients than a child, and a lower number.
+    kept = sorted(sorted(range(len(tests.nodes)), key=lambda node: (-tests.sizes[node], node))[:_NODES])
+    place = {node: at for at, node in enumerate(kept)}
+    # The place of each node, or of the nearest node above it that is drawn.
+    shown: list[int] = []
+    for node, one in enumerate(tests.nodes):
+        shown.append(place[node] if node in place else shown[one.parent or 0])
+    hidden = Counter(shown[node] for node in range(len(tests.nodes)) if node not in place)
+    nodes = []
+    for node in kept:
+        group, tested = whole.get(node, ends.get(node)), tests.nodes[node]
+        nodes.append({
+            "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
+            "said": tested.said() if tested.p else "", "cut": bool(tests.children[node]),
+            "group": None if group is None else group.number, "verdict": None if group is None else group.verdict,
+            "client": only.get(node), "left": hidden[place[node]],
+        })  # fmt: skip
+    last = [-1] * len(number)
+    for id, leaf in tests.leaf.items():
+        last[number[id]] = shown[leaf]
+    return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": last}

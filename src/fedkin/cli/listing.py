@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli.completion import KINDS, check_name, kind_names
-from fedkin.cli.exit_status import quiet_interrupts
-from fedkin.cli.options import JSON
-from fedkin.cli.output import as_json, make_console
+from fedkin.cli.options import JSON, KINDS, check_kind, check_name, kind_names
+from fedkin.cli.output import as_json, make_console, new_table
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-__all__ = ["list_names"]
 
 # The section of an experiment file in which a part of this kind is named.
 _SECTIONS = {
     "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
 }  # fmt: skip
 _METHOD_KINDS = ("local", "global", "clustered", "personalised", "peer")
+_TYPES: dict[Any, str] = {
+    int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", NoneType: "not set",
+    Any: "anything",
+}  # fmt: skip
+_BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
 def list_names(
@@ -34,19 +36,20 @@ def list_names(
     json: bool = JSON,
 ) -> None:
     """List methods, scenarios, sources, models, metrics or presets, or show one of them with all its settings."""
+    check_kind(kind)
     if kind == "presets":
         _presets(name, json)
         return
     if name is not None:
         check_name(kind, name)
-    with quiet_interrupts():
-        from fedkin.running.plugins import KINDS as PARTS
-        from fedkin.running.plugins import add_installed
+    from fedkin.running.plugins import KINDS as PARTS
+    from fedkin.running.plugins import add_installed
+
     section = _SECTIONS[kind]
     add_installed()
     parts = PARTS[section].known
     if name is not None:
-        name, part = _find(parts, name, section)
+        name, part = _part_of(parts, name, section)
         facts, settings = _facts(part, kind), [] if kind == "metrics" else _settings(part, section)
         if json:
             print(as_json({"name": name, **facts, "about": inspect.getdoc(part) or "", "settings": settings}))
@@ -80,14 +83,13 @@ def _presets(name: str | None, json: bool) -> None:
         _print_names("presets", rows)
 
 
-def _find(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
+def _part_of(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
     """Return a part and its name, given its name or FILE.py:CLASS."""
     from fedkin.running.plugins import named_in
     from fedkin.settings import choose
 
     if section == "metric":
-        part = choose(parts, name, "metrics")
-        return name, part.part
+        return name, choose(parts, name, "metrics").part
     name = named_in([name], section, Path(), section)[0][0]
     return name, choose(parts, name, section)
 
@@ -131,13 +133,11 @@ def _print_methods(rows: list[dict[str, str]]) -> None:
 
 
 def _print_names(kind: str, rows: list[dict[str, str]]) -> None:
-    has_origin = any(row.get("from") for row in rows)
-    has_better = any(row.get("better") for row in rows)
-    heads = [kind.removesuffix("s"), *(["better"] * has_better), "what it is", *(["from"] * has_origin)]
-    table = Table(*heads, box=None, pad_edge=False)
+    columns = {"name": kind.removesuffix("s"), "better": "better", "about": "what it is", "from": "from"}
+    filled = [name for name in columns if any(row.get(name) for row in rows)]
+    table = new_table(*(columns[name] for name in filled))
     for row in rows:
-        better, origin = [row.get("better", "")] * has_better, [row.get("from", "")] * has_origin
-        table.add_row(row["name"], *better, row["about"], *origin)
+        table.add_row(*(row.get(name, "") for name in filled))
     make_console().print(table)
 
 
@@ -148,7 +148,7 @@ def _print_part(name: str, part: Any, section: str, facts: Mapping[str, str], se
         console.print(f"{key}: {value}")
     console.print(inspect.getdoc(part) or "")
     if settings:
-        table = Table("setting", "default", "expected", box=None, pad_edge=False)
+        table = new_table("setting", "default", "expected")
         for row in settings:
             table.add_row(row["setting"], row["default"], row["expected"])
         console.print(table)
@@ -169,11 +169,12 @@ def _tuned_settings(part: Any, section: str) -> str:
     return ", ".join(texts)
 
 
+# -- settings in words: type and range, as a person writes them in TOML ------------------------------------------------
+
+
 def _settings(model: type[BaseModel], prefix: str) -> list[dict[str, str]]:
     """Return one row per setting; those of inner sections have dotted names."""
     from pydantic import BaseModel
-
-    from fedkin.cli.setting_types import describe_type, describe_value
 
     rows: list[dict[str, str]] = []
     for field, info in model.model_fields.items():
@@ -185,3 +186,51 @@ def _settings(model: type[BaseModel], prefix: str) -> list[dict[str, str]]:
         expected = describe_type(kind, info.metadata)
         rows.append({"setting": f"{prefix}.{field}", "default": default, "expected": expected})
     return rows
+
+
+def describe_type(kind: Any, metadata: Iterable[Any] = ()) -> str:
+    """Say what values of this type are, with the bounds in its metadata.
+
+    >>> describe_type(tuple[Literal["hard", "soft"], ...] | None)
+    'list of: hard or soft; or not set'
+    """
+    return "; or ".join(dict.fromkeys(_alternatives(kind, list(metadata))))
+
+
+def describe_value(value: Any) -> str:
+    """Write a default as a file would have it.
+
+    >>> describe_value((0, 90)), describe_value(None), describe_value(True)
+    ('[0, 90]', 'not set', 'true')
+    """
+    if value is None:
+        return _TYPES[NoneType]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {describe_value(each)}" for name, each in value.items()) or "{}"
+    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, str):
+        return f"[{', '.join(map(describe_value, value))}]"
+    return str(value)
+
+
+def _alternatives(kind: Any, metadata: list[Any]) -> list[str]:
+    """Return the alternatives of a type, each in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        more = [part for each in inner[1:] for part in getattr(each, "metadata", [each])]
+        return _alternatives(inner[0], [*metadata, *more])
+    if origin in (Union, UnionType):
+        return [text for each in inner for text in _alternatives(each, [] if each is NoneType else metadata)]
+    bounds = "".join(
+        f", {word} {getattr(each, name)}" for each in metadata for name, word in _BOUNDS.items() if hasattr(each, name)
+    )
+    if origin is Literal:
+        *first, last = map(describe_value, inner)
+        return [f"{', '.join(first)} or {last}" if first else last]
+    if origin in (tuple, list, set, frozenset, Sequence):
+        words = dict.fromkeys(describe_type(each) for each in inner if each is not Ellipsis)
+        return [f"list of: {' / '.join(words)}{bounds}" if words else "list"]
+    if origin in (dict, Mapping):
+        return [f"table of: {describe_type(inner[-1])}"]
+    return [f"{_TYPES.get(kind, 'table')}{bounds}"]

@@ -1,0 +1,425 @@
+"""The panel Begin: `fedkin init`, `advise`, `data fetch` and `new`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedkin.cli.exit_status import on_interrupt
+from fedkin.cli.options import (
+    JSON,
+    ROOT,
+    SEED,
+    SET,
+    TABLE_CLIENT,
+    TABLE_GROUP,
+    TABLE_KIND,
+    TABLE_LEAVE_OUT,
+    TABLE_TARGET,
+    TABLE_TIME,
+    comma_list,
+    data_set_names,
+)  # fmt: skip
+from fedkin.cli.output import as_json, make_console, new_table
+from fedkin.errors import ConfigError, RunError
+from fedkin.untrusted import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedkin.data.inspection import Finding, Inspection
+    from fedkin.data.skew import Skew
+    from fedkin.federation import Client, Federation
+    from fedkin.running.experiment import Experiment
+    from fedkin.running.init_experiment import Asked
+
+_MAX_CLIENTS = 40
+_BAR_WIDTH = 20
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+# Of an advice; as `fedkin init` writes it, with the same number of steps in half of the rounds.
+_TRAINING = {"rounds": 20, "local_steps": 10}
+
+data = typer.Typer(no_args_is_help=True, help="Data sets that others publish: fetch one, or see where to get it.")
+
+
+# -- init --------------------------------------------------------------------------------------------------------------
+
+
+def init(
+    data: Path = typer.Argument(
+        ..., metavar="DATA", help="A .csv or .parquet file, or a folder with one for each client; a .npz file; a "
+        "folder of images CLIENT/CLASS/*.png; a dataset that save_to_disk wrote; with --look also an experiment file.",
+    ),
+    target: str | None = TABLE_TARGET,
+    client: str | None = TABLE_CLIENT,
+    time: str | None = TABLE_TIME,
+    group: str | None = TABLE_GROUP,
+    kind: str | None = TABLE_KIND,
+    leave_out: str = TABLE_LEAVE_OUT,
+    decimal: str | None = typer.Option(None, help="The decimal mark: . or , (CSV).", metavar="MARK"),
+    thousands: str | None = typer.Option(None, help="The mark between thousands (CSV).", metavar="MARK"),
+    missing: str = typer.Option("", help="Texts that stand for a missing value (CSV).", metavar="TEXT,TEXT"),
+    dates: str | None = typer.Option(None, help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER"),
+    out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
+    look: bool = typer.Option(False, "--look", help="Only look: sizes, targets and what looks wrong; write nothing."),
+    data_root: Path | None = ROOT,
+    json: bool = JSON,
+) -> None:  # fmt: skip
+    """Write a first experiment file for data, or look at them. Columns of row numbers or one value are left out."""
+    if json and not look:
+        raise ConfigError("--json goes with --look: init writes an experiment file")
+    from fedkin.folders import write_new
+    from fedkin.running.init_experiment import Asked, first_experiment
+
+    asked = Asked(target, client, time, group, kind, comma_list(leave_out), decimal, thousands, comma_list(missing),
+                  dates)  # fmt: skip
+    if look:
+        _look(data, asked, data_root, json)
+        return
+    first = first_experiment(data, asked)
+    write_new(out, first.text.encode(), "name another file: --out")
+    _print_findings(first.findings)
+    console = make_console(soft_wrap=True)
+    for note in first.notes:
+        console.print(note)
+    console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
+
+
+def inspect(
+    files: list[Path] = typer.Argument(..., metavar="FILE..."),
+    target: str | None = TABLE_TARGET,
+    client: str | None = TABLE_CLIENT,
+    time: str | None = TABLE_TIME,
+    group: str | None = TABLE_GROUP,
+    kind: str | None = TABLE_KIND,
+    leave_out: str = TABLE_LEAVE_OUT,
+    data_root: Path | None = ROOT,
+    json: bool = JSON,
+) -> None:
+    """Look at data: another name of `fedkin init --look`, for one file or several, one after another."""
+    from fedkin.running.init_experiment import Asked
+
+    for file in files:
+        _look(file, Asked(target, client, time, group, kind, comma_list(leave_out)), data_root, json)
+
+
+def _look(path: Path, asked: Asked, data_root: Path | None, json: bool) -> None:
+    """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
+    if path.suffix == ".toml":
+        from fedkin.running.experiment import load
+
+        asked.only((), f"{path} is an experiment file, which says this in [data]")
+        _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
+        return
+    from fedkin.running.init_experiment import first_experiment, inspected_table, kind_of, table_source
+
+    if kind_of(path) not in ("csv", "parquet"):
+        first = first_experiment(path, asked)
+        assert first.federation is not None
+        _print_federation(first.federation, json)
+        if not json:
+            _print_findings(first.findings)
+        return
+    source = table_source(path, asked)
+    if asked.target is None:
+        _print_columns(source.rows(Path())[0], json)
+    else:
+        _print_inspection(inspected_table(source, path)[1], asked.target, json)
+
+
+def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
+    """Print what looks wrong, each with the clients that it is about."""
+    console = make_console(stderr=stderr, soft_wrap=True)
+    for finding in findings:
+        about = ""
+        if len(finding.about) > 1:
+            about = f": {', '.join(finding.about[:8])}{', ...' if len(finding.about) > 8 else ''}"
+        console.print(f"{finding.kind}: {finding.text}{about}")
+
+
+def _print_columns(table: pa.Table, json: bool) -> None:
+    """Print the columns to choose from, when no target is named."""
+    from fedkin.federation.table import kinds_of
+
+    rows = []
+    for name in table.column_names:
+        column = table.column(name)
+        kind = next(iter(kinds_of(table.select([name])).values()))
+        values = [str(value) for value in column.unique().to_pylist()[:3]]
+        rows.append({"column": name, "kind": kind, "type": str(column.type), "empty": column.null_count,
+                     "different": len(column.unique()), "values": values})  # fmt: skip
+    if json:
+        print(as_json({"rows": table.num_rows, "columns": rows}))
+        return
+    listing = new_table("column", "kind", "type", "empty", "different", "such as", right=("empty", "different"))
+    for row in rows:
+        listing.add_row(row["column"], row["kind"], row["type"], f"{row['empty']:,}", f"{row['different']:,}",
+                        ", ".join(row["values"]))  # fmt: skip
+    console = make_console()
+    console.print(listing)
+    console.print(f"{table.num_rows:,} rows. Name the column to predict, and that of the clients: --target, --client")
+
+
+def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
+    """Print the clients of a table and what looks wrong in it."""
+    goal, encoding = inspection.encoded.target, inspection.encoded.encoding
+    clients: list[dict[str, Any]] = [
+        {"id": one.id, "train": one.train, "test": one.test, "classes": dict(one.classes), "mean": one.mean,
+         "missing": one.missing} for one in inspection.clients
+    ]  # fmt: skip
+    if json:
+        print(as_json({
+            "kind": goal.kind, "classes": list(goal.classes), "inputs": list(encoding.names), "clients": clients,
+            "findings": [{"kind": one.kind, "text": one.text, "about": list(one.about)}
+                         for one in inspection.findings],
+        }))  # fmt: skip
+        return
+    about = f"{goal.kind} of {shown(target)}"
+    if goal.kind == "risk":
+        about += f" (event: {shown(goal.classes[1])})"
+    elif goal.classes:
+        about += f" ({len(goal.classes)} classes)"
+    inputs = f"{len(encoding.names)} inputs of {len(encoding.kinds)} columns"
+    rows = [
+        {**one, "means": None if one["mean"] is None else [one["mean"]], "counts": list(one["classes"].values()),
+         "empty": f"{one['missing']:.0%}"}
+        for one in clients
+    ]  # fmt: skip
+    head = {"risk": goal.classes[1] if goal.classes else "", "regression": "mean"}.get(goal.kind, "classes")
+    _print_clients(rows, f"rows, {about}, {inputs}", head, "empty")
+    _print_findings(inspection.findings)
+    if not inspection.findings:
+        from fedkin.data.inspection import CHECKS
+
+        make_console(soft_wrap=True).print(f"none of these checks found anything: {', '.join(CHECKS)}")
+
+
+def _print_federation(federation: Federation, json: bool) -> None:
+    """Print the clients of a federation, their sizes and targets, and how much these differ."""
+    skew, task, groups = _skew(federation), federation.task.kind, federation.planted
+    facts = [_client_facts(federation, federation[id]) for id in sorted(federation)]
+    if json:
+        print(as_json({"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}))
+        return
+    rows = [
+        {**one, "id": one["id"] if one["seen"] else f"{one['id']} (unseen)", "means": one.get("mean"),
+         "counts": one.get("classes", [])[:60], "group": str((groups or {}).get(one["id"], ""))}
+        for one in facts
+    ]  # fmt: skip
+    head = {"risk": "events", "regression": "mean"}.get(task, "classes")
+    _print_clients(rows, f"samples, {task}", head, "group" if groups else None)
+    if skew is not None and skew.matters:
+        text = f"targets differ between clients beyond chance (effect {skew.effect:.2f} of 1)"
+        make_console(soft_wrap=True).print(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
+
+
+def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
+    labels, task = client.train.labels(), federation.task
+    facts = {"id": client.id, "train": len(client.train), "test": len(client.test), "seen": client.seen}
+    if task.kind == "regression":
+        return {**facts, "mean": labels.double().mean(0).tolist() if len(labels) else None}
+    return {**facts, "classes": labels.reshape(-1).bincount(minlength=task.classes).tolist()}
+
+
+def _skew(federation: Federation) -> Skew | None:
+    from fedkin.data.skew import of_classes, of_numbers
+
+    labels = {id: client.train.labels() for id, client in federation.items()}
+    if federation.task.kind == "regression":
+        return of_numbers({id: y[:, 0].numpy() for id, y in labels.items()})
+    if not federation.task.labels:  # pixels of one image are no samples
+        return None
+    return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
+
+
+def _print_clients(rows: Sequence[Mapping[str, Any]], about: str, head: str, last: str | None) -> None:
+    """Print one line per client: sizes, a bar of its size, events or classes or means, and a last column."""
+    train, test = sum(one["train"] for one in rows), sum(one["test"] for one in rows)
+    console = make_console(soft_wrap=True)
+    console.print(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
+    heads = ["client", "train", "test", "", head, *([last] if last else [])]
+    listing = new_table(*heads, right=("train", "test", "empty"))
+    largest = max([1, *(one["train"] + one["test"] for one in rows)])
+    for one in rows[:_MAX_CLIENTS]:
+        bar = "█" * max(1, round(_BAR_WIDTH * (one["train"] + one["test"]) / largest))
+        listing.add_row(
+            one["id"], f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *([one[last]] if last else [])
+        )
+    make_console().print(listing)
+    if len(rows) > _MAX_CLIENTS:
+        console.print(f"... and {len(rows) - _MAX_CLIENTS:,} more clients")
+
+
+def _target(client: Mapping[str, Any]) -> str:
+    """Return a client's means, its events and their share, or its classes as bars; no bar for 0."""
+    if client["means"] is not None:
+        return ", ".join(f"{value:.4g}" for value in client["means"][:3])
+    counts = client["counts"]
+    if not sum(counts):
+        return ""
+    if len(counts) == 2:
+        return f"{counts[1]:,} ({counts[1] / sum(counts):.0%})"
+    top = len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[round(top * count / max(counts))] if count else " " for count in counts)
+
+
+# -- advise ------------------------------------------------------------------------------------------------------------
+
+
+def advise(
+    data: Path = typer.Argument(
+        ...,
+        help="As of fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
+        metavar="DATA",
+    ),
+    target: str | None = TABLE_TARGET,
+    client: str | None = TABLE_CLIENT,
+    time: str | None = TABLE_TIME,
+    group: str | None = TABLE_GROUP,
+    kind: str | None = TABLE_KIND,
+    leave_out: str = TABLE_LEAVE_OUT,
+    together: str | None = typer.Option(
+        None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
+    ),
+    budget: float | None = typer.Option(
+        None,
+        help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
+        metavar="MINUTES",
+    ),
+    seed: int | None = SEED,
+    changes: list[str] = SET,
+    data_root: Path | None = ROOT,
+    out: Path | None = typer.Option(
+        None, help="Folder for the advice (default: runs/advice-NAME). The same command goes on with it.", metavar="DIR"
+    ),
+    json: bool = JSON,
+) -> None:
+    """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
+    begun = perf_counter()  # before imports, which take seconds
+    from fedkin.advice.advising import RECOMMENDED, Budget, recommend
+    from fedkin.folders import held
+    from fedkin.report import write_report
+
+    limit = None if budget is None else Budget(budget, begun=begun)
+    columns = {"target": target, "client": client, "time": time, "group": group, "kind": kind, "leave_out": leave_out}
+    plan = _experiment(data, columns, changes, seed)
+    folder = out if out is not None else Path("runs") / f"advice-{plan.name}"
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--out {folder}: a file; name a folder")
+    root = data_root if data_root is not None else Path("data")
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder), _advice_progress(json, folder) as step:
+        advice = recommend(plan, root, folder, budget=limit, together=together, told=step)
+        report = write_report([folder], folder / "report.html")
+    if limit is not None and limit.spent > 60 * limit.minutes:
+        late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
+        make_console(stderr=True, soft_wrap=True).print(f"{late}; the advice is complete")
+    if json:
+        print(as_json(advice.to_json()))
+        return
+    console = make_console(soft_wrap=True)
+    console.print(advice.sentence)
+    table = new_table(*advice.heads, right=[head for at, head in enumerate(advice.heads) if at not in (0, 2)])
+    for row in advice.rows():
+        table.add_row(*row)
+    make_console().print(table)
+    for line in (advice.why, *advice.notes):
+        console.print(line)
+    console.print(f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}")
+    console.print(f"report:  {report}")
+
+
+def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
+    from fedkin.running.experiment import Experiment, changed, load
+
+    more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
+    if data.suffix == ".toml":
+        given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value]
+        if given:
+            raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
+        return load(data, more)
+    from fedkin.running.init_experiment import Asked, first_experiment
+
+    first = first_experiment(data, Asked(**{**columns, "leave_out": comma_list(columns["leave_out"])}))
+    table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
+    _print_findings(first.findings, stderr=True)
+    return changed(table, more, Experiment.of, str(data))
+
+
+@contextmanager
+def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
+    """A bar on a terminal. Ctrl-C leaves what was done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    console = make_console(stderr=True, soft_wrap=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+        transient=True, disable=quiet or not sys.stderr.isatty(),
+    )  # fmt: skip
+    tasks: dict[str, TaskID] = {}
+
+    def step(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=total)
+        bar.update(tasks[name], completed=done, total=total)
+
+    before = on_interrupt(signal.default_int_handler)
+    try:
+        with bar:
+            yield step
+    except KeyboardInterrupt:
+        console.print(f"stopped; what was done is in {folder}, and the same command goes on with it")
+        raise
+    finally:
+        on_interrupt(before)
+
+
+# -- data fetch, new ---------------------------------------------------------------------------------------------------
+
+
+@data.command("fetch")
+def _fetch(
+    name: str | None = typer.Argument(
+        None, help="A data set; without it, all are listed.", autocompletion=data_set_names
+    ),
+    root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
+    json: bool = JSON,
+) -> None:
+    """Fetch an open data set below the data root and check its checksum; a download that was cut continues."""
+    from fedkin.data.fetching import fetch
+    from fedkin.data.origins import ORIGINS
+
+    if name is not None:
+        fetch(name, root, make_console(soft_wrap=True).print)
+        return
+    rows = [(name, origin.folder, "fetch" if origin.files else "by hand", origin.where)
+            for name, origin in ORIGINS.items()]  # fmt: skip
+    if json:
+        print(as_json([dict(zip(("source", "folder", "how", "where"), row, strict=True)) for row in rows]))
+        return
+    table = new_table("source", "folder below the data root", "how", "what")
+    for row in rows:
+        table.add_row(*row)
+    make_console().print(table)
+
+
+def new(
+    kind: str = typer.Argument(..., help="method, scenario or metric."),
+    name: str = typer.Argument(..., help="Its name in settings and tables, such as my-method."),
+    out: Path = typer.Option(Path(), "--out", help="The folder for the files."),
+) -> None:
+    """Write a file for a method, scenario or metric of your own, and its test."""
+    from fedkin.running.new import write_new
+
+    file, test, command = write_new(kind, name, out)
+    console = make_console(soft_wrap=True)
+    console.print(f"wrote {file} and {test}")
+    console.print(f"test it:  python -m pytest {test}")
+    console.print(f"use it:   {command}")

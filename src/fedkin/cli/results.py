@@ -1,0 +1,247 @@
+"""The panel Results: `fedkin report`, `runs` and `export`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fedkin.cli.options import JSON
+from fedkin.cli.output import as_json, make_console
+from fedkin.report.units import megabytes
+from fedkin.untrusted import shown
+
+if TYPE_CHECKING:
+    from fedkin.records.run import Listed
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+def report(
+    runs: list[Path] = typer.Argument(..., help="Run folders, or folders that hold run folders.", metavar="RUN..."),
+    out: Path | None = typer.Option(
+        None, "--out", help="The file to write (default: report.html in the first folder); with --paper a folder "
+        "(default: paper in the first folder).",
+    ),
+    paper: str | None = typer.Option(
+        None, "--paper", metavar="PARTS", help="In place of the page, figures (SVG, PDF) and tables (LaTeX) for a "
+        "paper: table,curves, and also gains, graph, risks, ranks, clients.",
+    ),
+) -> None:  # fmt: skip
+    """Write one HTML file about finished runs: every method and seed, no network needed to view it."""
+    from fedkin.errors import RunError
+    from fedkin.report import write_report
+
+    console = make_console(soft_wrap=True)
+    if paper is not None:
+        from fedkin.report.paper import write_paper
+
+        for path in write_paper(runs, out if out is not None else runs[0] / "paper", paper):
+            console.print(f"wrote {path}")
+        return
+    if out is not None and out.is_dir():
+        raise RunError(f"--out {out}: a folder; name the file to write, for example {out / 'report.html'}")
+    console.print(f"report:  {write_report(runs, out if out is not None else runs[0] / 'report.html')}")
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+class Form(StrEnum):
+    """The forms of a model that is exported."""
+
+    torch = "torch"
+    onnx = "onnx"
+
+
+def export(
+    run: Path = typer.Argument(..., help="The folder of a finished run.", metavar="RUN"),
+    client: str | None = typer.Option(
+        None, "--client", help="Whose model; may be left out if all clients have the same one.", metavar="ID"
+    ),
+    to: Form = typer.Option(
+        Form.torch, "--to", help='torch: a program of torch.export. onnx: needs pip install "fedkin[onnx]".'
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", help="The file to write, .pt2 or .onnx (default: named after the client).", metavar="FILE"
+    ),
+) -> None:
+    """Write a client's model as files that need no fedkin: a frame in, predictions out."""
+    from fedkin.running.export import ENDINGS, export_model
+    from fedkin.running.model_loader import load
+
+    models = load(run)
+    id = models.known(client)
+    # A name that Python can import too.
+    name = re.sub(r"\W", "_", id if client else "model")
+    place = out if out is not None else Path(f"m{name}" if name[0].isdigit() else name).with_suffix(ENDINGS[to.value])
+    console = make_console(soft_wrap=True)
+    for path in export_model(models, id, to.value, place):
+        console.print(f"written: {path}")
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+runs = typer.Typer(help="List runs with their figures, check their files, or compare two of them.")
+
+# Columns that may be left out on a narrow terminal, in this order.
+_SPARE = ("seconds", "worst 10%", "ARI", "sent")
+
+
+@runs.callback(invoke_without_command=True)
+def _list(
+    context: typer.Context,
+    folders: list[Path] = typer.Option(
+        [Path("runs")], "--in", help="Folder that holds run folders, at any depth. May be repeated."
+    ),
+    json: bool = JSON,
+) -> None:
+    """List the runs in a folder with their results."""
+    if context.invoked_subcommand is not None:
+        return
+    from fedkin.records.run import listed
+
+    listed_runs = listed(folders)
+    console = make_console(soft_wrap=True)
+    if json:
+        print(as_json([
+            {"folder": str(run.folder), "method": run.method, "seed": run.seed, "rounds": run.rounds,
+             "planned": run.planned, "figures": run.figures() or None} for run in listed_runs
+        ]))  # fmt: skip
+        return
+    if not listed_runs:
+        console.print(f"no runs in {', '.join(map(str, folders))}")
+        return
+    columns = _columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders))
+    spare = [head for head in _SPARE if head in columns]
+    for count in range(len(spare) + 1):
+        kept = {head: cells for head, cells in columns.items() if head not in spare[:count]}
+        table = _table(list(kept), list(zip(*kept.values(), strict=True)), wrapped=("run",))
+        if _fits(table) or not _fits_without(columns, spare):
+            break
+    _print(table)
+    if count:
+        console.print(f"no room for: {', '.join(spare[:count])}; a wider terminal has them")
+
+
+def _fits_without(columns: Mapping[str, Sequence[str]], spare: Sequence[str]) -> bool:
+    """Whether each run fits a line without all spare columns; if not, lines wrap and none is left out."""
+    kept = {head: cells for head, cells in columns.items() if head not in spare}
+    return _fits(_table(list(kept), list(zip(*kept.values(), strict=True)), wrapped=("run",)))
+
+
+def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """A cell per run for each heading; a column that no run fills is left out."""
+    figures = [run.figures() for run in listed_runs]
+    metrics = [next((name.removesuffix(" mean") for name in each if name.endswith(" mean")), "") for each in figures]
+    one_metric = len({metric for metric in metrics if metric}) == 1
+    means = []
+    for run, each, metric in zip(listed_runs, figures, metrics, strict=True):
+        mean = f"{_cell(each.get(f'{metric} mean'))} {'' if one_metric else metric}".strip()
+        means.append("not finished" if run.summary is None else mean)
+    columns: dict[str, Sequence[str]] = {
+        "run": names,
+        "method": [run.method for run in listed_runs],
+        "seed": ["" if run.seed is None else str(run.seed) for run in listed_runs],
+        "rounds": [f"{run.rounds}/{run.planned}" for run in listed_runs],
+        (max(metrics) if one_metric else "mean"): means,
+        "worst 10%": [_cell(each.get(f"{metric} worst10")) for each, metric in zip(figures, metrics, strict=True)],
+        "ARI": [_cell(each.get("groups ari"), ".2f") for each in figures],
+        "sent": [megabytes(each["bytes sent"]) if each else "" for each in figures],
+        "seconds": [_cell(each.get("seconds"), ",.0f") for each in figures],
+    }
+    return {head: cells for head, cells in columns.items() if any(cells)}
+
+
+@runs.command("check")
+def _check(
+    folder: Path = typer.Argument(..., help="Folder of a run, a comparison or a tuning, or a folder that holds such."),
+) -> None:
+    """Say whether every file of a folder is as it was written, and what can be continued; exit status 1 if not."""
+    from fedkin.records.checking import check
+
+    console = make_console(soft_wrap=True)
+    reports = check(folder)
+    for each in reports:
+        for line in (*each.problems, *(f"{each.folder}: {note}" for note in each.notes)):
+            console.print(line)
+        console.print(f"{each.folder}: {each.standing}")
+    count = sum(len(each.problems) for each in reports)
+    console.print("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
+    if count:
+        raise typer.Exit(1)
+
+
+@runs.command("diff")
+def _diff(one: Path, other: Path) -> None:
+    """Show which settings of two runs differ, and the results of both."""
+    from fedkin.records.run import listed_difference, read_listed
+
+    both = [read_listed(one), read_listed(other)]
+    settings, figures = listed_difference(*both)
+    home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
+    names = _distinct_names([one, other], home)
+    heads = ("setting", *names)
+    console = make_console(soft_wrap=True)
+    if settings:
+        rows = [[name, *("(not set)" if each is None else str(each) for each in pair)] for name, *pair in settings]
+        _print(_table(heads, rows, heads))
+    else:
+        console.print("no setting differs")
+    if unfinished := [str(run.folder) for run in both if run.summary is None]:
+        text = " and ".join(dict.fromkeys(unfinished))
+        console.print(f"{text}: not finished, so there are no figures to compare")
+        return
+    rows = [[name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}"] for name, a, b in figures]
+    _print(_table(("figure", *names, "difference"), rows, names))
+
+
+def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
+    """Each path relative to its home; in full if two would be the same, or if one is the home itself."""
+    short = []
+    for path in paths:
+        home = next((home for home in homes if path.absolute().is_relative_to(home.absolute())), None)
+        short.append(str(path) if home is None else str(path.absolute().relative_to(home.absolute())))
+    return short if len(set(short)) == len(set(paths)) and "." not in short else [str(path) for path in paths]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Sequence[str]) -> Table:
+    """Cells are shown literally, brackets included; the `wrapped` columns wrap if there is not enough room."""
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for head in heads:
+        table.add_column(Text(shown(head)), no_wrap=head not in wrapped, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(cell)) for cell in row))
+    return table
+
+
+def _width(table: Table) -> int:
+    """Columns that the table takes without wrapping."""
+    console = make_console()
+    return Measurement.get(console, console.options.update_width(10_000), table).maximum
+
+
+def _fits(table: Table) -> bool:
+    """Whether the table fits the terminal; a file or a pipe has no edge, and its readers expect one line per run."""
+    console = make_console()
+    return not (console.is_terminal or "COLUMNS" in os.environ) or _width(table) <= console.width
+
+
+def _print(table: Table) -> None:
+    console = make_console(soft_wrap=True)
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = max(console.width, _width(table))
+    console.print(table)
+
+
+def _cell(value: float | None, form: str = ".4f") -> str:
+    return "" if value is None else format(value, form)
