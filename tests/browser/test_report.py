@@ -320,7 +320,7 @@ def test_the_groups_have_their_verdicts(tested: Any) -> None:
     find(tested, "#more summary").click()
     assert "3 groups and 1 client alone with nothing told" in find(tested, "#sentence").text
     assert find(tested, "#tests-text").text.startswith(
-        "3 groups and 1 client alone with nothing told: no test tells the clients"
+        "3 groups and 1 client alone with nothing told: within groups no difference"
     )
     rows = [row.text for row in tested.find_elements("css selector", "#verdicts tbody tr")]
     assert len(rows) == 4
