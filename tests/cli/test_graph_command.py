@@ -10,40 +10,18 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
+from cli.invoked import refused, said
 from fedkin import graph as g
-from fedkin.cli.graph import graph
-from fedkin.errors import FedkinError
-from fedkin.graph.tables import read_signatures
-
-app = typer.Typer()
-app.command("graph")(graph)
 
 
-@app.command()
-def other() -> None:
-    """A second command, so that the first keeps its name."""
+def run_json(*words: Any) -> Any:
+    return json.loads(said("graph", *words, "--json"))
 
 
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(app, ["graph", *map(str, arguments)])
-
-
-def run_json(*arguments: Any) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exception is None, result.exception
-    return json.loads(result.stdout)
-
-
-def fails(*arguments: Any) -> str:
+def fails(*words: Any) -> str:
     """The one line that the user sees."""
-    result = run(*arguments)
-    assert isinstance(result.exception, FedkinError), (result.exception, result.output)
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
+    return refused("graph", *words)
 
 
 @pytest.fixture
@@ -143,23 +121,29 @@ def test_the_same_groups_from_npz_csv_and_parquet(tmp_path: Path, clients: Any, 
 
 
 def test_the_table_for_people(npz: Path) -> None:
-    result = run(npz, "--sparsify", "knn:4")
-    assert result.exit_code == 0
-    assert "22 clients" in result.output
-    assert "4 groups (louvain)" in result.output
-    assert "isolated (no edge): site-21" in result.output
-    assert "most central (betweenness): site-" in result.output
+    text = said("graph", npz, "--sparsify", "knn:4")
+    for words in (
+        "22 clients",
+        "4 groups (louvain)",
+        "isolated (no edge): site-21",
+        "most central (betweenness): site-",
+    ):
+        assert words in text
 
 
-@pytest.mark.parametrize("sparsify", ["knn:4", "mutual:5", "epsilon:0.5", "gamma:auto", "soft:0.3"])
-@pytest.mark.parametrize("groups", ["leiden", "hierarchical:4", "kmeans:4", "bipartition:0.3"])
+@pytest.mark.parametrize(
+    ("sparsify", "groups"),
+    [("knn:4", "leiden"), ("mutual:5", "hierarchical:4"), ("epsilon:0.5", "kmeans:4"), ("gamma:auto", "leiden"),
+     ("soft:0.3", "bipartition:0.3")],
+)  # fmt: skip
 def test_any_stages_together(npz: Path, clients: Any, sparsify: str, groups: str) -> None:
     summary = run_json(npz, "--sparsify", sparsify, "--groups", groups)
     assert _found(summary, clients[0], clients[2]) > 0.8
 
 
-@pytest.mark.parametrize("similarity", ["matching", "minimum", "hausdorff", None])
-@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize(
+    ("similarity", "uneven"), [("matching", False), ("minimum", True), ("hausdorff", False), (None, True)]
+)
 def test_sets_of_vectors_in_long_and_packed_form(tmp_path: Path, clients: Any, similarity: Any, uneven: bool) -> None:
     ids, x, truth = clients
     rng = np.random.default_rng(0)
@@ -211,15 +195,6 @@ def test_out_writes_every_format(tmp_path: Path, npz: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == bytes_before
 
 
-def test_names_are_text_not_markup(tmp_path: Path) -> None:
-    ids = ["</script><b>x", "[red]y[/red]", "z & w"]
-    path = _csv(tmp_path / "t.csv", ids, np.eye(3) + 1)
-    result = run(path, "--out", tmp_path / "out")
-    assert "[red]y[/red]" in result.output
-    assert "</script><b>x" not in (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
-    assert run_json(path)["groups"][0]["members"] == ids
-
-
 def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,41 +221,14 @@ def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     assert "compares all pairs" in fails(tmp_path / "t.npz", "--groups", "hierarchical")
 
 
-def test_integer_ids_and_float32_are_kept(tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", ids=np.array([7, 9]), x=np.ones((2, 3), np.float32))
-    table = read_signatures(tmp_path / "t.npz")
-    assert table.ids == ("7", "9")
-    assert isinstance(table.x, np.ndarray)
-    assert table.x.dtype == np.float32
-    path = tmp_path / "t.csv"
-    path.write_text("id,a\n007,1\n7,2\n")
-    assert read_signatures(path).ids == ("007", "7")
-
-
-def test_a_table_has_its_numbers_however_many_columns_are_read_at_a_time(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).normal(size=(5, 37))
-    names = [f"x{column}" for column in range(37)]
-    pd.DataFrame(x, columns=names).assign(client=list("abcde")).to_parquet(tmp_path / "t.parquet")
-    np.testing.assert_array_equal(read_signatures(tmp_path / "t.parquet").x, x)
-    x[3, 36] = np.inf
-    pd.DataFrame(x, columns=names).assign(client=list("abcde")).to_parquet(tmp_path / "t.parquet")
-    assert "client 'd', column 'x36': missing or not finite" in fails(tmp_path / "t.parquet")
-
-
 TABLES = {
     "duplicate ids": ("client,a\nx,1\ny,2\nx,3\n", r"client 'x' is in rows 1 and 3; a column 'centre'"),
-    "missing id": ("client,a\nx,1\n,2\n", "row 2 has no id in column 'client'"),
     "nan": ("client,a,b\nx,1,2\ny,,3\n", "client 'y', column 'a': missing or not finite"),
-    "infinite": ("client,a\nx,1\ny,inf\n", "client 'y', column 'a': missing or not finite"),
     "text": ("client,a\nx,1\ny,tall\n", "client 'y', column 'a': expected a number, got 'tall'"),
     "unequal widths": ("client,a,b\nx,1,2\ny,3\n", "not a readable table"),
     "one client": ("client,a\nx,1\n", "1 client; expected at least two"),
-    "no clients": ("client,a\n", "no client; expected at least two"),
-    "empty": ("", "not a readable table"),
-    "ids only": ("client\nx\ny\n", "at least one of numbers"),
     "no header": ("1,2,3\n4,5,6\n", "the first line holds only numbers"),
     "column twice": ("client,a,a\nx,1,2\ny,2,3\n", "column 'a' occurs twice"),
-    "centre twice": ("client,centre,a\nx,0,1\nx,0,2\ny,0,3\n", "client 'x' has centre '0' twice, again in row 2"),
 }
 
 
@@ -299,13 +247,9 @@ def test_bad_tables_give_one_clear_line(name: str, tmp_path: Path) -> None:
     [
         ({"ids": ["a", "b"]}, "expected arrays 'ids' and 'x', found ids"),
         ({"ids": ["a", "b"], "x": [1.0, 2.0]}, r"'x': expected numbers \[n, d\] or \[n, k, d\]"),
-        ({"ids": ["a", "b"], "x": [["1"], ["2"]]}, "'x': expected numbers"),
         ({"ids": ["a"], "x": [[1.0], [2.0]]}, "1 ids but 2 rows of 'x'"),
-        ({"ids": ["a", "a"], "x": [[1.0], [2.0]]}, "client 'a' is in rows 1 and 2"),
-        ({"ids": ["a", ""], "x": [[1.0], [2.0]]}, "row 2 has no id"),
         ({"ids": [1.5, 2.5], "x": [[1.0], [2.0]]}, "'ids': expected one text or whole number"),
         ({"ids": ["a", "b"], "x": [[1.0], [np.nan]]}, "client 'b': a value is not finite"),
-        ({"ids": ["a"], "x": [[1.0]]}, "1 client; expected at least two"),
     ],
 )
 def test_bad_arrays_give_one_clear_line(arrays: Any, says: str, tmp_path: Path) -> None:

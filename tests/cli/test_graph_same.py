@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,39 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
+from cli.invoked import refused, said
 from fedkin import graph as g
-from fedkin.cli.graph import graph
-from fedkin.errors import FedkinError
-
-app = typer.Typer()
-app.command("graph")(graph)
-
-
-@app.command()
-def other() -> None:
-    """A second command, so that the first keeps its name."""
-
-
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(app, ["graph", *map(str, arguments)])
-
-
-def run_json(*arguments: Any) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exception is None, result.exception
-    return json.loads(result.stdout)
-
-
-def fails(*arguments: Any) -> str:
-    """The one line that the user sees."""
-    result = run(*arguments)
-    assert isinstance(result.exception, FedkinError), (result.exception, result.output)
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 @pytest.fixture
@@ -58,6 +27,10 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"site": site, "sex": sex, "age": age, "weight": weight, "ill": ill}).sample(
         frac=1, random_state=1
     )
+
+
+def run_json(*words: Any) -> Any:
+    return json.loads(said("graph", *words, "--json"))
 
 
 ODD = {f"clinic {i}" for i in (1, 3, 5, 7)}
@@ -86,7 +59,7 @@ def test_rows_from_csv_and_parquet(tmp_path: Path, frame: pd.DataFrame, csv: Pat
 
 
 def test_words(csv: Path) -> None:
-    text = run(csv, "--groups", "same:0.01", "--client", "site", "--target", "ill").output
+    text = said("graph", csv, "--groups", "same:0.01", "--client", "site", "--target", "ill")
     assert "8 clients, 2 groups (alpha 0.01)" in text
     assert "group 0: same, 4: clinic" in text
     assert "cannot be told apart: one model serves all" in text
@@ -104,7 +77,7 @@ def test_signatures_are_saved_and_read_again(tmp_path: Path, csv: Path) -> None:
     again = run_json(out / "signatures.npz", "--groups", "same")
     assert groups(again) == groups(one)
     assert again["table"] == "saved signatures"
-    assert "leave them out" in fails(out / "signatures.npz", "--groups", "same", "--client", "site")
+    assert "leave them out" in refused("graph", out / "signatures.npz", "--groups", "same", "--client", "site")
 
 
 def test_rows_from_npz(tmp_path: Path) -> None:
@@ -122,28 +95,22 @@ def test_rows_from_npz(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used(tmp_path: Path, frame: pd.DataFrame, csv: Path) -> None:
     same = ("--groups", "same")
-    assert "no column 'client'" in fails(csv, *same)
-    assert "did you mean 'site'" in fails(csv, *same, "--client", "sit")
-    assert "no column 'sick'" in fails(csv, *same, "--client", "site", "--target", "sick")
-    assert "--similarity" in fails(csv, *same, "--client", "site", "--similarity", "cosine")
-    assert "one vector per client" in fails(csv, "--client", "site")
-    assert "below 1" in fails(csv, "--groups", "same:2", "--client", "site")
-    assert "no such file" in fails(tmp_path / "none.csv", *same)
-    assert "one row per client" in fails(csv, *same, "--client", "age")
+    assert "no column 'client'" in refused("graph", csv, *same)
+    assert "did you mean 'site'" in refused("graph", csv, *same, "--client", "sit")
+    assert "no column 'sick'" in refused("graph", csv, *same, "--client", "site", "--target", "sick")
+    assert "--similarity" in refused("graph", csv, *same, "--client", "site", "--similarity", "cosine")
+    assert "one vector per client" in refused("graph", csv, "--client", "site")
+    assert "below 1" in refused("graph", csv, "--groups", "same:2", "--client", "site")
+    assert "no such file" in refused("graph", tmp_path / "none.csv", *same)
+    assert "one row per client" in refused("graph", csv, *same, "--client", "age")
     (tmp_path / "rows.txt").write_text("x")
-    assert ".npz, .csv or .parquet" in fails(tmp_path / "rows.txt", *same)
+    assert ".npz, .csv or .parquet" in refused("graph", tmp_path / "rows.txt", *same)
     frame["name"] = [f"p{i}" for i in range(480)]
     frame.to_csv(tmp_path / "names.csv", index=False)
-    assert "'name' has 480 different values" in fails(tmp_path / "names.csv", *same, "--client", "site")
+    assert "'name' has 480 different values" in refused("graph", tmp_path / "names.csv", *same, "--client", "site")
     frame = frame.drop(columns="name")
     frame.loc[frame.index[4], "age"] = np.nan
     frame.to_csv(tmp_path / "gap.csv", index=False)
-    assert "row 5, client" in fails(tmp_path / "gap.csv", *same, "--client", "site")
+    assert "row 5, client" in refused("graph", tmp_path / "gap.csv", *same, "--client", "site")
     (tmp_path / "bad.npz").write_bytes(b"PK")
-    assert "not a .npz" in fails(tmp_path / "bad.npz", *same)
-
-
-def test_the_command_line_says_it() -> None:
-    text = importlib.import_module("fedkin.graph.stages").__doc__ or ""
-    assert "same:ALPHA" in text
-    assert "--client" in run("--help").output
+    assert "not a .npz" in refused("graph", tmp_path / "bad.npz", *same)

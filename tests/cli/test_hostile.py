@@ -20,10 +20,8 @@ import pytest
 import tomli_w
 
 from fedkin.cli import main
-from fedkin.cli.output import make_console
-from fedkin.cli.progress import Progress, StopFlag
 from report.made import make_run
-from tiny import TABLE, reseal
+from tiny import TABLE
 
 Told = Callable[..., tuple[int, str, str]]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
@@ -99,15 +97,6 @@ def test_names_that_look_like_markup_are_shown_as_they_are(told: Told, tmp_path:
     assert "wrote t[/x]/graph.npz" in out
 
 
-def test_a_run_in_a_folder_whose_name_is_markup(told: Told, tmp_path: Path) -> None:
-    code, out, err = told("run", str(written(tmp_path / "[red].toml")), "--rounds", "1", "--out", "out[/x]")
-    assert code == 0, err
-    assert "records: out[/x]\n" in out
-    code, out, _ = told("runs", "--in", "out[/x]")
-    assert code == 0
-    assert "out[/x]" in out
-
-
 @pytest.mark.parametrize("id", [ESCAPE, "a\nb", "a\u202eb", "\x9b31m", "\0", "\ud800"], ids=range(6))
 def test_ids_that_a_terminal_obeys_are_refused(fails: Callable[..., str], tmp_path: Path, id: str) -> None:
     np.savez(tmp_path / "a.npz", ids=np.array(["ann", f"b{id}b", "carl"]), x=np.eye(3))
@@ -118,10 +107,6 @@ def test_ids_that_a_terminal_obeys_are_refused(fails: Callable[..., str], tmp_pa
     if id not in ("\0", "\ud800"):
         pq.write_table(pa.table({"client": ["ann", f"b{id}b"], "a": [1.0, 2.0]}), tmp_path / "a.parquet")
         assert "a.parquet" in fails("graph", "a.parquet")
-
-
-def test_a_name_that_a_terminal_obeys_is_refused(fails: Callable[..., str], tmp_path: Path) -> None:
-    assert "name" in fails("run", str(written(tmp_path / "a.toml", name=f"x{ESCAPE}")))
 
 
 def test_names_of_runs_reach_the_screen_without_effect(told: Told, tmp_path: Path) -> None:
@@ -149,15 +134,6 @@ def test_json_on_the_screen_holds_nothing_that_a_terminal_obeys(told: Told, tmp_
     assert not OBEYED.search(out)
     assert json.loads(out)["files"][0] == f"o{ESCAPE}\x9b31m/graph.npz"
     assert "böb" in out
-
-
-def test_progress_shows_a_title_without_effect() -> None:
-    text = io.StringIO()
-    progress = Progress(f"[/x]{ESCAPE}", StopFlag(), console=make_console(file=text, force_terminal=True, width=80))
-    progress.started(3, 0)
-    progress.stop.bars[0].stop()
-    assert "[/x]" in text.getvalue()
-    assert ESCAPE not in text.getvalue()
 
 
 # -- formulas -------------------------------------------------------------------------------------------------
@@ -206,12 +182,6 @@ def test_seeds_beyond_all_limits(fails: Callable[..., str], tmp_path: Path, seed
         assert "--seeds" in fails("tune", good, "--try", "training.lr=0.1,0.2", "--seeds", seed)
 
 
-def test_an_experiment_file_without_end_is_not_read_to_its_end(fails: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_bytes(b"#" * (2 << 20))
-    assert "a.toml" in fails("run", "a.toml")
-    assert "/dev/zero" in fails("run", "/dev/zero")
-
-
 NESTED = "[" * 100_000
 TEXTS = [NESTED, NESTED + "]" * 100_000, LONG, '"\\ud800"', '"\\u0000"', "[" * 90 + "]" * 90]
 
@@ -238,24 +208,6 @@ def test_json_of_a_run_beyond_all_limits(fails: Callable[..., str], tmp_path: Pa
     (tmp_path / "plan.json").unlink()
     (tmp_path / "data-root.json").write_text(text)
     assert "data-root.json" in fails("run", "--resume", ".")
-
-
-def test_figures_that_are_no_numbers(
-    fails: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment = str(written(tmp_path / "a.toml"))
-    sys.argv = ["fedkin", "run", experiment, "--rounds", "1", "--out", "run", "--json"]
-    with pytest.raises(SystemExit):
-        main()
-    capsys.readouterr()
-    kept = tmp_path / "run" / "summary.json"
-    good = json.loads(kept.read_text())
-    for name, value in {"stderr": "x", "pooled": [], "clients": {}, "left_out": "y", "mean": "0.5"}.items():
-        kept.write_text(json.dumps({**good, "accuracy": {**good["accuracy"], name: value}}))
-        reseal(kept.parent)
-        line = fails("run", "--resume", "run")
-        assert "summary.json" in line
-        assert name in line
 
 
 # -- names too long, or of no file ------------------------------------------------------------------------------
@@ -330,11 +282,3 @@ def test_a_table_of_texts_that_are_not_utf8(fails: Callable[..., str], tmp_path:
     pq.write_table(pa.table({"client": bad, "a": [1.0, 2.0, 3.0]}), tmp_path / "a.parquet")
     assert "a.parquet" in fails("graph", "a.parquet")
     assert "a.parquet" in fails("graph", "a.parquet", "--groups", "same")
-
-
-def test_a_table_of_20000_columns_is_read_in_time(told: Told, tmp_path: Path) -> None:
-    many = 20_000
-    head = ",".join(["client", *(f"c{i}" for i in range(many))])
-    rows = [",".join([id, *["1" if i % 3 == k else "0" for i in range(many)]]) for k, id in enumerate("abc")]
-    (tmp_path / "a.csv").write_text("\n".join([head, *rows]) + "\n")
-    assert told("graph", "a.csv", "--json")[0] == 0

@@ -263,20 +263,6 @@ def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:
     )
 
 
-def test_codes_that_are_rare_stay_what_they_are(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    lines = [f"{'abc'[row % 3]},{rng.integers(20000):05d},{rng.normal():.3f},{rng.integers(2)}" for row in range(600)]
-    (tmp_path / "d.csv").write_text("site,zip,x,died\n" + "\n".join(lines) + "\n")
-    table, federation = started(tmp_path / "d.csv", "--target", "died", "--client", "site")
-    assert "categories" not in table["data"]
-    assert federation.encoding is not None
-    assert federation.encoding.names == ("zip", "x")
-    words = (tmp_path / "first.toml").read_text()
-    assert "# rare: column 'zip' is read as numbers, although values have leading zeros, such as '0" in words
-    assert "values are in fewer than 10 rows, too few for categories: if they are codes, shorten them" in words
-    assert "equal row" not in words
-
-
 def test_how_a_file_is_written_is_said_once_and_stands_in_the_experiment(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     stages = ["-" if row % 9 == 0 else str(row % 5) for row in range(300)]

@@ -108,15 +108,6 @@ def test_what_is_no_fault(
     assert ends(monkeypatch, capsys, error) == (status, line)
 
 
-def test_recursion_without_end_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    status, err = ends(monkeypatch, capsys, RecursionError("maximum recursion depth exceeded"))
-    assert status == 70
-    assert "RecursionError" in err
-
-
 # -- standard output and error that take nothing ----------------------------------------------------------------
 
 

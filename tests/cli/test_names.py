@@ -40,9 +40,9 @@ def test_data_sets_and_kinds_are_completed() -> None:
 
 
 def test_lists_of_methods_are_completed_one_after_another() -> None:
-    assert options.method_lists("fedav") == ["fedavg"]
-    assert options.method_lists("local,fedav") == ["local,fedavg"]
-    assert options.method_lists("fedavg,fedav") == []
+    assert options.method_lists("fedproto") == ["fedproto"]
+    assert options.method_lists("local,fedprot") == ["local,fedproto"]
+    assert options.method_lists("fedproto,fedprot") == []
 
 
 def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,13 +66,13 @@ def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
     )
     asked = {
         "_FEDKIN_COMPLETE": "complete_bash",
-        "COMP_WORDS": "fedkin compare digits-rotated --methods local,fedav",
+        "COMP_WORDS": "fedkin compare digits-rotated --methods local,fedprot",
         "COMP_CWORD": "4",
         "PATH": "/bin",
         "PYTHONPATH": str(Path(options.__file__).parents[2]),
     }
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=asked, check=False)
-    assert ended.stdout.split() == ["local,fedavg"]
+    assert ended.stdout.split() == ["local,fedproto"]
     assert ended.stderr.strip() == ""
 
 

@@ -16,6 +16,7 @@ import pytest
 import tomli_w
 from rich.console import Console
 
+from fedkin.cli.output import make_console
 from fedkin.cli.progress import Progress, ProgressOfSeveral, StopFlag
 from fedkin.running.progress import figured
 from tiny import TABLE
@@ -48,6 +49,15 @@ def test_ten_plain_lines_where_there_is_no_terminal() -> None:
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert shown(1, force_terminal=True, width=80) == "fedavg: round 1 of 1  accuracy 0.500  2 groups, ARI 0.50\n"
+
+
+def test_a_title_has_no_effect_on_the_terminal() -> None:
+    text = io.StringIO()
+    progress = Progress("[/x]\x1b[31m", StopFlag(), console=make_console(file=text, force_terminal=True, width=80))
+    progress.started(3, 0)
+    progress.stop.bars[0].stop()
+    assert "[/x]" in text.getvalue()
+    assert "\x1b[31m" not in text.getvalue()
 
 
 def test_quiet_says_nothing() -> None:

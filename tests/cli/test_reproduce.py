@@ -15,7 +15,7 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.papers import PaperTable, known_tables, table_folder
+from fedkin.running.papers import PaperTable, known_tables
 from fedkin.running.reproduce import Chosen, Done, runs_of
 from fedkin.settings import parse
 from tiny import TABLE
@@ -116,29 +116,6 @@ def test_only_the_run_of_a_table_runs_the_files_that_it_names(folder: Path, more
     assert not Path("it-ran").exists()
     assert "nothing has ended yet" in ran("other", "--finished")
     assert Path("it-ran").exists()
-
-
-def test_the_index_keeps_the_claims_of_tables_whose_files_are_not_read(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
-    (tables / "other.toml").write_text(tomli_w.dumps({**SMALL, "own": ["none.py"], "title": "With files"}))
-    (folder / "pages").mkdir()
-    columns = "claim,federation,verdict,found"
-    (folder / "pages" / "other-claims.csv").write_text(f"{columns}\nA claim,six clients,does not hold,-1\n")
-    ran("tiny", "--finished", "--pages", "pages")
-    text = (folder / "pages" / "index.md").read_text()
-    assert "| [With files](other.md) | 0 | 1 | 0 | 0 |" in text
-    assert "- A claim, on six clients: -1 ([page](other.md))" in text
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_what_quick_changes_may_be_in_a_file_beside_the_definition(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
-    (tables / "own_rows.py").write_text(OWN)
-    quick = {"set": {"method.graph.groups": "own_rows.py:own_halves"}}
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "quick": quick}))
-    (table,) = known_tables(tables).values()
-    assert table.quick.set == {"method.graph.groups": "own-halves"}
-    assert [own.partition("#")[0] for own in table.own] == [str((tables / "own_rows.py").resolve())]
 
 
 @pytest.mark.parametrize("part", ["row", "federation", "quick", "methods"])
@@ -361,11 +338,6 @@ def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> N
 def test_a_wrong_definition_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(PaperTable, {**SMALL, **change}, "tiny.toml")
-
-
-def test_a_missing_folder_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--tables .*no: no such folder"):
-        table_folder(tmp_path / "no")
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)

@@ -91,15 +91,6 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
     assert (phase.once, phase.floats) == (once, 2 * len(rows))
 
 
-def test_one_off_traffic_has_columns_of_its_own(data: Any) -> None:
-    html = page(data)
-    section = html[html.index('<section id="traffic"') :]
-    assert "once, a client" in section
-    # Each of the 12 clients signs once, with 1,000 bytes and 250 floats.
-    assert "1.0 kB<small>250 floats</small>" in section
-    assert "12.0 kB<small>3,000 floats</small>" in section
-
-
 # -- the tree and the matrix ----------------------------------------------------------------------------------------
 
 

@@ -105,25 +105,6 @@ def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[A
     assert "run this anew in another folder" in text
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"name = '\xff'", "cannot be read as text"),
-        (b"name = ", "not TOML"),
-        (b'data = "x"', "data: expected a table of names and values, got 'x'"),
-        (b'[training]\nrounds = "many"', "training.rounds: expected a whole number, got 'many'"),
-        (b"[data]\nsince = [1, 2024-02-29]", "data.since.1: a date or a time"),
-    ],
-)
-def test_an_experiment_that_is_none_is_named(run: Path, content: bytes, said: str) -> None:
-    path = run / "experiment.toml"
-    path.write_bytes(content)
-    for act in (lambda: collect([run]), lambda: read_listed(run)):
-        with pytest.raises(RunError) as caught:
-            act()
-        assert said in one_line(caught.value, path)
-
-
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),

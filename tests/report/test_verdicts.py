@@ -73,16 +73,6 @@ def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
-def test_the_numbers_are_those_of_the_graph_section(place: Path) -> None:
-    data = collect([place])
-    run = next(run for run in data["runs"] if run["method"] == "kin")
-    frame = run["graph"]["frames"][-1]
-    named = dict(zip(frame["clients"], frame["groups"], strict=True))
-    for row in run["graph"]["verdicts"]["groups"]:
-        assert {named[client] for client in row["clients"]} == {row["group"]}
-    assert run["graph"]["verdicts"]["alone"][1] == [client for client in named if named[client] == 3]
-
-
 def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
     data = collect([place])
     tree, ids = verdicts_of(data)["tests"], data["federations"][0]["ids"]
@@ -139,20 +129,6 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     assert len(json.dumps(found)) < 50_000
     assert found["alone"][0] == count - 2
     assert len(found["alone"][1]) <= 16
-
-
-def test_many_groups_are_counted_not_listed() -> None:
-    count = 3000
-    ids = tuple(f"c{i:04d}" for i in range(count))
-    nodes = [Node(None, {"x": 1e-9}, ("x",), "x"), *(Node(0, {"x": 0.5}, verdict="same") for _ in range(count // 2))]
-    groups = {id: i // 2 for i, id in enumerate(ids)}
-    graph = Graph(ids, np.zeros((count, count)), groups=groups)
-    graph = graph.tested(
-        dict.fromkeys(ids, "same"), Evidence(tuple(nodes), {id: 1 + g for id, g in groups.items()}, 0.01)
-    )
-    found = drawn_tests(graph, groups, {id: i for i, id in enumerate(ids)}, None)
-    assert found is not None
-    assert (len(found["groups"]), found["more"]) == (12, [1488, 2976])
 
 
 # -- verdicts -------------------------------------------------------------------------------------------------
