@@ -23,8 +23,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fedkin.errors import FedkinError  # noqa: E402
 from fedkin.records.checking import check  # noqa: E402
-from fedkin.running.compare import compare, run_experiment  # noqa: E402
 from fedkin.running.experiment import Experiment, load  # noqa: E402
+from fedkin.running.grid import compare  # noqa: E402
+from fedkin.running.loop import run_experiment  # noqa: E402
 from tiny import TABLE, CutAt, assert_equal_runs  # noqa: E402
 
 EXPERIMENT = Experiment.of({**TABLE, "run": {**TABLE["run"], "embeddings_every": 2}})

@@ -33,8 +33,8 @@ from told_table import Runs, filled, read, tables, write_csv
 import fedkin
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation
+from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.loop import Result
-from fedkin.running.tune import HoldOut, held_out
 
 ROUNDS, STEPS, BATCH = 20, 5, 32
 SEEDS = (0, 1, 2)

@@ -191,7 +191,7 @@ def prepare() -> None:
     import fedkin.records.checking
     import fedkin.report.collect
     import fedkin.report.page
-    import fedkin.running.compare
+    import fedkin.running.grid
     import fedkin.running.tune
 
     assert all((pyarrow.parquet, sklearn.decomposition, torch._dynamo, load_digits, fedkin.cli))

@@ -14,15 +14,15 @@ import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
+from fedkin.records.comparison import line, table
 from fedkin.records.files import flat
 from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
-from fedkin.running.compare import compare as by_command
-from fedkin.running.compare import line, table
 from fedkin.running.experiment import Experiment, read_table
-from fedkin.running.tune import Choice
-from fedkin.running.tune import sweep as sweep_by_command
+from fedkin.running.grid import Choice
+from fedkin.running.grid import compare as by_command
+from fedkin.running.grid import sweep as sweep_by_command
 from support import small_federation
 from tiny import TABLE
 

@@ -24,18 +24,27 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.records.comparison import differences, line, table
 from fedkin.records.controls import controls_of, named, parted, with_controls
 from fedkin.records.files import flat
 from fedkin.records.folder import claimed
 from fedkin.records.run import Result, framed
 from fedkin.running.api import AnyModel, metrics_in, prepared, run
-from fedkin.running.compare import Cells, OfExperiment, compare_cells, differences, line, same_plan, table
 from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none
+from fedkin.running.grid import (
+    Choice,
+    GridRun,
+    OfExperiment,
+    Runs,
+    compare_runs,
+    numbers,
+    rows,
+    sweep_runs,
+    words,
+)
 from fedkin.running.loop import Watcher, check_measures
 from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
 from fedkin.running.progress import Several, titled
-from fedkin.running.seeds import numbers
-from fedkin.running.tune import Choice, Swept, rows, sweep_cells, words
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
@@ -63,7 +72,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row per method, as `fedkin.running.compare.table` says."""
+        """A row per method, as `fedkin.records.comparison.table` says."""
         return table(self.results)
 
     @property
@@ -103,10 +112,10 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep(Sequence[Swept]):
+class Sweep(Sequence[GridRun]):
     """The results of a sweep, one for each method and combination of settings. report: its page, None without `out`."""
 
-    found: Sequence[Swept]
+    found: Sequence[GridRun]
     folder: Path | None = None
     report: Path | None = None
 
@@ -118,7 +127,7 @@ class Sweep(Sequence[Swept]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row per method and combination, as `fedkin.running.tune.rows` says."""
+        """A row per method and combination, as `fedkin.running.grid.rows` says."""
         return rows(self.found)
 
     @property
@@ -173,7 +182,7 @@ _SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "pri
 
 
 @dataclass(frozen=True, eq=False)
-class OfFederation(Cells):
+class OfFederation(Runs):
     """Runs on a federation, or on the one that a function makes for a seed.
 
     given: the methods by name. options: further arguments of `fedkin.run`. controls: which names are those of a control
@@ -314,10 +323,8 @@ def compare(
         each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
         names = list(dict.fromkeys(name for some in each for name in some))
     folder = None if out is None else place(out, "out")
-    if folder is not None:
-        same_plan(folder, {"methods": names, "seeds": seeded}, "compare")
     with closing(Several()) as show:
-        results = compare_cells(
+        results = compare_runs(
             base, names, seeded, folder, resume=True, restart=restart,
             watcher=(lambda name, *at: show.next(titled(name, *at))) if progress else None,
         )  # fmt: skip
@@ -379,7 +386,7 @@ def sweep(
         choices.append(Choice(path, tuple(map(placed, values)), method or None))
     folder = None if out is None else place(out, "out")
     with closing(Several()) as show:
-        found = sweep_cells(
+        found = sweep_runs(
             base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
             watcher=(lambda name, values, *at: show.next(titled(f"{name} {words(values)}", *at))) if progress else None,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fedkin import __version__
 from fedkin.cli import app, main
-from fedkin.running.seeds import numbers
+from fedkin.running.grid import numbers
 from tiny import TABLE
 
 KEYS = {

@@ -48,8 +48,9 @@ from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import load
-from fedkin.running.seeds import listed, numbers
-from fedkin.running.tune import Choice, HoldOut
+from fedkin.running.grid import Choice, listed, numbers
+from fedkin.running.holdout import HoldOut
+from fedkin.running.tune import plan_choices
 from report.made import make_run
 from tiny import TABLE
 
@@ -204,7 +205,7 @@ def option(path: Path, folder: Path) -> None:
 
 def plan(path: Path, folder: Path) -> None:
     kept = read_json(path)
-    each(lambda: reading.checked(reading.Plan, kept, path), lambda: reading.checked(reading.Trials, kept, path))
+    each(lambda: plan_choices(reading.Plan.model_validate(reading.checked(reading.Plan, kept, path))))
 
 
 def message(path: Path, folder: Path) -> None:

@@ -13,12 +13,13 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
+from fedkin.records.comparison import added_by_exchange, table
 from fedkin.records.controls import controls_of, parted, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
-from fedkin.running.compare import added_by_exchange, compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import compare
 from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 

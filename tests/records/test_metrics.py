@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from fedkin.engines import Score, Traffic
 from fedkin.graph import Graph
 from fedkin.records import metrics
+from fedkin.tasks import Task
+
+TASK = Task(10, (4,))
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1)), min_size=1, max_size=40))
 def test_accuracy_against_numpy(clients: list[tuple[int, float]]) -> None:
     scores = {f"c{k}": Score(n, 1.0, round(share * n)) for k, (n, share) in enumerate(clients)}
     shares = np.array([score.right / score.n for score in scores.values()])
-    found = metrics.accuracy(scores)
+    found = metrics.figures(scores, TASK)
     assert found["mean"] == pytest.approx(shares.mean())
     assert found["std"] == pytest.approx(shares.std())
     assert found["variance"] == pytest.approx((100 * shares).var(), abs=1e-9)
@@ -38,8 +41,8 @@ def test_worst_tenth_of_thirty_is_three() -> None:
 
 
 def test_clients_without_test_samples_are_left_out_and_counted() -> None:
-    assert metrics.accuracy({"a": Score(4, 0.5, 2), "b": Score(0, math.nan, 0)})["clients"] == 1
-    assert metrics.accuracy({"b": Score(0, math.nan, 0)}) == {"clients": 0}
+    assert metrics.figures({"a": Score(4, 0.5, 2), "b": Score(0, math.nan, 0)}, TASK)["clients"] == 1
+    assert metrics.figures({"b": Score(0, math.nan, 0)}, TASK) == {"clients": 0}
 
 
 def test_traffic_both_ways() -> None:

@@ -14,12 +14,13 @@ import fedkin
 from fedkin.engines import Privacy
 from fedkin.errors import ConfigError
 from fedkin.records import reading
+from fedkin.records.comparison import table
 from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
 from fedkin.report.page import sections
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import compare
 from fedkin.running.loop import run_experiment
 from tiny import TABLE
 

@@ -10,8 +10,8 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.folders import held
 from fedkin.running.api import run
-from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import compare
 from support import small_federation
 from tiny import TABLE
 

@@ -16,6 +16,7 @@ from fedkin.graph import Graph, Plan, Spread, find, sign
 from fedkin.records import metrics
 from fedkin.records.files import write_json
 from fedkin.records.recorder import Records
+from fedkin.tasks import Task
 
 SIZES = {"local": 0, "fedavg": 400_000, "sfmtl-graph": 5_000, "kin": 400_000}
 SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85, "kin": 0.80}
@@ -68,7 +69,7 @@ def make_run(
         growth = 1 - 0.6 * np.exp(-3 * number / rounds)
         scores = {id: Score(tested, 1 - level[id] * growth, round(tested * level[id] * growth)) for id in ids}
         row = {
-            "round": number, "sampled": here, "accuracy": metrics.accuracy(scores),
+            "round": number, "sampled": here, "accuracy": metrics.figures(scores, Task(10, (4,))),
             "groups": metrics.groups(graph, {id: f"g{group[id]}" for id in ids} if planted else None),
             **metrics.traffic(traffic), "samples": 160 * len(here),
             **({"figures": {"level": 2, "pull_weights": None, "pull_bias": None}} if method == "kin" else {}),
@@ -152,7 +153,7 @@ def _summary(
     return {
         "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds,
         "clients": clients,
-        "accuracy": metrics.accuracy(scores),
+        "accuracy": metrics.figures(scores, Task(10, (4,))),
         "bytes": {way: sum(row["bytes"][way] for row in lines) for way in ("up", "down")},
         "groups": groups[-1] if groups else {"found": None, "ari": None, "nmi": None, "modularity": None},
         "seconds": {"total": 0.5 * rounds}, "engine": "local", "dtype": "float32", "parameters": 1000,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fedkin.analysis.paired import VERDICTS, Difference
-from fedkin.records.figures import Gains
+from fedkin.records.comparison import Gains
 from fedkin.report import words
 from fedkin.tasks import METRICS
 

@@ -17,11 +17,11 @@ from sklearn.metrics import roc_auc_score
 import fedkin
 from fedkin.analysis.paired import VERDICTS, difference, verdict
 from fedkin.errors import RunError
+from fedkin.records.comparison import table
 from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import table
 from kinds import federation_of, model_of
 from support import small_federation
 

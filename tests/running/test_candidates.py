@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, RunError
 from fedkin.methods import METHODS
 from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment
-from fedkin.running.tune import RATE, Equal, HoldOut, at_the_border, best, tune
+from fedkin.running.holdout import HoldOut
+from fedkin.running.tune import RATE, Equal, at_the_border, best, tune
 from fedkin.settings import Span, tunables
 from tiny import TABLE, CutAt
 
@@ -82,7 +83,7 @@ def test_the_best_of_each_is_written_and_a_second_start_runs_nothing(tmp_path: P
     assert {name: [one.values for one in tried] for name, tried in again.items()} == {
         name: [one.values for one in tried] for name, tried in found.items()
     }
-    with pytest.raises(ConfigError, match="must be the same in every option"):
+    with pytest.raises(RunError, match="must be the same in every option"):
         tune(base, ["local", "fedprox"], Equal(4), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
 
 
@@ -149,7 +150,7 @@ def test_halving_chooses_at_full_length_and_goes_on(tmp_path: Path) -> None:
     assert min(first[place] for place in went) >= max(first[place] for place in set(first) - went)
     again = tune(base, ["fedavg"], equal, hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)["fedavg"]
     assert again == found
-    with pytest.raises(ConfigError, match="must be the same in every option"):
+    with pytest.raises(RunError, match="must be the same in every option"):
         tune(base, ["fedavg"], Equal(9, (0.001, 1.0)), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
 
 

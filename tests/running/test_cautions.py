@@ -9,7 +9,7 @@ import pytest
 
 import fedkin
 from fedkin.engines import Score
-from fedkin.running.loop import cautions, given
+from fedkin.running.summary import cautions, given
 from support import small_federation
 
 FINE = {"a": Score(10, 0.5, 8), "b": Score(10, 0.4, 7)}

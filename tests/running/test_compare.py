@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.records.comparison import table
 from fedkin.records.models import Kept
-from fedkin.running.compare import compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import compare
 from fedkin.running.loop import run_experiment
 from support import small_federation
 from tiny import TABLE

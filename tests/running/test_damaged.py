@@ -17,8 +17,8 @@ from fedkin import codec
 from fedkin.cli import app
 from fedkin.errors import DataError, RunError
 from fedkin.report.collect import collect
-from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import compare
 from fedkin.running.loop import run_experiment
 from report.made import make_comparison
 from tiny import TABLE, CutAt, reseal
@@ -157,9 +157,9 @@ def test_a_report_names_the_comparison_that_is_damaged(tmp_path: Path, file: str
 
 def test_a_tuning_whose_plan_is_damaged_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(tomli_w.dumps(TABLE))
-    known: dict[str, Any] = {"methods": ["local"], "seeds": [0]}
-    some: list[Any] = [{}, [], known | {"try": 3}, known | {"try": []}]
-    for plan in [*some, known | {"hold_out": "samples:0.2", "try": [["a"]]}]:
+    known: dict[str, Any] = {"command": "tune", "methods": ["local"], "seeds": [0]}
+    plans: tuple[Any, ...] = ({}, [], known | {"command": "run"}, known | {"values": 3}, known | {"values": [["a"]]})
+    for plan in plans:
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         ended = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
         assert isinstance(ended.exception, RunError)

@@ -18,8 +18,9 @@ from fedkin.methods import METHODS
 from fedkin.records.files import read_json
 from fedkin.report.results import _tuning
 from fedkin.running.experiment import Experiment
+from fedkin.running.holdout import HoldOut
 from fedkin.running.papers import Equally, PaperTable
-from fedkin.running.tune import RATE, Equal, Guide, HoldOut, best, tune
+from fedkin.running.tune import RATE, Equal, OptunaSearch, best, tune
 from fedkin.settings import Span
 from tiny import TABLE, CutAt
 
@@ -64,7 +65,7 @@ def test_every_method_takes_what_is_chosen(name: str) -> None:
     pytest.importorskip("optuna")
     base = BASE.for_method(name)
     ranges = EQUAL.ranges(base)
-    first, second = (Guide(ranges, 3, higher=True) for _ in range(2))
+    first, second = (OptunaSearch(ranges, 3, higher=True) for _ in range(2))
     for number in range(8):
         values = first.ask()
         assert values == second.ask()
@@ -89,7 +90,7 @@ def test_what_is_chosen_comes_nearer_to_the_best_than_what_spreads() -> None:
     for seed in range(10):
         drawn = Equal(24, (0.001, 1.0), seed).settings(BASE)[1:]
         spread.append(min(map(loss, drawn)))
-        guide, found = Guide(ranges, seed, higher=False), []
+        guide, found = OptunaSearch(ranges, seed, higher=False), []
         for values in drawn[:8]:
             guide.tell(values, loss(values))
             found.append(loss(values))

@@ -15,8 +15,10 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running.experiment import load, read_table
+from fedkin.running.grid import Choice
+from fedkin.running.holdout import HoldOut
 from fedkin.running.plugins import named, named_in
-from fedkin.running.tune import Choice, HoldOut, tune
+from fedkin.running.tune import tune
 from support import small_federation
 
 pytestmark = pytest.mark.usefixtures("forgotten")

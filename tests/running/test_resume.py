@@ -78,7 +78,7 @@ def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
         "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from pathlib import Path\n"
         "from tiny import TABLE, CutAt\n"
-        "from fedkin.running.compare import run_experiment\n"
+        "from fedkin.running.loop import run_experiment\n"
         "from fedkin.running.experiment import Experiment\n"
         "run_experiment(Experiment.of(TABLE), Path(), Path(sys.argv[2]), watcher=CutAt(int(sys.argv[3]), 'kill'))\n"
     )
@@ -168,7 +168,8 @@ def test_other_data_are_not_resumed(tmp_path: Path) -> None:
     dataset = Experiment.of(TABLE).data.load(Path())
     other = replace(dataset, train=replace(dataset.train, x=dataset.train.x.flip(-1)))
     with pytest.raises(RunError, match="are not those that this run began with"):
-        run_experiment(Experiment.of(TABLE), Path(), folder, resume=True, dataset=other)
+        run_experiment(Experiment.of(TABLE), Path(), folder, resume=True,
+                       federation=lambda: Experiment.of(TABLE).scenario.federation(other, 0))  # fmt: skip
 
 
 def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:

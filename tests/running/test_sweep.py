@@ -1,4 +1,4 @@
-"""A grid of settings: its runs are those of single experiments, and it goes on after a stop."""
+"""A combinations of settings: its runs are those of single experiments, and it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.models import Kept
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import Choice, check_choices, combinations, rows, sweep
 from fedkin.running.loop import Stop, run_experiment
-from fedkin.running.tune import Choice, check_methods, grid, rows, sweep
 from tiny import TABLE, CutAt
 
 NOWHERE = Path("nowhere")
@@ -92,15 +92,19 @@ def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_pa
 
 def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, tmp_path: Path) -> None:
     wanted = [Choice.parse("fedprox:method.mu=0.1,1", "--grid")]
-    check_methods(wanted, ["fedprox@self"], "--grid")
-    assert grid(wanted, "fedprox@self") == grid(wanted, "fedprox") == [{"method.mu": 0.1}, {"method.mu": 1}]
-    assert grid(wanted, "fedavg@self") == [{}]
+    check_choices(wanted, ["fedprox@self"], "--grid")
+    assert (
+        combinations(wanted, "fedprox@self")
+        == combinations(wanted, "fedprox")
+        == [{"method.mu": 0.1}, {"method.mu": 1}]
+    )
+    assert combinations(wanted, "fedavg@self") == [{}]
     found = sweep(small, ["fedavg", "fedprox@self"], wanted, [0], NOWHERE, tmp_path / "s")
     assert [(one.method, dict(one.settings)) for one in found] == [
         ("fedavg", {}), ("fedprox@self", {"method.mu": 0.1}), ("fedprox@self", {"method.mu": 1}),
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="method 'fedprox' does not run here; known: fedavg"):
-        check_methods(wanted, ["fedavg@self"], "--grid")
+        check_choices(wanted, ["fedavg@self"], "--grid")
 
 
 def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from fedkin.federation import Federation
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.records import metrics
+from fedkin.records.comparison import table
 from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
-from fedkin.running.compare import table
 from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import by_pattern, small_federation
@@ -223,8 +223,8 @@ def test_classification_keeps_its_rows_and_gets_unseen_beside_them() -> None:
     row = result.rounds[-1]
     assert list(row)[:6] == ["round", "sampled", "accuracy", "unseen", "gap", "groups"]
     assert last not in row["sampled"]
-    assert row["accuracy"] == metrics.accuracy({id: s for id, s in result.scores.items() if id != last})
-    assert row["unseen"] == metrics.accuracy({last: result.scores[last]})
+    assert row["accuracy"] == metrics.figures({id: s for id, s in result.scores.items() if id != last}, plain.task)
+    assert row["unseen"] == metrics.figures({last: result.scores[last]}, plain.task)
     assert row["gap"] == pytest.approx(row["accuracy"]["mean"] - row["unseen"]["mean"])
     assert list(fedkin.run("fedavg", plain, rounds=1, training=PLAN).rounds[0])[:4] == [
         "round", "sampled", "accuracy", "groups"

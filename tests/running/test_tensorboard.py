@@ -60,7 +60,7 @@ def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from running.tracking_support import tracked\nfrom tiny import CutAt\n"
-        "from fedkin.running.compare import run_experiment\n"
+        "from fedkin.running.loop import run_experiment\n"
         "run_experiment(tracked('tensorboard'), Path(), Path(sys.argv[2]), watcher=CutAt(5, 'kill'))\n"
     )
     words = [sys.executable, "-c", code, str(Path(__file__).parents[1]), str(tmp_path / "run")]

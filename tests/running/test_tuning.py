@@ -13,10 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.running.experiment import Experiment
-from fedkin.running.tune import Choice, HoldOut, Tried, best, grid, held_out, tune
+from fedkin.running.grid import Choice, combinations
+from fedkin.running.holdout import HoldOut, held_out
+from fedkin.running.tune import Candidate, best, tune
 from support import small_federation
 from tiny import TABLE
 
@@ -89,7 +91,7 @@ def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The same values when every test sample is another one."""
     experiment = Experiment.of(SHORT)
 
-    def values(folder: Path) -> dict[str, list[Tried]]:
+    def values(folder: Path) -> dict[str, list[Candidate]]:
         choices = [Choice("training.lr", (0.1,))]
         return tune(experiment, ["fedavg"], choices, HoldOut("clients", 0.4), [0], Path(), folder)
 
@@ -117,13 +119,15 @@ def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(
     def never(*args: Any, **more: Any) -> None:
         raise AssertionError("it ran again")
 
-    monkeypatch.setattr("fedkin.running.tune.execute", never)
+    monkeypatch.setattr("fedkin.running.loop.execute", never)
     assert tune(Experiment.of(SHORT), *arguments, resume=True) == found
 
 
 def test_the_best_of_what_did_not_fail() -> None:
-    assert best([Tried({}, (), "too fast")], True) is None
-    chosen = best([Tried({"a": 1}, (2.0,)), Tried({"a": 2}, (1.0,)), Tried({"a": 3}, (), "too fast")], higher=False)
+    assert best([Candidate({}, (), "too fast")], True) is None
+    chosen = best(
+        [Candidate({"a": 1}, (2.0,)), Candidate({"a": 2}, (1.0,)), Candidate({"a": 3}, (), "too fast")], higher=False
+    )
     assert chosen is not None
     assert chosen.settings == {"a": 2}
 
@@ -157,8 +161,8 @@ def test_choices_that_mean_nothing(text: str) -> None:
 
 def test_a_grid_has_every_combination_once() -> None:
     choices = [Choice("training.lr", (1, 2)), Choice("training.momentum", (3, 4, 5)), Choice("method.q", (6,), "tfl")]
-    assert len(grid(choices, "tfl")) == len(grid(choices, "drfa")) == 6
-    assert {"training.lr": 2, "training.momentum": 5, "method.q": 6} in grid(choices, "tfl")
+    assert len(combinations(choices, "tfl")) == len(combinations(choices, "drfa")) == 6
+    assert {"training.lr": 2, "training.momentum": 5, "method.q": 6} in combinations(choices, "tfl")
 
 
 def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None:
@@ -169,5 +173,5 @@ def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None
         tune(Experiment.of(SHORT), ["fedavg"], [], *arguments)
     assert not (tmp_path / "new").exists()
     tune(Experiment.of(SHORT), ["fedavg"], [Choice("training.lr", (0.1,))], *arguments)
-    with pytest.raises(ConfigError, match="differs from what to tune"):
+    with pytest.raises(RunError, match="differs from what to tune"):
         tune(Experiment.of(SHORT), ["fedavg"], [Choice("training.lr", (0.2,))], *arguments, resume=True)

@@ -470,9 +470,9 @@ def recommend(
     write_bytes(folder / RECOMMENDED, _text(found, final).encode())
     alone = final.with_changes(**{"training.lr": found.own_rate, "method": {"name": "local"}})
     told("recorded runs", 0, 2)
-    run_experiment(alone, data_root, folder / "local", resume=True, dataset=dataset)
+    run_experiment(alone, data_root, folder / "local", resume=True, federation=lambda: federation)
     told("recorded runs", 1, 2)
-    run_experiment(final, data_root, folder / "given", resume=True, dataset=dataset)
+    run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
     told("recorded runs", 2, 2)
     write_json(folder / ADVICE, found.to_json() | {"heads": found.heads, "rows": found.rows()})
     return found

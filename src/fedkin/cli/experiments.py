@@ -30,11 +30,12 @@ from fedkin.cli.output import as_json, make_console, print_notes, print_paths, w
 from fedkin.cli.progress import Progress, ProgressOfSeveral, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
-from fedkin.running.seeds import listed, numbers
 
 if TYPE_CHECKING:
+    from fedkin.records.reading import Plan
     from fedkin.running.experiment import Experiment
-    from fedkin.running.tune import Choice, Equal, Tried
+    from fedkin.running.grid import Choice
+    from fedkin.running.tune import Candidate, Equal
     from fedkin.tasks import Metric
 
 
@@ -103,18 +104,22 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
     check_experiment(experiment)
-    from fedkin.records.controls import with_controls
+    from fedkin.records.comparison import table
+    from fedkin.records.controls import changes_of, with_controls
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
-    from fedkin.running.compare import compare as run_comparison
-    from fedkin.running.compare import table
+    from fedkin.running.grid import compare as run_comparison
+    from fedkin.running.grid import listed
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None or controls:
             raise ConfigError("--resume continues the methods and seeds in its folder: give no others")
-        names, seed_list, groups = _planned_comparison(folder)
+        begun = _plan_of(folder, "compare")
+        for name in begun.methods:
+            changes_of(name, f"{folder / 'plan.json'}: methods")
+        names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
         plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
@@ -150,7 +155,7 @@ def _compare_leaving_out(
 ) -> None:  # fmt: skip
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
-    from fedkin.running.compare import leave_out
+    from fedkin.running.grid import leave_out
 
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
@@ -173,17 +178,6 @@ def _compare_leaving_out(
         return
     make_console().print(left_out(results))
     print_paths(folder, *reports)
-
-
-def _planned_comparison(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
-    """Return methods, seeds and left-out groups of the comparison in a folder; raises RunError and ConfigError."""
-    from fedkin.records.controls import changes_of
-    from fedkin.records.reading import Plan
-
-    plan = _read_plan(folder, Plan, "compare")
-    for name in plan["methods"]:
-        changes_of(name, f"{folder / 'plan.json'}: methods")
-    return plan["methods"], plan["seeds"], plan.get("leave_out")
 
 
 def tune(
@@ -227,7 +221,9 @@ def tune(
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
     check_experiment(experiment)
-    from fedkin.running.tune import HoldOut
+    from fedkin.running.grid import Choice
+    from fedkin.running.holdout import HoldOut
+    from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
@@ -237,22 +233,22 @@ def tune(
     if resume is not None:
         if methods is not None or seeds is not None or searches or grid:
             raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
-        if _command_of(folder / "plan.json") == "tune --grid":
-            names, seed_list, cells = _planned_grid(folder)
-            _run_grid(plan, names, cells, seed_list, data_root_of(folder, data_root, True), folder, restart, json)
-            return
-        names, seed_list, held, candidates = _planned_tuning(folder)
+        begun = _plan_of(folder, "tune", "sweep")
+        names, seed_list, candidates = begun.methods, begun.seeds, plan_choices(begun)
+        swept, hold_out = begun.command == "sweep", begun.hold_out
     else:
         plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
-        if grid:
-            from fedkin.running.tune import Choice
-
-            cells = [Choice.parse(text, "--grid") for text in grid]
-            _run_grid(plan, names, cells, seed_list, data_root_of(folder, data_root, False), folder, restart, json)
-            return
-        candidates = _candidates(choices, equal, rates, halving, optuna)
-        held = HoldOut.parse(hold_out or "samples:0.2")
+        swept = bool(grid)
+        candidates = (
+            [Choice.parse(text, "--grid") for text in grid] if swept
+            else _candidates(choices, equal, rates, halving, optuna)
+        )  # fmt: skip
     root = data_root_of(folder, data_root, resume is not None)
+    if swept:
+        assert isinstance(candidates, list)
+        _run_sweep(plan, names, candidates, seed_list, root, folder, restart, json)
+        return
+    held = HoldOut.parse(hold_out or "samples:0.2")
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
         results = run_tuning(
@@ -276,14 +272,14 @@ def tune(
     _raise_if_all_failed(results)
 
 
-def _run_grid(
+def _run_sweep(
     plan: Any, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, restart: bool,
     json: bool,
 ) -> None:  # fmt: skip
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
-    from fedkin.running.tune import rows, sweep, words
+    from fedkin.running.grid import rows, sweep, words
 
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
@@ -307,39 +303,12 @@ def _run_grid(
     console.print(f"plot:    {page}")
 
 
-def _planned_grid(folder: Path) -> tuple[list[str], list[int], list[Choice]]:
-    """Return methods, seeds and grid of the sweep in a folder."""
-    from fedkin.records import reading
-    from fedkin.running.tune import Choice
-
-    plan = _read_plan(folder, reading.Sweep, "tune --grid")
-    cells = [Choice(path, tuple(values), method) for method, path, values in plan["grid"]]
-    return plan["methods"], plan["seeds"], cells
-
-
-def _planned_tuning(folder: Path) -> tuple[list[str], list[int], Any, list[Choice] | Equal]:
-    """Return methods, seeds, what is held out, and the candidates of the tuning in a folder."""
-    from fedkin.records import reading
-    from fedkin.running.tune import Choice, Equal, HoldOut
-
-    plan = _read_plan(folder, reading.Trials, "tune")
-    candidates: list[Choice] | Equal
-    if plan.get("equal") is None:
-        candidates = [Choice(path, tuple(values), method) for method, path, values in plan["try"]]
-    else:
-        number, ends, drawn = plan["equal"]
-        candidates = Equal(
-            number, None if ends is None else (ends[0], ends[1]), drawn, halving=plan.get("halving", False),
-            optuna=plan.get("optuna") is not None,
-        )  # fmt: skip
-    return plan["methods"], plan["seeds"], HoldOut.parse(plan["hold_out"]), candidates
-
-
 def _candidates(
     choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
 ) -> list[Choice] | Equal:
     """Return the candidates that the options describe; raises ConfigError."""
-    from fedkin.running.tune import Choice, Equal
+    from fedkin.running.grid import Choice
+    from fedkin.running.tune import Equal
 
     if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
         raise ConfigError(
@@ -350,7 +319,7 @@ def _candidates(
 
 
 def _tuning_table(
-    results: Mapping[str, Sequence[Tried]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
+    results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
 ) -> Table:
     """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
     from fedkin.running.tune import Equal, at_the_border, best
@@ -374,7 +343,7 @@ def _tuning_table(
     return table
 
 
-def _raise_if_all_failed(results: Mapping[str, Sequence[Tried]]) -> None:
+def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
     """Raise ConfigError for methods without any judged candidate."""
     failed = {name: tried[0].failed for name, tried in results.items() if all(math.isnan(one.mean) for one in tried)}
     if failed:
@@ -398,6 +367,7 @@ def start_or_resume(
     """
     from fedkin.records.folder import free
     from fedkin.running.experiment import load
+    from fedkin.running.grid import listed
     from fedkin.running.plugins import named_in
 
     if restart and resume is None:
@@ -428,6 +398,7 @@ def start_or_resume(
 def _check_resumable(folder: Path, marker: str) -> None:
     """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
     from fedkin.records.folder import begun, free
+    from fedkin.records.reading import plan_in
 
     if folder.is_dir() and not begun(folder) and free(folder):
         raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
@@ -435,7 +406,9 @@ def _check_resumable(folder: Path, marker: str) -> None:
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
         raise ConfigError(f"--resume {folder}: {what}{_near_runs(folder, marker)}")
     if marker != "plan.json" and (folder / "plan.json").is_file():
-        command = _command_of(folder / "plan.json").removesuffix(" --grid")
+        command = "compare"
+        with suppress(RunError):
+            command = "compare" if plan_in(folder).command == "compare" else "tune"
         raise ConfigError(
             f"--resume {folder}: a comparison, a tuning or a sweep, not a run; continue it with fedkin {command} "
             "--resume"
@@ -453,23 +426,15 @@ def _near_runs(folder: Path, marker: str) -> str:
     return f"; beside it there are {len(runs)}, such as {min(runs)}" if runs else ""
 
 
-def _command_of(plan: Path) -> str:
-    """Return the command that continues what has this plan."""
-    with suppress(RunError, TypeError):
-        content = read_json(plan)
-        return "tune" if "try" in content else "tune --grid" if "grid" in content else "compare"
-    return "compare"
+def _plan_of(folder: Path, *commands: str) -> Plan:
+    """Return the plan of a folder to resume; raises RunError, and ConfigError for another command's plan."""
+    from fedkin.records.reading import plan_in
 
-
-def _read_plan(folder: Path, form: Any, command: str) -> Any:
-    """Return the checked plan of a folder to resume; raises RunError, and ConfigError for another command's plan."""
-    from fedkin.records.reading import Plan, checked
-
-    path = folder / "plan.json"
-    plan = checked(Plan, read_json(path), path)
-    if (needed := _command_of(path)) != command:
-        raise ConfigError(f"--resume {folder}: continue it with fedkin {needed.removesuffix(' --grid')} --resume")
-    return checked(form, plan, path)
+    plan = plan_in(folder)
+    if plan.command not in commands:
+        command = "compare" if plan.command == "compare" else "tune"
+        raise ConfigError(f"--resume {folder}: continue it with fedkin {command} --resume")
+    return plan
 
 
 def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
@@ -494,6 +459,7 @@ def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
 
 def _methods_and_seeds(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
     """Return the experiment, its methods and seeds by these options; without them those of the experiment."""
+    from fedkin.running.grid import listed, numbers
     from fedkin.running.plugins import named_in
 
     names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedkin.flow import ClientFlow, Fit, Message, Params
 from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
-from fedkin.settings import span
+from fedkin.settings import one_of
 from fedkin.views import ClientView
 
 __all__ = ["FedAvgFT", "State"]
@@ -32,7 +32,7 @@ class FedAvgFT(FedAvg):
     paper: ClassVar[str] = "Cheng et al., AISTATS 2023"
     kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
 
-    passes: int = Field(5, ge=0, json_schema_extra=span(1, 10))
+    passes: int = Field(5, ge=0, json_schema_extra=one_of(1, 2, 3, 5, 8, 10))
 
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
         return self.tuned(client, message.params) if self.passes and client.size else message.params

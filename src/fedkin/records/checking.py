@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from fedkin.errors import RunError
 from fedkin.folders import holder
 from fedkin.records import reading
-from fedkin.records.files import GONE, RESULT, SEAL, Seal, faults, read_json, seal_of, versions
+from fedkin.records.files import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
 from fedkin.records.folder import begun, free, is_state, told_state, untidy
 from fedkin.records.recorder import Checkpoints
 
@@ -103,10 +103,10 @@ def _several(folder: Path) -> Checked:
     # A seal lists these files before they are written.
     notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(GONE)))
     try:
-        plan: dict[str, Any] = reading.checked(reading.Plan, read_json(folder / "plan.json"), folder / "plan.json")
+        command = reading.plan_in(folder).command
     except RunError as error:
         return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
-    kind = "tuning" if "try" in plan else "sweep" if "grid" in plan else "comparison"
+    kind = {"compare": "comparison", "tune": "tuning", "sweep": "sweep"}[command]
     runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
     standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
@@ -118,21 +118,13 @@ def _again(folder: Path, restart: bool = False) -> str:
     if not (folder / "plan.json").exists():
         # Runs of a sweep are in a folder for each combination.
         folder = next((up for up in list(folder.parents)[:2] if (up / "plan.json").exists()), folder)
-    try:
+    command = "run"
+    with suppress(RunError):
         if (folder / "plan.json").exists():
-            command = _command(read_json(folder / "plan.json"))
-        elif reading.settings_in(folder / "experiment.toml").get("data"):
-            command = "run"
-        else:
+            command = {"sweep": "tune"}.get(name := reading.plan_in(folder).command, name)
+        elif not reading.settings_in(folder / "experiment.toml").get("data"):
             return f"fedkin.run(..., out={str(folder)!r}{', restart=True' if restart else ''})"
-    except (RunError, TypeError):
-        command = "run"
     return f"fedkin {command} --resume {folder}{' --restart' if restart else ''}"
-
-
-def _command(plan: Mapping[str, Any]) -> str:
-    """Return the command that goes on with a plan."""
-    return "tune" if "try" in plan or "grid" in plan else "compare"
 
 
 def _sealed(folder: Path) -> tuple[Seal, list[str]]:

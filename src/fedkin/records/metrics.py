@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedkin.engines import Score, Traffic
 from fedkin.engines.base import SERVER
 from fedkin.engines.privacy import Privacy
+from fedkin.learning.metrics import Measure
 from fedkin.learning.scoring import pooled
 from fedkin.tasks import METRICS, Metric, Task
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from fedkin.graph import Graph
 
 __all__ = [
-    "MISSING", "accuracy", "figures", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
-    "missing_sentence", "missing_summary", "privacy_sentence", "privacy_spent", "traffic", "value_of", "worst",
+    "MISSING", "figures", "further", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
+    "missing_sentence", "missing_summary", "privacy_sentence", "privacy_spent", "statistics", "traffic", "value_of",
+    "worst",
 ]  # fmt: skip
 
 
@@ -37,68 +39,75 @@ def worst(values: npt.NDArray[np.float64], share: float) -> float:
     return float(np.sort(values)[:count].mean())
 
 
-def accuracy(scores: Mapping[str, Score]) -> dict[str, float | None]:
-    """Return statistics over clients of their test accuracy; clients without test samples are left out.
+def statistics(values: Sequence[float], metric: Metric) -> dict[str, float]:
+    """Return mean, std (population), worst10 and worst20 of a metric over clients; empty without values.
 
-    The statistics are mean, std (population), variance (of the percentage), worst10 and worst20 (mean of the worst
-    10 % and 20 % of the clients), pooled (over all test samples together), stderr (binomial: sqrt(p (1 - p) / N) of
-    the pooled share p of N samples), loss (mean over clients; None if a model has diverged), and clients (the number
-    of clients in these figures).
+    worst10 and worst20 are the means of the worst 10 % and 20 % of the clients, also if a lower metric is better.
     """
-    tested = [score for _, score in sorted(scores.items()) if score.n]
-    if not tested:
-        return {"clients": 0}
-    shares = np.array([score.right / score.n for score in tested])
-    count = sum(score.n for score in tested)
-    pooled = sum(score.right for score in tested) / count
+    if not values:
+        return {}
+    array, sign = np.array(values, dtype=np.float64), 1.0 if metric.higher else -1.0
     return {
-        "mean": float(shares.mean()),
-        "std": float(shares.std()),
-        "worst10": worst(shares, 0.1),
-        "worst20": worst(shares, 0.2),
-        "variance": float((100 * shares).var()),
-        "pooled": pooled,
-        "stderr": math.sqrt(pooled * (1 - pooled) / count),
-        "loss": _finite(float(np.mean([score.loss for score in tested]))),
-        "clients": len(tested),
-    }
+        "mean": float(array.mean()), "std": float(array.std()), "worst10": sign * worst(sign * array, 0.1),
+        "worst20": sign * worst(sign * array, 0.2),
+    }  # fmt: skip
 
 
 def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
-    """Return statistics over clients of the task's metric, as `accuracy` for classification.
+    """Return statistics over clients of the task's metric; clients without test samples are left out.
 
-    Clients without test samples are left out. So are clients whose samples do not determine the metric (one class only
-    in a risk task, no foreground in segmentation); `left_out` is their number. worst10 and worst20 are the worst
-    clients, also if a lower metric is better. variance is that of the percentage if the metric is a share. weighted is
-    the mean with the clients' numbers of test samples as weights. pooled is over all test samples together; in a risk
-    task it compares scores of different clients' models with each other.
-    Further figures of the task are added under their names, each with mean and pooled.
+    They are those of `statistics`, variance (of the percentage, if the metric is a share), pooled (over all test
+    samples together; in a risk task it compares scores of different clients' models with each other), loss (mean over
+    clients; None if a model has diverged), and clients (the number of clients in these figures).
+    Classification has stderr too (binomial: sqrt(p (1 - p) / N) of the pooled share p of N samples). Other tasks have
+    weighted (the mean with the clients' numbers of test samples as weights), left_out (the number of clients whose
+    samples do not determine the metric: one class only in a risk task, no foreground in segmentation), and the further
+    figures of the task under their names, each with mean and pooled.
     """
-    if task.kind == "classification":
-        return dict(accuracy(scores))
     tested = [score for _, score in sorted(scores.items()) if score.n]
     if not tested:
         return {"clients": 0}
     metric, *more = task.figures
-    together = pooled(task, [(score.n, score.marks) for score in tested])
-    known = np.array([score.figures[0] for score in tested if score.figures[0] is not None], dtype=np.float64)
-    sign = 1.0 if metric.higher else -1.0
-    row: dict[str, Any] = {}
-    if len(known):
-        row = {
-            "mean": float(known.mean()),
-            "std": float(known.std()),
-            "worst10": sign * worst(sign * known, 0.1),
-            "worst20": sign * worst(sign * known, 0.2),
-            "variance": float(((100 if metric.share else 1) * known).var()),
-            "weighted": float(np.average(known, weights=[score.n for score in tested if score.figures[0] is not None])),
-        }
-    for place, other in enumerate(more, 1):
-        each = [value for score in tested if (value := score.figures[place]) is not None]
-        row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
-    row["pooled"] = together[0]
+    known = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
+    values = [value for value, _ in known]
+    row: dict[str, Any] = dict(statistics(values, metric))
+    if values:
+        row["variance"] = float(((100 if metric.share else 1) * np.array(values)).var())
+    if task.kind == "classification":
+        count = sum(score.n for score in tested)
+        row["pooled"] = sum(score.right for score in tested) / count
+        row["stderr"] = math.sqrt(row["pooled"] * (1 - row["pooled"]) / count)
+    else:
+        together = pooled(task, [(score.n, score.marks) for score in tested])
+        if values:
+            row["weighted"] = float(np.average(values, weights=[n for _, n in known]))
+        for place, other in enumerate(more, 1):
+            each = [value for score in tested if (value := score.figures[place]) is not None]
+            row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
+        row["pooled"] = together[0]
     row["loss"] = _finite(float(np.mean([score.loss for score in tested])))
-    return row | {"clients": len(known), "left_out": len(tested) - len(known)}
+    row["clients"] = len(values)
+    return row if task.kind == "classification" else row | {"left_out": len(tested) - len(values)}
+
+
+def further(
+    measures: Sequence[Measure], scores: Mapping[str, Score], unseen: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what the summary has of each metric in `run.metrics`: direction, statistics, and values by client.
+
+    Statistics are over the clients that take part. values: also of unseen clients; None where it is not determined.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for place, measure in enumerate(measures):
+        values = {id: scores[id].further[place] for id in sorted(scores)}
+        seen = [value for id, value in values.items() if id not in unseen]
+        known = [value for value in seen if value is not None]
+        rows[measure.name] = {
+            "title": measure.title, "higher": measure.higher, "share": measure.share,
+            **statistics(known, Metric(measure.name, measure.title, measure.higher, measure.share)),
+            "clients": len(known), "left_out": len(seen) - len(known), "values": values,
+        }  # fmt: skip
+    return rows
 
 
 def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,7 +18,7 @@ from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
 __all__ = [
     "MEND", "VALIDATION", "Facts", "Finished", "Form", "Line", "Plan", "Settings", "Spent", "Statistics", "Summary",
-    "Trials", "Validation", "checked", "files_in", "judged", "lines_in", "rows_in", "settings_in", "summary_in",
+    "Validation", "checked", "files_in", "judged", "lines_in", "plan_in", "rows_in", "settings_in", "summary_in",
     "table_in", "table_of",
 ]  # fmt: skip
 
@@ -217,11 +217,35 @@ class Facts(Form):
 
 
 class Plan(Form):
-    """The file plan.json of a comparison."""
+    """The file plan.json: what runs in the folder of a comparison, a tuning or a sweep; it goes on only with the same.
 
+    values: [method or None, setting, values] of each setting that is tried. hold_out: what candidates are judged on.
+    equal: as many candidates for every method, the range of their rates, and the seed of their draws. optuna: the
+    version that chose candidates.
+    """
+
+    command: Literal["compare", "tune", "sweep"] = "compare"
     methods: list[str]
     seeds: list[int]
     leave_out: list[str] | None = None
+    hold_out: str | None = None
+    values: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = []
+    equal: (
+        Annotated[tuple[int, Annotated[tuple[float, float], Field(strict=False)] | None, int], Field(strict=False)]
+        | None
+    ) = None
+    halving: bool = False
+    optuna: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the file holds: what is not a default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def plan_in(folder: Path) -> Plan:
+    """Read the plan of a folder; raises RunError naming the file and the field."""
+    path = folder / "plan.json"
+    return Plan.model_validate(checked(Plan, read_json(path), path))
 
 
 # Beside an experiment that `fedkin tune` wrote, and in a comparison of it.
@@ -233,28 +257,6 @@ class Validation(Form):
 
     hold_out: str = Field(pattern=r"^(samples|clients):\d*\.?\d+(e-\d+)?$")
     means: dict[str, float]
-
-
-class Trials(Plan):
-    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting.
-
-    optuna: the version that chose candidates.
-    """
-
-    hold_out: str
-    tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
-    equal: (
-        Annotated[tuple[int, Annotated[tuple[float, float], Field(strict=False)] | None, int], Field(strict=False)]
-        | None
-    ) = None
-    halving: bool = False
-    optuna: str | None = None
-
-
-class Sweep(Plan):
-    """The file plan.json of a sweep; `grid` as `try` of a tuning."""
-
-    grid: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]]
 
 
 class _Method(Form):

@@ -15,8 +15,8 @@ from scipy import stats
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
+from fedkin.records.comparison import COUNTED, Gains, figures_of
 from fedkin.records.controls import counterpart
-from fedkin.records.figures import COUNTED, Gains, figures_of
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished

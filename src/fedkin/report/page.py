@@ -13,7 +13,7 @@ from typing import Any
 from fedkin._version import __version__
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded, library, unpacking
-from fedkin.records.figures import COUNTED
+from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
 from fedkin.report.html import NONE, details, table
 from fedkin.report.ranks import RULE

@@ -17,8 +17,8 @@ from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
 from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
+from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
-from fedkin.records.figures import Gains, gains_over
 from fedkin.records.files import flat
 from fedkin.records.run import Result
 from fedkin.report.html import details, table

@@ -14,10 +14,10 @@ from typing import Any
 from fedkin.analysis.intervals import Added, over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
+from fedkin.records.comparison import added_by_exchange, differences
 from fedkin.records.controls import CONTROLS, parted
 from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
-from fedkin.running.compare import added_by_exchange, differences
 from fedkin.running.experiment import load
 from fedkin.running.papers import Claim, PaperTable, Part
 from fedkin.running.reproduce import FIGURES, GIVEN, Done, Known, Run, judged, words_of

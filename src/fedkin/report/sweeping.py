@@ -16,7 +16,7 @@ __all__ = ["draw"]
 def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path, *, title: str) -> None:
     """Write a page with a line for each method and each combination of the settings but the first.
 
-    rows: as of `fedkin.running.tune.rows`. settings: paths of the settings, of which the first is the horizontal
+    rows: as of `fedkin.running.grid.rows`. settings: paths of the settings, of which the first is the horizontal
     axis. Bars are the sample standard deviation over seeds.
     """
     import plotly.graph_objects as go

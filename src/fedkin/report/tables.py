@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.records.figures import COUNTED
+from fedkin.records.comparison import COUNTED
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.units import half_interval, megabytes
 from fedkin.tasks import METRICS, Metric

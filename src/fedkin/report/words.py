@@ -15,8 +15,8 @@ from fedkin.analysis.paired import VERDICTS
 from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import MEANINGS, Node, p_text
 from fedkin.records import reading
+from fedkin.records.comparison import Gains
 from fedkin.records.controls import counterpart
-from fedkin.records.figures import Gains
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
 from fedkin.report.units import many, megabytes

@@ -13,9 +13,10 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table, taken_changes
+from fedkin.running.holdout import HoldOut
 from fedkin.running.plugins import named_in, read_own
 from fedkin.running.presets import preset_folder
-from fedkin.running.tune import Equal, HoldOut
+from fedkin.running.tune import Equal
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown
 

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, Self
 from fedkin.analysis.intervals import Added, added
 from fedkin.data.dataset import Dataset
 from fedkin.errors import ConfigError
+from fedkin.records.comparison import differences
 from fedkin.records.controls import changes_of, named
 from fedkin.records.folder import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
-from fedkin.running.compare import differences
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.holdout import HoldOut
 from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tune import HoldOut, best, tune
+from fedkin.running.tune import best, tune
 from fedkin.tasks import METRICS, Metric
 
 __all__ = [
@@ -245,7 +246,8 @@ class _FederationRuns:
         folder = self._run_folder(name, seed)
         result = run_experiment(
             experiment, self.data_root, folder, resume=True, restart=self.restart,
-            dataset=self.dataset if experiment.data == self.base.data else None,
+            federation=None if experiment.data != self.base.data
+            else lambda: experiment.scenario.federation(self.dataset, seed),
             watcher=self._watcher(f"{name} seed {seed}", self.done),
         )  # fmt: skip
         self._lighten(folder)

@@ -19,8 +19,8 @@ from fedkin.data.scenarios.natural import Domains, Regions
 from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Client, Federation
-from fedkin.running.compare import leave_out, without_group
 from fedkin.running.experiment import Experiment
+from fedkin.running.grid import leave_out, without_group
 from support import small_federation
 from tiny import TABLE
 

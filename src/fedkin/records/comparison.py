@@ -1,0 +1,211 @@
+"""A comparison's rows: figures of runs over seeds, how clients fare beside training alone, what exchange adds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fedkin.analysis.intervals import Added, added
+from fedkin.analysis.paired import VERDICTS, Difference, Verdict
+from fedkin.records.controls import parted, without_exchange
+from fedkin.records.metrics import largest_epsilon
+from fedkin.records.run import Result
+
+__all__ = [
+    "COUNTED", "Gains", "Scored", "added_by_exchange", "differences", "figures_of", "gains_over", "line", "spread",
+    "table",
+]  # fmt: skip
+
+# Names of the verdicts' counts in tables.
+COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
+# Accuracies are fractions of the same number of samples: values closer than this are equal.
+_EQUAL = 1e-9
+
+
+def figures_of(run: Result) -> dict[str, float | None]:
+    """The figures of a run by name, None where one is not known.
+
+    weighted: the mean with the clients' numbers of test samples as weights. pooled: over all test samples together.
+    unseen: mean over unseen clients. gap: how much worse that mean is. bytes: of all messages, each taken once.
+    """
+    names = ("mean", "pooled", "worst10", "worst20", "std", "variance")
+    groups = run.summary.get("groups") or {}
+    return {
+        **{name: run.figures.get(name) for name in names},
+        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        "weighted": run.figures.get("weighted", run.figures.get("pooled")),
+        "unseen": (run.summary.get("unseen") or {}).get("mean"),
+        "gap": run.summary.get("gap"),
+        "found": groups.get("found"),
+        "ari": groups.get("ari"),
+        "epsilon": largest_epsilon(run.summary.get("privacy")),
+        "bytes": run.sent,
+        "seconds": (run.summary.get("seconds") or {}).get("total"),
+    }
+
+
+def spread(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Mean and sample standard deviation (0 for one value); None if any value is unknown.
+
+    >>> spread([1.0, 3.0]), spread([1.0, None]), spread([])
+    ((2.0, 1.4142135623730951), None, None)
+    """
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Gains:
+    """How much better the metric is than with local training, by client id.
+
+    sure: the paired difference of each client with its verdict, also where the metric is not determined ("too few");
+    empty if the runs kept no outcomes of single samples.
+    """
+
+    by_client: Mapping[str, float]
+    sure: Mapping[str, tuple[Difference, Verdict]] = field(default_factory=dict)
+
+    @property
+    def gaining(self) -> int:
+        """Number of clients that are better than with local training."""
+        return sum(value > _EQUAL for value in self.by_client.values())
+
+    @property
+    def hurt(self) -> int:
+        """Number of clients that are worse than with local training."""
+        return sum(value < -_EQUAL for value in self.by_client.values())
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """Number of clients of each verdict; empty without verdicts."""
+        words = [word for _, word in self.sure.values()]
+        return {word: words.count(word) for word in VERDICTS} if words else {}
+
+    @property
+    def mean(self) -> float:
+        """Mean over clients."""
+        return math.fsum(self.by_client.values()) / len(self.by_client)
+
+
+def gains_over(run: Result, alone: Result) -> Gains | None:
+    """Gains of the clients that take part over a run of Local; None without a client that both know.
+
+    Raises ValueError if the runs' test samples differ.
+    """
+    by_client = run.gains(alone)
+    sure = {id: found for id, found in run.difference(alone).items() if id not in run.unseen}
+    return Gains(by_client, sure) if by_client else None
+
+
+def line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
+    return {
+        name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
+        else " ".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in row.items()
+    }  # fmt: skip
+
+
+class Scored(Protocol):
+    """A run of which the clients' metrics, or at least their mean, are known."""
+
+    def gains(self, other: Any, /) -> Mapping[str, float]:
+        """Return how much better each client is here than in another run of the same kind."""
+
+
+def differences(runs: Mapping[int, Scored], others: Mapping[int, Scored]) -> Added | None:
+    """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
+    return added({seed: run.gains(others[seed]) for seed, run in runs.items() if seed in others})
+
+
+def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Scored]]) -> Added | None:
+    """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
+
+    It is 0 for Local and for the control itself; None if the control was not run.
+    """
+    alone = without_exchange(name, results)
+    return None if alone is None else differences(results[name], alone)
+
+
+def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
+    """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
+
+    metric: the name of the metric. weighted: the mean with the clients' numbers of test samples as weights. pooled:
+    over all test samples together. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
+    share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
+    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
+    adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
+    clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
+    of all messages, each message taken once. metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
+    """
+    rows = []
+    private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
+    for method, by_seed in results.items():
+        local = results.get("local") if method != "local" else None
+        runs = list(by_seed.values())
+        summaries = [run.summary for run in runs]
+        figures = [figures_of(run) for run in runs]
+        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
+        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance", "weighted", "unseen", "gap"):
+            row[name] = spread([one[name] for one in figures])
+        for way in ("up", "down"):
+            row[f"bytes_{way}"] = spread([summary["bytes"][way] for summary in summaries])
+        # Between peers, each message is the upload of one and the download of another, but it is sent once.
+        row["bytes_sent"] = spread([one["bytes"] for one in figures])
+        if private:
+            row["epsilon"] = spread([one["epsilon"] for one in figures])
+        for name in ("found", "ari", "ari_mean", "nmi"):
+            row[name] = spread([summary["groups"].get(name) for summary in summaries])
+        row["flops"] = spread([summary["flops"]["local_training"] for summary in summaries])
+        row["seconds"] = spread([one["seconds"] for one in figures])
+        if given := sorted({text for summary in summaries for text in summary.get("given", ())}):
+            row["given"] = "; ".join(given)
+        row |= _further_metrics(by_seed, local)
+        row |= _against_local(by_seed, local)
+        row["adds"] = _added(method, results)
+        rows.append(row)
+    return rows
+
+
+def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local."""
+    runs = [(run, None if local is None else local[seed]) for seed, run in by_seed.items()]
+    rows: dict[str, Any] = {}
+    for name, facts in (runs[0][0].summary.get("metrics") or {}).items():
+        pair = spread([_metric_mean(run, name) for run, _ in runs])
+        if pair is None:
+            continue
+        rows[name] = {"mean": pair[0], "sd": pair[1]}
+        alone = spread([None if other is None else _metric_mean(other, name) for _, other in runs])
+        if alone is not None:
+            rows[name]["gain"] = (1 if facts["higher"] else -1) * (pair[0] - alone[0])
+    return {"metrics": rows} if rows else {}
+
+
+def _metric_mean(run: Result, name: str) -> float | None:
+    mean: float | None = (run.summary.get("metrics") or {}).get(name, {}).get("mean")
+    return mean
+
+
+def _against_local(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
+    known = [one for one in gains if one is not None]
+    if len(known) < len(gains):
+        return {"gain": None, "hurt": None, "surely": None}
+    counts = [one.counts for one in known]
+    surely = {name: statistics.fmean(one.get(word, 0) for one in counts) for name, word in COUNTED.items()}
+    return {
+        "gain": spread([one.mean for one in known]),
+        "hurt": spread([one.hurt / len(one.by_client) for one in known]),
+        "surely": surely if all(counts) else None,
+    }
+
+
+def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
+    found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
+    return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}

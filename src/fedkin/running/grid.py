@@ -1,0 +1,485 @@
+"""A grid of runs in one folder: methods, settings and seeds, with one plan file. `compare` and `sweep` are grids."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.base import GROUP, groups_of, pooled
+from fedkin.errors import ConfigError, RunError, nearest
+from fedkin.federation import Federation
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.methods import METHODS
+from fedkin.records import reading
+from fedkin.records.comparison import line, table
+from fedkin.records.controls import named, parted
+from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json
+from fedkin.records.reading import Plan
+from fedkin.records.run import Result
+from fedkin.running.experiment import Experiment, setting_value
+from fedkin.running.holdout import HoldOut, held_out
+from fedkin.running.loop import Watcher, lasting, run_experiment
+from fedkin.running.plugins import named_in, placed
+from fedkin.untrusted import shown
+
+__all__ = [
+    "Choice", "GridRun", "OfExperiment", "Runs", "WatcherOf", "check_choices", "check_plan", "combinations", "compare",
+    "compare_runs", "leave_out", "listed", "numbers", "rows", "sweep", "sweep_runs", "without_group", "words",
+]  # fmt: skip
+
+_LONGEST = 100  # characters of a folder's name
+_MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
+
+# (method, settings, seed, runs done, runs in all) -> the watcher of a run, if any
+WatcherOf = Callable[[str, Mapping[str, Any], int, int, int], Watcher | None]
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def listed(text: str, option: str) -> list[str]:
+    """The parts of a comma-separated text, none of them empty; raises ConfigError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError(f"{option} {text!r}: expected names separated by commas")
+    return parts
+
+
+def numbers(text: str, option: str = "--seeds") -> list[int]:
+    """Seeds from a text such as "0,1,2" or "0-4,7"; raises ConfigError.
+
+    >>> numbers("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in listed(text, option):
+        ends = part.split("-") if part.count("-") == 1 else [part]
+        for end in ends:
+            if not (end.isascii() and end.isdigit()):
+                raise ConfigError(f"{option}: expected whole numbers from 0 up, got {end or part!r}; a range is 0-4")
+            if len(end) > 18:
+                raise ConfigError(f"{option}: expected whole numbers below 10^18, got {end}")
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first or last - first >= _MOST_SEEDS:
+            raise ConfigError(f"{option} {part}: expected the smaller number first, and at most {_MOST_SEEDS:,} seeds")
+        seeds += range(first, last + 1)
+    return seeds
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting and the values to try, with absolute paths of files; method: the only method that it is for."""
+
+    path: str
+    values: tuple[Any, ...]
+    method: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, option: str = "--try") -> Choice:
+        """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError naming the option."""
+        where, equals, values = text.partition("=")
+        method, colon, path = where.strip().rpartition(":")
+        parts = _split(values)
+        if not equals or not path or not all(parts) or (colon and not method):
+            raise ConfigError(
+                f"{option} {text!r}: expected section.field=value,value or METHOD:section.field=value,value"
+            )
+        where = f"{option} {shown(text, 80)}"
+        (method,), _ = named_in([method], "method", Path(), where)
+        if method and method not in METHODS:
+            raise ConfigError(f"{option} {text!r}: no method {method!r}; {nearest(method, METHODS)}")
+        return cls(path, tuple(placed(setting_value(part, where)) for part in parts), method or None)
+
+
+def _split(values: str) -> list[str]:
+    """Cut at the commas that are not inside brackets, braces or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for char in values:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in "[{") - (char in "]}")
+        if char == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
+    """Return all combinations of the values for a method, or for a control, which has those of its method.
+
+    >>> combinations([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
+    [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
+    """
+    matching = [choice for choice in choices if choice.method in (None, parted(method)[0])]
+    paths = [choice.path for choice in matching]
+    products = itertools.product(*(choice.values for choice in matching))
+    return [dict(zip(paths, values, strict=True)) for values in products]
+
+
+def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
+    """Raise ConfigError for no choice, one that is there twice, and one for a method which does not run here."""
+    _check_once(option, [(choice.method, choice.path) for choice in choices])
+    running = list(dict.fromkeys(parted(name)[0] for name in methods))
+    for choice in choices:
+        if choice.method is not None and choice.method not in running:
+            raise ConfigError(
+                f"{option} {choice.method}:{choice.path}: method {choice.method!r} does not run here; "
+                f"{nearest(choice.method, running)}"
+            )
+
+
+def _check_once(option: str, names: Sequence[Any]) -> None:
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"{option}: at least one is needed, and none twice")
+
+
+def check_plan(folder: Path | None, plan: Plan) -> None:
+    """Raise ConfigError for methods or seeds that are missing or there twice; RunError for a folder of another plan."""
+    _check_once("--methods", plan.methods)
+    _check_once("--seeds", plan.seeds)
+    if folder is None or not (folder / "experiment.toml").exists() or not (folder / "plan.json").exists():
+        return
+    content = read_json(folder / "plan.json")
+    if content == plan.to_json():
+        return
+    ours = plan.optuna
+    theirs = content.get("optuna") if isinstance(content, dict) else None
+    if ours and theirs and {**content, "optuna": ours} == plan.to_json():
+        raise RunError(
+            f"{folder / 'plan.json'} has candidates chosen by Optuna {theirs}; {ours}, which is installed, may choose "
+            "others: install that version, or begin in another folder"
+        )
+    raise RunError(
+        f"{folder / 'plan.json'} differs from what to {plan.command}: it must be the same in every option"
+    )  # fmt: skip
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+
+class Runs(Protocol):
+    """What a cell of a grid runs with each seed: an experiment, or a federation that is at hand."""
+
+    def for_method(self, name: str) -> Self:
+        """Return the same for one method, or a control of one."""
+
+    def with_changes(self, **changes: Any) -> Self:
+        """Return the same with other values of some settings, which are written `section.field`."""
+
+    def check(self, cells: Sequence[Self], seed: int) -> None:
+        """Check all that these cells would run with, of which this is the base; raises ConfigError."""
+
+    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        """Run it, or read the finished run in this folder."""
+
+    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Hold the folder of all runs."""
+
+    def planted(self, seed: int) -> bool:
+        """Whether the clients' groups are known, so that there is an oracle."""
+
+
+@dataclass(frozen=True, eq=False)
+class OfExperiment(Runs):
+    """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here.
+
+    names: by a name that is only used here, that of the method or control in the experiment. hold: what the runs are
+    judged on in place of test samples.
+    """
+
+    experiment: Experiment
+    data_root: Path
+    given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    hold: HoldOut | None = None
+    loaded: dict[str, Dataset] = field(default_factory=dict)
+
+    def for_method(self, name: str) -> Self:
+        base, control = parted(name)
+        method = self.given.get(base)
+        experiment = self.experiment if method is None else self.experiment.with_method(method)
+        real_name = self.names.get(base, base) if method is None else method.name
+        if control is not None:
+            real_name = named(real_name, control)
+        runs = replace(self, experiment=experiment.for_method(real_name))
+        return runs if real_name == name else runs.with_changes(**{"run.label": name})
+
+    def with_changes(self, **changes: Any) -> Self:
+        return replace(self, experiment=self.experiment.with_changes(**changes))
+
+    def check(self, cells: Sequence[Self], seed: int) -> None:
+        federations: dict[str, Federation] = {}
+        for cell in cells:
+            key = repr((cell.experiment.data, cell.experiment.scenario))
+            if key not in federations:
+                federations[key] = cell.federation(seed)
+            cell.experiment.setup(federations[key], self.data_root)
+
+    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        return run_experiment(
+            self.experiment.with_changes(**{"run.seed": seed}), self.data_root, folder, resume=resume, restart=restart,
+            watcher=watcher, federation=lambda: self.federation(seed),
+        )  # fmt: skip
+
+    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        whole = self.experiment
+        for name, method in self.given.items():
+            whole = whole.with_method(method) if name == method.name else whole
+        return whole.claimed(folder, resume, self.data_root, plan)
+
+    def planted(self, seed: int) -> bool:
+        return self.federation(seed).planted is not None
+
+    def federation(self, seed: int) -> Federation:
+        """The clients of this seed."""
+        scenario, dataset = self.experiment.scenario, self.dataset()
+        if self.hold is None:
+            return scenario.federation(dataset, seed)
+        whole = scenario.model_copy(update={"pooled": False}).federation(dataset, seed)
+        judged = held_out(whole, self.hold, seed)
+        return pooled(judged) if scenario.pooled else judged
+
+    def dataset(self) -> Dataset:
+        """The data of the experiment; those read last are kept."""
+        key = repr(self.experiment.data)
+        if key not in self.loaded:
+            dataset = self.experiment.data.dataset(self.data_root)
+            self.loaded.clear()
+            self.loaded[key] = dataset
+        return self.loaded[key]
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """A method with some settings, and its results by seed."""
+
+    method: str
+    settings: Mapping[str, Any]
+    results: dict[int, Result]
+
+
+def _run_grid(
+    base: Runs, cells: Sequence[tuple[str, Mapping[str, Any], Runs]], folder: Path | None, plan: Plan,
+    outputs: Callable[[Sequence[GridRun]], Mapping[str, bytes]], *, resume: bool, restart: bool,
+    watcher: WatcherOf | None, before: Mapping[str, bytes] | None = None,
+) -> list[GridRun]:  # fmt: skip
+    """Run every cell (method, settings, what runs) with every seed, all cells of one seed after another.
+
+    before, outputs: files of the folder that are written first, and from the results at the end.
+    """
+    check_plan(folder, plan)
+    base.check([runs for _, _, runs in cells], plan.seeds[0])
+    grid = [GridRun(name, settings, {}) for name, settings, _ in cells]
+    total = len(cells) * len(plan.seeds)
+    with nullcontext() if folder is None else base.claimed(folder, resume, plan.to_json()):
+        if folder is not None and before:
+            add_sealed(folder, before)
+        for done, (seed, place) in enumerate(itertools.product(plan.seeds, range(len(cells)))):
+            name, settings, runs = cells[place]
+            home = None
+            if folder is not None:
+                home = folder / (_folder_name(settings) if plan.command == "sweep" else "") / f"{name}-seed{seed}"
+            result = runs.run(
+                seed, home, resume=resume, restart=restart,
+                watcher=None if watcher is None else watcher(name, settings, seed, done, total),
+            )  # fmt: skip
+            grid[place].results[seed] = lasting(result)
+        if folder is not None:
+            add_sealed(folder, outputs(grid))
+    return grid
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    data_root: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    watcher: Callable[[str, int, int, int], Watcher] | None = None,
+    validation: Mapping[str, Any] | None = None,
+) -> dict[str, dict[int, Result]]:
+    """Run each method with each seed; returns the results by method and seed.
+
+    restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
+    found on held-out data (`fedkin.records.reading.Validation`), which `folder` keeps for the report's headline.
+    watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
+    `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
+    and `compare.csv` (a line per method).
+    """
+    base = OfExperiment(experiment, data_root)
+    return compare_runs(
+        base, methods, seeds, folder, resume=resume, restart=restart, watcher=watcher, validation=validation
+    )
+
+
+def compare_runs(
+    base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
+    restart: bool = False, watcher: Callable[[str, int, int, int], Watcher] | None = None,
+    validation: Mapping[str, Any] | None = None,
+) -> dict[str, dict[int, Result]]:  # fmt: skip
+    """Compare as `compare`, of whatever can be run."""
+
+    def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
+        summaries = [result.summary for cell in grid for result in cell.results.values()]
+        lines = [line(row) for row in table({cell.method: cell.results for cell in grid})]
+        return {"compare.json": json_bytes(summaries), "compare.csv": csv_text(lines).encode()}
+
+    grid = _run_grid(
+        base, [(name, {}, base.for_method(name)) for name in methods], folder,
+        Plan(methods=list(methods), seeds=list(seeds)), outputs, resume=resume, restart=restart,
+        watcher=None if watcher is None else lambda name, _, *position: watcher(name, *position),
+        before=None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))},
+    )  # fmt: skip
+    return {cell.method: cell.results for cell in grid}
+
+
+def without_group(experiment: Experiment, group: str) -> Experiment:
+    """Return the experiment with this group of clients unseen; a source that fits to samples does not use theirs."""
+    if "unseen" in type(experiment.data).model_fields:
+        return experiment.with_changes(**{"data.unseen": [group]})
+    return experiment.with_changes(**{"scenario.unseen": GROUP + group})
+
+
+def leave_out(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    data_root: Path,
+    folder: Path,
+    groups: Sequence[str] | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    watcher: Callable[[str, str, int, int, int], Watcher] | None = None,
+) -> dict[str, Mapping[str, Mapping[int, Result]]]:
+    """Run `compare` with each group left out; returns its results by the group that was left out.
+
+    groups: the groups to leave out (None: all groups of the federation). watcher(group, method, seed, runs done, runs
+    in all) returns the watcher of a run. `folder` gets `experiment.toml`, `plan.json`, and for each group a folder of
+    `compare` with its name. Raises ConfigError for an unknown group, or if the experiment itself names unseen clients.
+    """
+    if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
+        raise ConfigError(
+            "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
+        )
+    every = groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))
+    for group in groups or ():
+        if group not in every:
+            raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, every)}")
+    chosen = list(groups or every)
+    places = {group: folder / _short_name(re.sub(r"[^\w.-]+", "-", group), group, 200) for group in chosen}
+    if len(set(places.values())) < len(places):
+        raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
+    experiments = {group: without_group(experiment, group) for group in chosen}
+    plan = Plan(methods=list(methods), seeds=list(seeds), leave_out=chosen)
+    check_plan(folder, plan)
+    results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
+    with experiment.claimed(folder, resume, data_root, plan.to_json()):
+        for group, changed in experiments.items():
+            results[group] = compare(
+                changed, methods, seeds, data_root, places[group], resume=resume, restart=restart,
+                watcher=None if watcher is None else partial(watcher, group),
+            )  # fmt: skip
+    return results
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], data_root: Path,
+    folder: Path | None, *, resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
+) -> list[GridRun]:  # fmt: skip
+    """Run every method with every combination of the values that are for it, and with every seed.
+
+    `folder` gets `experiment.toml`, `plan.json`, a folder of runs for each combination, and at the end `sweep.json` and
+    `sweep.csv`, a line for each method and combination. A sweep that was stopped goes on with `resume`; finished runs
+    are read. restart: whether runs that are damaged begin anew. Everything is checked before the first run; raises
+    ConfigError.
+    """
+    base = OfExperiment(experiment, data_root)
+    return sweep_runs(base, methods, choices, seeds, folder, resume=resume, restart=restart, watcher=watcher)
+
+
+def sweep_runs(
+    base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
+    resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
+) -> list[GridRun]:  # fmt: skip
+    """Sweep as `sweep`, over whatever can be run."""
+
+    def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
+        lines = [line(row) for row in rows(grid)]
+        return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
+
+    check_choices(choices, methods, "--grid")
+    cells = [
+        (name, settings, base.for_method(name).with_changes(**settings))
+        for name in methods
+        for settings in combinations(choices, name)
+    ]
+    plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
+    return _run_grid(base, cells, folder, plan, outputs, resume=resume, restart=restart, watcher=watcher)
+
+
+def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:
+    """Return what a plan has of these choices."""
+    return [(choice.method, choice.path, list(choice.values)) for choice in choices]
+
+
+def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
+    """Return a row as of `fedkin.records.comparison.table` for each method and combination, and its settings.
+
+    gain and hurt are against Local with the same settings and seed, where Local was swept with them.
+    """
+    lines = []
+    for cell in grid:
+        results = {cell.method: cell.results}
+        local = [other for other in grid if other.method == "local" and dict(other.settings) == dict(cell.settings)]
+        if local:
+            results["local"] = local[0].results
+        lines.append({"settings": words(cell.settings), **dict(cell.settings), **table(results)[0]})
+    return lines
+
+
+def words(settings: Mapping[str, Any]) -> str:
+    """Settings in one line, by their last names.
+
+    >>> words({"training.lr": 0.1, "method.q": "all"})
+    'lr=0.1, q=all'
+    """
+    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in settings.items()) or "as it is"
+
+
+def _folder_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a combination's folder."""
+    whole = words(settings)
+    name = re.sub(r"[^\w.=+-]+", "_", whole)
+    # Where other characters were lost, two combinations could share this name.
+    longest = _LONGEST if name == whole.replace(", ", "_") else 0
+    return _short_name(name, json.dumps(dict(settings), default=str), longest)
+
+
+def _short_name(name: str, whole: str, longest: int) -> str:
+    """Return a folder's name; one of more bytes than `longest` is cut, and ends in a hash of the whole."""
+    if len(name.encode()) <= longest:
+        return name
+    return f"{name[:40]}-{blake2b(whole.encode(), digest_size=6).hexdigest()}"

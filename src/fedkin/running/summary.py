@@ -1,0 +1,198 @@
+"""The line of a round (rounds.jsonl) and the summary of a run (summary.json), from what the engine and records have."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fedkin.engines import Engine, Outcome, Score
+from fedkin.engines.base import SERVER
+from fedkin.learning.devices import title
+from fedkin.records import metrics
+from fedkin.records.files import versions
+from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent
+from fedkin.records.outcomes import calibration_of, outcomes_of
+from fedkin.records.recorder import Records
+from fedkin.records.run import bytes_by_client
+from fedkin.running.experiment import RunSettings
+
+__all__ = ["cautions", "given", "round_line", "summary_of"]
+
+_SUMMARY_ONLY = ("title", "higher", "share", "values")
+# A loss that ends at more than so many times its first value did not just overfit.
+_GROWN = 10.0
+
+
+def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
+    """Return the line of a round, in which nothing depends on the speed of the machine."""
+    line: dict[str, Any] = {
+        "round": outcome.round,
+        "sampled": list(outcome.sampled),
+        **metrics.judged(scores, engine.roster),
+        "groups": metrics.groups(outcome.graph, engine.roster.planted),
+        **metrics.traffic(outcome.traffic),
+        "samples": sum(outcome.samples.values()),
+        "inferred": outcome.inferred,
+        "flops": outcome.flops,
+    }
+    missing = missing_kinds(message.missing for message in outcome.traffic)
+    if missing:
+        line["missing"] = missing
+    if outcome.skipped:
+        line["skipped"] = outcome.skipped
+    if scores and engine.setup.measures:
+        line["metrics"] = {
+            name: {what: value for what, value in row.items() if what not in _SUMMARY_ONLY}
+            for name, row in metrics.further(engine.setup.measures, scores, engine.everyone.unseen).items()
+        }
+    if engine.server.info:
+        line["figures"] = dict(engine.server.info)
+    return line
+
+
+def summary_of(
+    engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
+    seconds: Mapping[str, float], training_paths: list[dict[str, str]],
+) -> dict[str, Any]:  # fmt: skip
+    """Return what summary.json holds. What is empty (no warnings, nothing missing, ...) is left out."""
+    rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
+    seen = {id: score for id, score in scores.items() if id not in set(everyone.unseen)}
+    settings = setup.method.model_dump(mode="json")
+    optional: dict[str, Any] = {
+        "calibration": calibration_of(outcomes_of(everyone.task.metric, seen)),
+        "given": given(settings, run.network),
+        "warnings": cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
+        "missing": missing_summary(records.rows["messages"]),
+        "privacy": privacy_spent(setup.privacy, engine.releases()) if setup.privacy.on else {},
+    }
+    return {
+        "name": name,
+        "method": setup.method.name,
+        "scenario": scenario,
+        "seed": setup.seed,
+        "rounds": setup.training.rounds,
+        "clients": len(everyone),
+        **metrics.judged(scores, everyone),
+        **({"metrics": metrics.further(setup.measures, scores, everyone.unseen)} if setup.measures else {}),
+        **_traffic(records, everyone),
+        **{key: value for key, value in optional.items() if value},
+        "groups": _groups(rounds),
+        "flops": {"local_training": sum(row["flops"] for row in rounds)},
+        "seconds": dict(seconds),
+        "engine": run.engine,
+        "mode": engine.mode,
+        **({"training_paths": training_paths} if training_paths else {}),
+        "device": run.device,
+        "dtype": run.dtype,
+        **({} if run.precision == "float32" else {"precision": run.precision}),
+        "parameters": setup.net.parameters(),
+        "versions": versions(),
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            **({} if run.device == "cpu" else {"gpu": title(torch.device(run.device))}),
+        },
+    }
+
+
+def _traffic(records: Records, ids: Iterable[str]) -> dict[str, Any]:
+    """Return bytes and floats up and down: in total, per client (mean, and bytes of each), and the largest upload."""
+    ids = list(ids)
+    total: dict[str, Any] = {}
+    for what in ("bytes", "floats", "messages"):
+        up, down = (sum(row[what][way] for row in records.rows["rounds"]) for way in ("up", "down"))
+        total[what] = {"up": up, "down": down, "up_per_client": up / len(ids), "down_per_client": down / len(ids)}
+    messages = records.rows["messages"]
+    total["floats"]["largest_upload"] = max((floats for _, sender, *_, floats, _ in messages if sender != SERVER),
+                                            default=0)  # fmt: skip
+    total["bytes"]["clients"] = bytes_by_client(messages, ids)
+    return total
+
+
+def _groups(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the groups of the last graph, and the mean recovery over all rounds with a graph."""
+    with_graph = [row["groups"] for row in rounds if row["groups"]]
+    if not with_graph:
+        return {"found": None, "ari": None, "nmi": None, "modularity": None}
+    known = [row["ari"] for row in with_graph if row["ari"] is not None]
+    return {**with_graph[-1], "ari_mean": sum(known) / len(known) if known else None}
+
+
+def given(method: Mapping[str, Any], network: str) -> list[str]:
+    """Return what was told to a method, from its settings and `run.network`; empty if nothing was.
+
+    >>> given({"clusters": 4}, "complete"), given({"graph": {"groups": "planted"}}, "complete")
+    (['4 groups, given'], ['planted groups, given'])
+    """
+    graph = method.get("graph")
+    graph = graph if isinstance(graph, Mapping) else {}
+    texts = []
+    for value in (method.get("clusters"), method.get("groups"), graph.get("groups"), graph.get("clusters")):
+        count = _group_count(value)
+        if count is not None:
+            texts.append(f"{count} group{'' if count == 1 else 's'}, given")
+        elif value == "planted":
+            texts.append("planted groups, given")
+    if "oracle" in (method.get("control"), graph.get("control")):
+        texts.append("planted graph, given")
+    if network.split(":")[0] == "planted":
+        texts.append("planted network, given")
+    return list(dict.fromkeys(texts))
+
+
+def _group_count(value: Any) -> int | None:
+    """The number of groups that a setting names."""
+    if isinstance(value, str):
+        name, _, number = value.partition(":")
+        return int(number) if name in ("hierarchical", "kmeans") and number.isdigit() else None
+    if isinstance(value, (Mapping, list, tuple)):
+        return len(value) or None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def cautions(
+    method: Mapping[str, Any],
+    rounds: int,
+    lines: Sequence[Mapping[str, Any]],
+    scores: Mapping[str, Score],
+    metric: str,
+    precision: str = "float32",
+) -> list[str]:
+    """Warnings about a run, each a sentence with what to do. lines: those of rounds.jsonl; scores: the last ones."""
+    warnings = []
+    if precision != "float32":
+        warnings.append(
+            f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
+            "run.precision = 'float32'"
+        )
+    warmup, graph = method.get("warmup"), method.get("graph")
+    off = isinstance(graph, Mapping) and graph.get("on") is False
+    if isinstance(warmup, (int, float)) and warmup >= 1 and rounds and warmup >= rounds and not off:
+        warnings.append(
+            f"the warm-up of {warmup:g} rounds is not shorter than the run of {rounds}, so what follows it never began "
+            "or had one round: set method.warmup lower or training.rounds higher"
+        )
+    losses = [row[metric].get("loss") for row in lines if row.get(metric)]
+    if len(losses) == 1 and rounds > 1:
+        warnings.append(
+            f"one of {rounds} rounds was evaluated, so that nothing shows whether the run had converged: set "
+            "run.evaluate_every lower"
+        )
+    diverged = sorted(id for id, score in scores.items() if score.n and not math.isfinite(score.loss))
+    if diverged:
+        names = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if len(diverged) > 3 else "")
+        warnings.append(
+            f"the models of {len(diverged)} of {len(scores)} clients diverged ({names}): set training.lr lower"
+        )
+    elif len(losses) > 1 and losses[0] and losses[-1] and losses[-1] > _GROWN * losses[0] > 0:
+        warnings.append(
+            f"the mean test loss grew from {losses[0]:.3g} to {losses[-1]:.3g}: the models diverge or overfit; set "
+            "training.lr or training.rounds lower"
+        )
+    return warnings
