@@ -13,7 +13,6 @@ import pytest
 import fedkin
 from fedkin.errors import ConfigError
 from fedkin.running.loop import Result, run_experiment
-from fedkin.running.trackers import TensorBoard
 from running.tracking_support import cut_and_resumed, expected, tracked
 from support import small_federation
 from tiny import CutAt
@@ -68,23 +67,6 @@ def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
     assert_same(read_back(tmp_path / "run")[0], result)
-
-
-def test_older_event_files_sort_before_the_next(tmp_path: Path) -> None:
-    """Also those of a process with a later pid in the same second, or of a clock that ran ahead."""
-    import time
-
-    place = tmp_path / "tensorboard"
-    place.mkdir()
-    ahead = int(time.time()) + 100
-    for number, name in enumerate((f"{ahead - 500:010d}.z.9.0", f"{ahead:010d}.z.5.0", f"{ahead:010d}.z.9.0")):
-        (place / f"events.out.tfevents.{name}").write_text(str(number))
-    tracker = TensorBoard(tmp_path)
-    tracker.start({}, "run", 1)
-    tracker.finish(None)
-    files = sorted(place.iterdir())
-    assert [file.read_text() for file in files[:3]] == ["0", "1", "2"]
-    assert len(files) == 4
 
 
 def test_a_stopped_run_goes_on_in_the_same_curves(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -300,32 +299,6 @@ class Result:
             return framed(columns)
         raise ConfigError(f"to_frame: no table {what!r}; {nearest(what, _TABLES)}")
 
-    def to_latex(self) -> str:
-        """The figures of this run as a table in LaTeX (booktabs): mean, worst 10 % and 20 %, deviation, bytes."""
-        heads = ["method", self.metric.title, "worst 10\\,\\%", "worst 20\\,\\%", "std", "MB sent"]
-        names = ("mean", "worst10", "worst20", "std")
-        cells = [_latex_number(self.figures.get(name), self.metric.share) for name in names]
-        lines = [
-            r"\begin{tabular}{lrrrrr}", r"\toprule", f"{' & '.join(heads)} \\\\", r"\midrule",
-            f"{' & '.join([latex_text(self.method), *cells, f'{self.sent / 1e6:,.1f}'])} \\\\", r"\bottomrule",
-            r"\end{tabular}", "",
-        ]  # fmt: skip
-        return "\n".join(lines)
-
-    def plot(self) -> Any:
-        """The metric over the rounds, its mean and its worst 10 % of clients, as a figure of plotly."""
-        import plotly.graph_objects as go
-
-        rows = [row for row in self.rounds if row.get(self.metric.name)]
-        rounds, figure = [row["round"] for row in rows], go.Figure()
-        for key, title in (("mean", "mean over clients"), ("worst10", "worst 10 %")):
-            values = [row[self.metric.name].get(key) for row in rows]
-            if any(value is not None for value in values):
-                figure.add_scatter(x=rounds, y=values, name=title, mode="lines+markers" if len(rounds) < 3 else "lines")
-        title = f"{self.method}, seed {self.seed}"
-        figure.update_layout(title=title, xaxis_title="round", yaxis_title=self.metric.title)
-        return figure
-
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -443,10 +416,6 @@ def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _latex_number(value: float | None, share: bool) -> str:
-    return "--" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
-
-
 @dataclass(frozen=True)
 class Listed:
     """A run folder: its settings as a table, its summary (None before the run is finished), and its safe rounds.
@@ -483,53 +452,55 @@ class Listed:
         """
         if self.summary is None:
             return {}
-        metric = metric_of(self.summary)
-        found: dict[str, Any] = {}
-        for name in ("mean", "worst10", "worst20", "std", "loss"):
-            found[f"{metric.name} {name}" if name != "loss" else "loss"] = self.summary[metric.name].get(name)
+        metric = metric_of(self.summary).name
+        statistics = self.summary[metric]
         groups, seconds = (self.summary.get(name) or {} for name in ("groups", "seconds"))
-        found |= {f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")}
         up, down = (self.summary["bytes"][way] for way in ("up", "down"))
         # Between peers, each message is the upload of one and the download of another.
         peers = self.method in METHODS and METHODS[self.method].kind == "peer"
-        found |= {"bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down}
-        found["seconds"] = seconds.get("total")
-        return {name: float(value) for name, value in found.items() if value is not None}
+        figures: dict[str, Any] = {
+            **{f"{metric} {name}": statistics.get(name) for name in ("mean", "worst10", "worst20", "std")},
+            "loss": statistics.get("loss"),
+            **{f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")},
+            "bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down,
+            "seconds": seconds.get("total"),
+        }  # fmt: skip
+        return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def listed(folders: Iterable[Path]) -> list[Listed]:
     """List all runs in these folders and below them, by path; raises RunError for a folder that does not exist."""
-    found = set()
+    runs = set()
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"{folder}: no such folder; name one that holds runs, for example runs/")
-        found |= {path.parent for path in folder.rglob("experiment.toml") if _is_run(path.parent)}
-    return [read_listed(folder) for folder in sorted(found)]
+        runs |= set(_runs_below(folder))
+    return [read_listed(folder) for folder in sorted(runs)]
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """The folders of runs: that of a comparison has an experiment file too, and runs below it."""
+    begun = [path.parent for path in folder.rglob("experiment.toml")]
+    return [each for each in begun if not (each / "plan.json").is_file()]
 
 
 def read_listed(folder: Path) -> Listed:
     """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
-    path = folder / "experiment.toml"
+    path, end = folder / "experiment.toml", folder / "summary.json"
     if is_state(folder):
         raise RunError(told_state(folder))
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
-    if not _is_run(folder):
-        inside = min((each.parent for each in folder.rglob("experiment.toml") if _is_run(each.parent)), default=None)
-        hint = f"name a run inside it, for example {inside}" if inside else "there is no run in it yet"
+    if (folder / "plan.json").is_file():
+        runs = _runs_below(folder)
+        hint = f"name a run inside it, for example {min(runs)}" if runs else "there is no run in it yet"
         raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
-    settings, done = settings_in(path), folder / "summary.json"
-    if not done.is_file():
-        return Listed(folder, settings, None, _safe_rounds(folder))
-    summary = summary_in(done)
+    settings = settings_in(path)
+    if not end.is_file():
+        rounds = reading.files_in(folder / "checkpoint", "safetensors")
+        return Listed(folder, settings, None, max(rounds, default=0))
+    summary = summary_in(end)
     return Listed(folder, settings, summary, summary["rounds"])
-
-
-def _safe_rounds(folder: Path) -> int:
-    """Return the number of rounds up to the newest checkpoint."""
-    names = (path.name for path in folder.glob("checkpoint/round-*.safetensors"))
-    matches = (re.fullmatch(r"round-([0-9]+)\.safetensors", name) for name in names)
-    return max((int(match[1]) for match in matches if match), default=0)
 
 
 def listed_difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:
@@ -542,8 +513,3 @@ def listed_difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, 
     changed = [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
     reached, against = one.figures(), other.figures()
     return changed, [(name, reached[name], against[name]) for name in reached if name in against]
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether the folder is a run: the folder of a comparison has an experiment file too, and runs below it."""
-    return not (folder / "plan.json").is_file()

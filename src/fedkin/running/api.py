@@ -34,9 +34,9 @@ from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
 from fedkin.running.experiment import RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Result, Watcher, check_measures, execute, read_finished
-from fedkin.running.plugins import add_installed, files_of, named_in, stages_in, stages_of
+from fedkin.running.plugins import add_installed, files_of, named_in, stages_of, taken_value
 from fedkin.running.progress import RoundsDone
-from fedkin.running.trackers import Tracker, Tracking
+from fedkin.running.trackers import Tracker, Tracking, settings_table
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
@@ -156,8 +156,8 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     if isinstance(method, str):
         add_installed()
         (name,), _ = named_in([method], "method", Path(), "method")
-        known, _ = stages_in(options, Path(), "method")
-        return parse(choose(METHODS, name, "method"), known, "method")
+        settings = taken_value("method", options, Path(), [])
+        return parse(choose(METHODS, name, "method"), settings, "method")
     if options:
         raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
     return method
@@ -193,16 +193,12 @@ def _claimed(
     folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure], own: Sequence[str]
 ) -> AbstractContextManager[None]:
     """Hold the folder for this run; raises RunError for a folder of another run."""
-    method, nets = setup.method, [setup.net, *(setup.nets or {}).values()]
+    nets = [setup.net, *(setup.nets or {}).values()]
     described = {
         **({"own": list(own)} if own else {}),
         "federation": setup.federation.name,
-        "method": {"name": method.name, **method.model_dump(mode="json")},
         "net": [each.fingerprint() for each in dict.fromkeys(nets)],
-        "training": setup.training.model_dump(mode="json"),
-        "faults": setup.faults.model_dump(mode="json"),
-        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
-        "run": chosen.model_dump(mode="json"),
+        **settings_table(setup, chosen),
         **({"metrics": [each.name for each in measures]} if measures else {}),
     }
     return claimed(folder, tomli_w.dumps(without_none(described)), True)

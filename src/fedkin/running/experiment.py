@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import tomli_w
 import torch
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import nn
 
 from fedkin.data import Dataset
-from fedkin.data.scenarios import SCENARIOS, Scenario
+from fedkin.data.scenarios import Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
 from fedkin.engines.calls import check_calls
@@ -31,20 +31,19 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import MEASURES
-from fedkin.learning.models import MODELS, Model
+from fedkin.learning.models import Model
 from fedkin.learning.models.backbones import Tokens
 from fedkin.learning.net import Net
 from fedkin.learning.precision import Precision, check_precision
 from fedkin.learning.training import Training
-from fedkin.methods import METHODS
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, parted
 from fedkin.records.files import SETTINGS_BYTES, flat
 from fedkin.records.folder import check_claim, claimed
-from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in
+from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, taken_value
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
-from fedkin.settings import choose, parse
+from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = [
@@ -203,14 +202,6 @@ _LOG = logging.getLogger("fedkin")
 T = TypeVar("T")
 
 
-class _Change(NamedTuple):
-    """One `--set`: path, value, and the option's text for errors."""
-
-    path: str
-    value: Any
-    option: str
-
-
 def changed(table: Mapping[str, Any], changes: Sequence[str], check: Callable[[dict[str, Any]], T], where: str) -> T:
     """Apply changes `section.field=value` to a table, and return what `check` makes of it; raises ConfigError.
 
@@ -218,22 +209,30 @@ def changed(table: Mapping[str, Any], changes: Sequence[str], check: Callable[[d
     data, scenario, model or method drops the settings in the table that only the former kind has, which is logged.
     where: the file, for errors.
     """
-    wanted = [_read_change(change) for change in changes]
-    made = copy.deepcopy(dict(table))
-    for change in wanted:
-        assign(made, change.path, change.value, change.option)
-    made = taken_in(made, Path())
-    _drop_others(made, table, {change.path for change in wanted})
+    values: dict[str, Any] = {}
+    new = copy.deepcopy(dict(table))
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: expected section.field=value")
+        option = f"--set {shown(change, 80)}"
+        values[path.strip()] = setting_value(text.strip(), option)
+        assign(new, path.strip(), values[path.strip()], option)
+    new = taken_in(new, Path())
+    _drop_others(new, table, set(values))
     try:
-        return check(made)
+        return check(new)
     except ConfigError as error:
-        unset = [one.path for one in wanted if one.value == _NONE and _about(error, one.path)]
+        text = str(error)
+        unset = [path for path, value in values.items() if value == _NONE and f"{path}: no " not in text
+                 and (f"{path}:" in text or f"{path}." in text)]  # fmt: skip
         if not unset:
             raise ConfigError(f"{where}: {error}") from None
     for path in unset:
-        _unset(made, path)
+        *sections, last = path.split(".")
+        reduce(getitem, sections, new).pop(last, None)
     try:
-        return check(made)
+        return check(new)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -260,14 +259,10 @@ def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[di
 
     Files are relative to `folder`, by default the working folder.
     """
-    made, own = {}, []
-    for path, value in changes.items():
-        alone: dict[str, Any] = {}
-        assign(alone, path, copy.deepcopy(value), path)
-        known = taken_in(alone, folder)
-        made[path] = reduce(getitem, path.split("."), known)
-        own += known.get("own", [])
-    return made, own
+    files: list[str] = []
+    for path in changes:
+        assign({}, path, None, path)  # raises for a path that does not exist
+    return {path: taken_value(path, value, folder, files) for path, value in changes.items()}, files
 
 
 def setting_value(text: str, where: str) -> Any:
@@ -281,43 +276,25 @@ def setting_value(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: {said(error)}") from None
 
 
-def _read_change(change: str) -> _Change:
-    where, equals, text = change.partition("=")
-    if not equals:
-        raise ConfigError(f"--set {change}: expected section.field=value")
-    option = f"--set {shown(change, 80)}"
-    return _Change(where.strip(), setting_value(text.strip(), option), option)
-
-
-def _about(error: ConfigError, path: str) -> bool:
-    """Whether the value of a setting that there is was refused."""
-    text = str(error)
-    return f"{path}: no " not in text and any(f"{path}{mark}" in text for mark in (":", "."))
-
-
-def _unset(table: dict[str, Any], path: str) -> None:
-    *sections, last = path.split(".")
-    for section in sections:
-        table = table[section]
-    table.pop(last, None)
-
-
-def _drop_others(made: dict[str, Any], before: Mapping[str, Any], given: set[str]) -> None:
+def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
     """Drop, where another kind was chosen, settings of the file that this kind does not have."""
     for section, (field, registry, _) in KINDS.items():
-        old, new = before.get(section), made.get(section)
-        if f"{section}.{field}" not in given or not isinstance(old, Mapping) or not isinstance(new, dict):
+        old_settings, settings = before.get(section), new.get(section)
+        if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
             continue
-        kind = registry.get(new[field]) if isinstance(new[field], str) else None
-        if kind is None or new[field] == old.get(field):
+        name, old_name = settings[field], old_settings.get(field)  # type: ignore[index]
+        if name == old_name or not isinstance(name, str) or name not in registry:
             continue
-        touched = {path.split(".")[1] for path in given if path.startswith(f"{section}.")}
-        dropped = [name for name in new if name not in kind.model_fields and name not in touched]
-        for name in dropped:
-            del new[name]
+        kept = {
+            *registry[name].model_fields,
+            *(path.split(".")[1] for path in changed_paths if path.startswith(section)),
+        }
+        dropped = [each for each in settings if each not in kept]  # type: ignore[union-attr]
+        for each in dropped:
+            del settings[each]  # type: ignore[union-attr]
         if dropped:
-            _LOG.warning("%s", f"{section}.{field} = {new[field]!r}: left out {', '.join(dropped)} of the file, "
-                         f"which are settings of {shown(str(old.get(field)), 80)!r}")  # fmt: skip
+            _LOG.warning("%s", f"{section}.{field} = {name!r}: left out {', '.join(dropped)} of the file, "
+                         f"which are settings of {shown(str(old_name), 80)!r}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -464,24 +441,6 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {said(error)}") from None
 
 
-def _name(table: Mapping[str, Any]) -> str:
-    name = table.get("name")
-    if not isinstance(name, str) or not names_a_folder(name):
-        raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
-    return name
-
-
-def _method_section(table: Mapping[str, Any]) -> ServerMethod | PeerMethod:
-    name, rest = _name_and_rest(table, "method", "name")
-    return parse(choose(METHODS, name, "method.name"), rest, "method")
-
-
-def _run_section(table: Mapping[str, Any]) -> RunSettings:
-    run = parse(RunSettings, _section(table, "run", {}), "run")
-    choose(ENGINES, run.engine, "run.engine")
-    return run
-
-
 def names_a_folder(name: str) -> bool:
     """Whether a folder can have this name on every system."""
     usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
@@ -505,18 +464,11 @@ def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         check_read(table.get("own", []))
     except ConfigError as error:
         wrong += error.args
-    makers: dict[str, Callable[[], Any]] = {
-        "name": lambda: _name(table),
-        "data": lambda: _chosen(SOURCES, table, "data", "source"),
-        "scenario": lambda: _chosen(SCENARIOS, table, "scenario", "name"),
-        "model": lambda: _chosen(MODELS, table, "model", "name"),
-        "training": lambda: parse(Training, _section(table, "training", {}), "training"),
-        "method": lambda: _method_section(table),
-        "faults": lambda: parse(Faults, _section(table, "faults", {}), "faults"),
-        "privacy": lambda: parse(Privacy, _section(table, "privacy", {}), "privacy"),
-        "run": lambda: _run_section(table),
-        "network": lambda: parse(NetworkSettings, _section(table, "network", {}), "network"),
-    }
+    makers: dict[str, Callable[[], Any]] = {"name": lambda: _name(table)}
+    for section in ("data", "scenario", "model", "method"):
+        makers[section] = partial(_part, table, section)
+    for section, model in _PLAIN.items():
+        makers[section] = partial(_plain, table, section, model)
     parts: dict[str, Any] = {}
     # That a section is missing says nothing new where its name was misspelt.
     for field in (field for field in makers if field not in misspelt):
@@ -552,14 +504,32 @@ def _wrong_for(table: Mapping[str, Any], method: str, known: Sequence[str]) -> l
     return [f"methods.{method}: {one}" for one in wrong if one not in known]
 
 
-def _name_and_rest(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
-    """Return (the value of the section's name field, its other fields)."""
-    rest = dict(_section(table, section))
-    if field not in rest:
+_PLAIN: Mapping[str, type[Settings]] = {
+    "training": Training, "faults": Faults, "privacy": Privacy, "run": RunSettings, "network": NetworkSettings,
+}  # fmt: skip
+
+
+def _name(table: Mapping[str, Any]) -> str:
+    name = table.get("name")
+    if not isinstance(name, str) or not names_a_folder(name):
+        raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
+    return name
+
+
+def _part(table: Mapping[str, Any], section: str) -> Any:
+    """Return the source, scenario, model or method of a section."""
+    field, registry, _ = KINDS[section]
+    settings = dict(_section(table, section))
+    if field not in settings:
         raise ConfigError(f"{section}.{field}: missing, and it has no default")
-    return rest.pop(field), rest
+    part = choose(registry, settings[field], f"{section}.{field}")
+    if section == "method":  # whose name is no setting
+        del settings[field]
+    return parse(part, settings, section)
 
 
-def _chosen(registry: Mapping[str, Any], table: Mapping[str, Any], section: str, field: str) -> Any:
-    name, _ = _name_and_rest(table, section, field)
-    return parse(choose(registry, name, f"{section}.{field}"), _section(table, section), section)
+def _plain(table: Mapping[str, Any], section: str, model: type[Settings]) -> Any:
+    settings = parse(model, _section(table, section, {}), section)
+    if isinstance(settings, RunSettings):
+        choose(ENGINES, settings.engine, "run.engine")
+    return settings

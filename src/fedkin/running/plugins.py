@@ -34,7 +34,7 @@ from fedkin.untrusted import plain_word, shown
 
 __all__ = [
     "KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "named_in", "origin", "placed", "read_own",
-    "stages_in", "stages_of", "taken_in",
+    "stages_of", "taken_in", "taken_value",
 ]  # fmt: skip
 
 
@@ -96,10 +96,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 class _Read(NamedTuple):
-    """A file that was read: the hash of its bytes, its parts by section and name, and why others are none."""
+    """A file that was read: its hash, the names of its parts by (section, label), and why torch modules are none."""
 
     digest: str
-    parts: dict[str, tuple[str, str]]
+    parts: dict[tuple[str, str], str]
     refused: dict[str, str]
 
 
@@ -205,33 +205,32 @@ def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
     split = _IN_FILE.fullmatch(text)
     if split is None:
         raise ConfigError(f"{where}: expected FILE.py:NAME, got {shown(repr(text), 80)}")
-    place = str((folder / split["path"]).resolve())
-    read = _read(place, where)
-    known = {part: name for part, (of, name) in read.parts.items() if of == section}
-    if split["part"] in read.refused:
-        raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
-    if split["part"] not in known:
-        thing = getattr(sys.modules[Path(place).stem], split["part"], None)
-        lacks = _lacking(thing, KINDS[section])
-        if lacks:
-            raise ConfigError(f"{where}: {split['path']}: {split['part']} {lacks}")
-        if section in ("metric", "graph") and callable(thing):
-            KINDS[section].taken(thing)  # says what it lacks
-        have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
-        raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
-    return f"{place}#{read.digest}", known[split["part"]]
+    place, label = str((folder / split["path"]).resolve()), split["part"]
+    file = _read(place, where)
+    if (section, label) not in file.parts:
+        reason = file.refused.get(label) or _why_none(section, label, file, sys.modules[Path(place).stem])
+        raise ConfigError(f"{where}: {split['path']}: {reason}")
+    return f"{place}#{file.digest}", file.parts[section, label]
 
 
-def _lacking(thing: Any, kind: Kind) -> str | None:
-    """Return why a class is no part of this kind; None for what is none of its classes, or has another reason."""
+def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
+    """Say why what a file has under this name is no part of this kind."""
+    kind, thing = KINDS[section], getattr(module, label, None)
     others = tuple(base for each in KINDS.values() if each is not kind for base in each.bases)
-    if not isinstance(thing, type) or kind.known is MODELS or issubclass(thing, others):
-        return None
-    if not issubclass(thing, kind.bases):
-        expected = " or ".join(base.__name__ for base in kind.bases)
-        return f"is no {expected}: write class {thing.__name__}({kind.bases[0].__name__})"
-    missing = sorted(getattr(thing, "__abstractmethods__", ()))
-    return f"lacks what it needs: {', '.join(missing)}" if missing else None
+    if isinstance(thing, type) and kind.known is not MODELS and not issubclass(thing, others):
+        if not issubclass(thing, kind.bases):
+            expected = " or ".join(base.__name__ for base in kind.bases)
+            return f"{label} is no {expected}: write class {label}({kind.bases[0].__name__})"
+        if missing := sorted(getattr(thing, "__abstractmethods__", ())):
+            return f"{label} lacks what it needs: {', '.join(missing)}"
+    if section in ("metric", "graph") and callable(thing):
+        try:
+            kind.taken(thing)
+        except ConfigError as error:
+            return str(error)
+    labels = [other for of, other in file.parts if of == section]
+    hint = nearest(label, labels) if labels else f"the file has no {section} with a name"
+    return f"no {section} {label!r}; {hint}"
 
 
 def _read(place: str, where: str) -> _Read:
@@ -240,17 +239,35 @@ def _read(place: str, where: str) -> _Read:
         digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise ConfigError(f"{where}: {place}: {error.strerror or error}") from None
-    before = _FILES.get(place)
-    if before is not None and before.digest == digest:
-        return before
-    for section, name in before.parts.values() if before is not None else ():
-        KINDS[section].known.pop(name, None)
-    _FILES.pop(place, None)
-    found, refused = _parts(_module(place, where), place, where)
-    for _, section, name, part in found:
-        KINDS[section].known[name] = part
-    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found}, refused)
-    return _FILES[place]
+    before = _FILES.pop(place, None)
+    if before is not None:
+        if before.digest == digest:
+            _FILES[place] = before
+            return before
+        for (section, _), name in before.parts.items():
+            KINDS[section].known.pop(name, None)
+    module = _module(place, where)
+    parts: dict[tuple[str, str], Any] = {}
+    file = _Read(digest, {}, {})
+    for label, thing in vars(module).items():
+        for section, kind in KINDS.items():
+            if not kind.has(thing, module.__name__):
+                continue
+            try:
+                name, part = kind.taken(thing)
+                if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
+                    raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
+            except ConfigError as error:
+                # A torch module may be there only for others to use.
+                if not _is_module(thing):
+                    raise ConfigError(f"{where}: {place}: {error}") from None
+                file.refused[label] = str(error)
+                continue
+            file.parts[section, label] = name
+    for (section, _), name in file.parts.items():
+        KINDS[section].known[name] = parts[section, name]
+    _FILES[place] = file
+    return file
 
 
 def _module(place: str, where: str) -> Any:
@@ -280,34 +297,12 @@ def _module(place: str, where: str) -> Any:
     return module
 
 
-def _parts(module: Any, place: str, where: str) -> tuple[list[tuple[str, str, str, Any]], dict[str, str]]:
-    """Return (class, section, name, part) of what a module defines, and why torch modules in it are no models.
-
-    Raises ConfigError if another part cannot be used: a torch module may be there only for others to use.
-    """
-    found: list[tuple[str, str, str, Any]] = []
-    refused: dict[str, str] = {}
-    for label, own in vars(module).items():
-        for section in (section for section, kind in KINDS.items() if kind.has(own, module.__name__)):
-            try:
-                name, part = KINDS[section].taken(own)
-                others = [each[3] for each in found if each[1:3] == (section, name)]
-                if any(other is not part for other in (*others, KINDS[section].known.get(name, part))):
-                    raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
-            except ConfigError as error:
-                if not _is_module(own):
-                    raise ConfigError(f"{where}: {place}: {error}") from None
-                refused[label] = str(error)
-                continue
-            found.append((label, section, name, part))
-    return found, refused
-
-
 def _is_module(part: object) -> bool:
     return isinstance(part, type) and issubclass(part, nn.Module)
 
 
 _CONTROL = re.compile(r"(.+\.py:\w+)(@?)(.*)")
+_FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()}
 
 
 def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -316,83 +311,71 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     `own` lists the files then, with their hashes. Files that it lists already are read as well. Paths are relative to
     `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
     """
-    made = dict(table)
-    own = read_own(made, folder)
-    made, files = _parts_in(made, folder, "")
-    own += files
-    if isinstance(made.get("methods"), Mapping):
-        made["methods"], files = _methods_in(made["methods"], folder)
-        own += files
-    return {**made, "own": list(dict.fromkeys(own))} if own else made
+    files = read_own(table, folder)
+    changed = {name: _taken(value, name, name, folder, files) for name, value in table.items()}
+    return {**changed, "own": list(dict.fromkeys(files))} if files else changed
 
 
-def _methods_in(sections: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return (the sections [methods.NAME] with the names of parts for FILE.py:NAME, the files of these)."""
-    made: dict[str, Any] = {}
-    own: list[str] = []
-    for name, inner in sections.items():
-        where = f"methods.{name}"
-        (known,), read = named_in([name], "method", folder, where)
-        if known in made:
-            raise ConfigError(f"{where}: this is {known!r}, which has a section of its own already; make one of both")
-        made[known], files = _parts_in(inner, folder, f"{where}.") if isinstance(inner, Mapping) else (inner, [])
-        own += [*read, *files]
-    return made, own
+def taken_value(path: str, value: Any, folder: Path, files: list[str], where: str | None = None) -> Any:
+    """Return the value of a setting with the names of parts for FILE.py:NAME; their files are added to `files`.
+
+    path: of the setting, such as "model.name" or "methods.mine.method.graph.groups"; where: its name in errors.
+    """
+    return _taken(value, path, where or path, folder, files)
 
 
-def _parts_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (sections of an experiment with the names of parts for FILE.py:NAME, the files of these)."""
-    made, own = dict(table), []
-    for section, kind in KINDS.items():
-        inner = made.get(section)
-        name = inner.get(kind.field) if isinstance(inner, Mapping) else None
-        at = f"{where}{section}.{kind.field}"
-        if isinstance(name, str) and in_file(name, at):
-            noted, known = named(name, section, folder, at)
-            own.append(noted)
-            made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
-    if isinstance(made.get("method"), Mapping):
-        made["method"], files = stages_in(made["method"], folder, f"{where}method")
-        own += files
-    run = made.get("run")
-    names = run.get("metrics") if isinstance(run, Mapping) else None
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        known_names, files = named_in(names, "metric", folder, f"{where}run.metrics")
-        own += files
-        made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
-    return made, own
-
-
-def stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (a method's settings with the names of graph stages for FILE.py:NAME, the files of these)."""
-    made, own = dict(table), []
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            made[name], files = stages_in(value, folder, f"{where}.{name}")
-            own += files
-        # Only in a section of a graph a text can be nothing but a stage; elsewhere it may be any text.
-        elif isinstance(value, str) and in_file(value, f"{where}.{name}" if where.endswith(".graph") else ""):
-            noted, made[name] = named(value, "graph", folder, f"{where}.{name}")
-            own.append(noted)
-    return made, own
+def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        changed: dict[str, Any] = {}
+        for key, inner in value.items():
+            name = key
+            if path == "methods":
+                (name,), read = named_in([key], "method", folder, f"{where}.{key}")
+                files += read
+                if name in changed:
+                    raise ConfigError(
+                        f"{where}.{key}: this is {name!r}, which has a section of its own already; make one of both"
+                    )
+            changed[name] = _taken(inner, f"{path}.{key}", f"{where}.{key}", folder, files)
+        return changed
+    # Below [methods.NAME] there are the same sections again; a NAME may have dots.
+    inside = re.sub(rf"^methods\..*?\.(?=(?:{'|'.join(KINDS)}|run)\.)", "", path)
+    if inside == "run.metrics":
+        names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return value
+        names, read = named_in(names, "metric", folder, where)
+        files += read
+        return names
+    section = _FIELDS.get(inside) or ("graph" if inside.startswith("method.") else None)
+    # Only in a section of a graph a text can be nothing but a stage; elsewhere in a method it may be any text.
+    only_a_part = where if inside in _FIELDS or ".graph." in inside else ""
+    if section is not None and isinstance(value, str) and in_file(value, only_a_part):
+        file, value = named(value, section, folder, where)
+        files.append(file)
+    return value
 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
     """Return the graph stages of one's own that a method's settings name."""
-    inner = [stage for value in settings.values() if isinstance(value, Mapping) for stage in stages_of(value)]
-    return inner + [STAGES[value] for value in settings.values() if isinstance(value, str) and value in STAGES]
+    stages = []
+    for value in settings.values():
+        if isinstance(value, Mapping):
+            stages += stages_of(value)
+        elif isinstance(value, str) and value in STAGES:
+            stages.append(STAGES[value])
+    return stages
 
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
     """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
-    found, own = [], []
+    class_names, files = [], []
     for name in names:
         # A path may have an "@" itself.
         split = _CONTROL.fullmatch(name)
         base, at, control = split.groups() if split is not None else name.partition("@")
         if in_file(base, where):
-            noted, base = named(base, section, folder, where)
-            own.append(noted)
-        found.append(f"{base}{at}{control}")
-    return found, own
+            file, base = named(base, section, folder, where)
+            files.append(file)
+        class_names.append(f"{base}{at}{control}")
+    return class_names, files

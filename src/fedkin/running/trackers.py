@@ -41,17 +41,15 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     bytes/up and /down of this round; and method/... with the figures of the method.
     """
     metric = metric_of(row).name
-    scored = row[metric] or {}
-    found: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
-    for name, value in scored.items():
-        if isinstance(value, Mapping):
-            found[f"{name}/mean"] = value.get("mean")
-    found |= {f"metrics/{name}": each.get("mean") for name, each in (row.get("metrics") or {}).items()}
-    found |= {"loss": scored.get("loss"), "unseen/mean": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
-    found |= {f"groups/{name}": (row["groups"] or {}).get(name) for name in ("found", "ari", "nmi", "modularity")}
-    found |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
-    found |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
-    return {name: float(value) for name, value in found.items() if _finite(value)}
+    scored, groups, unseen = (row.get(name) or {} for name in (metric, "groups", "unseen"))
+    figures: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
+    figures |= {f"{name}/mean": value.get("mean") for name, value in scored.items() if isinstance(value, Mapping)}
+    figures |= {f"metrics/{name}": each.get("mean") for name, each in (row.get("metrics") or {}).items()}
+    figures |= {"loss": scored.get("loss"), "unseen/mean": unseen.get("mean"), "gap": row.get("gap")}
+    figures |= {f"groups/{name}": groups.get(name) for name in ("found", "ari", "nmi", "modularity")}
+    figures |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
+    figures |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
+    return {name: float(value) for name, value in figures.items() if _finite(value)}
 
 
 def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -59,7 +57,7 @@ def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
 
     They are total/seconds, /bytes_up, /bytes_down, /flops, /parameters and /ari_mean.
     """
-    found = {
+    totals = {
         "seconds": summary["seconds"]["total"],
         "bytes_up": summary["bytes"]["up"],
         "bytes_down": summary["bytes"]["down"],
@@ -67,7 +65,7 @@ def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
         "parameters": summary["parameters"],
         "ari_mean": summary["groups"].get("ari_mean"),
     }
-    return {f"total/{name}": float(value) for name, value in found.items() if _finite(value)}
+    return {f"total/{name}": float(value) for name, value in totals.items() if _finite(value)}
 
 
 def _finite(value: Any) -> bool:
@@ -105,17 +103,30 @@ class PackageTracker(Tracker):
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        # The file that keeps the id of the package's run.
+        self.id_file = None if folder is None else folder / f"{self.package}.json"
 
-    def home(self) -> Path:
-        """The folder of the run; raises ConfigError if there is none."""
+    def place(self) -> Path:
+        """The package's folder in that of the run; raises ConfigError if there is none."""
         if self.folder is None:
             raise ConfigError(f"trackers: {self.package!r} writes into the run's folder: give the run one (out=...)")
-        return self.folder
+        return self.folder / self.package
 
-    def earlier(self, done: int) -> list[tuple[int, dict[str, float]]]:
-        """Return (round, figures) of rounds 1 to `done`, from the records of a resumed run."""
-        rows = rounds_so_far(self.folder) if self.folder is not None and done else []
-        return [(row["round"], figures_of(row)) for row in rows if row["round"] <= done]
+    def read_id(self) -> str | None:
+        """Return the id of the package's run of an earlier start, if there is one."""
+        exists = self.id_file is not None and self.id_file.exists()
+        return str(read_json(self.id_file)["run"]) if exists and self.id_file is not None else None
+
+    def write_id(self, id: str) -> None:
+        """Keep the id of the package's run."""
+        if self.id_file is not None:
+            write_json(self.id_file, {"run": id})
+
+    def log_earlier(self, done: int) -> None:
+        """Log rounds 1 to `done` from the records of a resumed run."""
+        for row in rounds_so_far(self.folder) if self.folder is not None and done else []:
+            if row["round"] <= done:
+                self.log(row["round"], figures_of(row))
 
 
 def need(*packages: str, extra: str) -> None:
@@ -126,43 +137,29 @@ def need(*packages: str, extra: str) -> None:
 
 
 class TensorBoard(PackageTracker):
-    """Event files in the run's folder, under `tensorboard/`."""
+    """Event files in the run's folder, under `tensorboard/`; a resumed run writes all its rounds anew."""
 
     package = "tensorboard"
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
-        self.place = self.home() / "tensorboard"
+        self.events = self.place()
         self.writer: Any = None
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        if not done:
-            for old in self.place.glob("events.out.tfevents.*"):
-                old.unlink()
-        self._age()
-        # Readers drop the rounds of older files from purge_step on, since these rounds come again.
-        self.writer = SummaryWriter(str(self.place), purge_step=done + 1 if done else None)
-        if not done:
-            rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
-            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
-
-    def _age(self) -> None:
-        """Rename existing files so that they sort before the next one."""
-        # Readers sort by name, which has the second and the process id. The files of a run that is killed and resumed
-        # within one second would be read in the wrong order.
-        latest = int(time.time())
-        for old in sorted(self.place.glob("events.out.tfevents.*"), reverse=True):
-            *head, stamp, rest = old.name.split(".", 4)
-            latest = min(latest - 1, int(stamp))
-            old.rename(old.with_name(".".join([*head, f"{latest:010d}", rest])))
+        for old in self.events.glob("events.out.tfevents.*"):
+            old.unlink()
+        self.writer = SummaryWriter(str(self.events))
+        rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
+        self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
+        self.log_earlier(done)
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.writer.add_scalar(name, value, round)
-        # After a kill, the file must have every round before the checkpoint.
-        self.writer.flush()
+        self.writer.flush()  # for who watches the run
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
@@ -170,65 +167,53 @@ class TensorBoard(PackageTracker):
         self.writer.close()
 
 
-# The largest number of characters in the value of a parameter in MLflow.
-_VALUE = 6000
-
-
 class MLflow(PackageTracker):
     """A run on the server of MLFLOW_TRACKING_URI, else in `mlflow/mlflow.db` in the run's folder."""
 
     package = "mlflow"
+    # The largest number of characters in the value of a parameter.
+    LONGEST = 6000
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or None
-        self.place = None if self.uri else self.home() / "mlflow"
-        if self.place is not None:
+        self.store = None if self.uri else self.place()
+        if self.store is not None:
             need("mlflow", "sqlalchemy", "alembic", extra="mlflow")
         self.client: Any = None
         self.run = ""
-        self.last: dict[str, int] = {}
+        self.last: dict[str, int] = {}  # the last round of each figure that is stored
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        if self.place is None:
-            self.client = MlflowClient(tracking_uri=self.uri)
-        else:
-            self.place.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{(self.place / 'mlflow.db').resolve()}"
-            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        kept = self.folder / "mlflow.json" if self.folder is not None else None
-        if kept is not None and kept.exists():
-            self.run = read_json(kept)["run"]
-            known = self.client.get_run(self.run).data.metrics
-            self.last = {key: max(each.step for each in self._history(key)) for key in known}
-            self.client.update_run(self.run, status="RUNNING")
+        artifacts = None
+        if self.store is not None:
+            self.store.mkdir(parents=True, exist_ok=True)
+            self.uri = f"sqlite:///{(self.store / 'mlflow.db').resolve()}"
+            artifacts = (self.store / "artifacts").resolve().as_uri()
+        self.client = MlflowClient(tracking_uri=self.uri, registry_uri=None if self.store is None else self.uri)
+        id = self.read_id()
+        if id is not None:
+            self.run = id
+            for key in self.client.get_run(id).data.metrics:
+                self.last[key] = max(each.step for each in self.client.get_metric_history(id, key))
+            self.client.update_run(id, status="RUNNING")
         else:
             title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
-            self.run = self.client.create_run(self._experiment(title), run_name=name).info.run_id
-            self._settings(settings)
-            if kept is not None:
-                write_json(kept, {"run": self.run})
+            experiment = self.client.get_experiment_by_name(title)
+            number = (
+                self.client.create_experiment(title, artifact_location=artifacts) if experiment is None
+                else experiment.experiment_id
+            )  # fmt: skip
+            self.run = self.client.create_run(str(number), run_name=name).info.run_id
+            params = [Param(_plain(key), str(value)[: self.LONGEST]) for key, value in settings.items()]
+            for first in range(0, len(params), 100):
+                self.client.log_batch(self.run, params=params[first : first + 100])
+            self.write_id(self.run)
         # The store may have been unreachable in some of these rounds.
-        for round, figures in self.earlier(done):
-            self.log(round, figures)
-
-    def _experiment(self, title: str) -> str:
-        found = self.client.get_experiment_by_name(title)
-        if found is not None:
-            return str(found.experiment_id)
-        location = (self.place / "artifacts").resolve().as_uri() if self.place is not None else None
-        return str(self.client.create_experiment(title, artifact_location=location))
-
-    def _history(self, key: str) -> Iterable[Any]:
-        return self.client.get_metric_history(self.run, key)  # type: ignore[no-any-return]
-
-    def _settings(self, settings: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        for some in _batches([Param(_plain(key), str(value)[:_VALUE]) for key, value in settings.items()], 100):
-            self.client.log_batch(self.run, params=some)
+        self.log_earlier(done)
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -236,8 +221,8 @@ class MLflow(PackageTracker):
         now = int(1000 * time.time())
         named = {_plain(key): value for key, value in figures.items()}
         new = [Metric(key, value, now, round) for key, value in named.items() if round > self.last.get(key, -1)]
-        for some in _batches(new, 1000):
-            self.client.log_batch(self.run, metrics=some)
+        for first in range(0, len(new), 1000):
+            self.client.log_batch(self.run, metrics=new[first : first + 1000])
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
@@ -252,11 +237,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w\-. /]", "_", name)[:250]
 
 
-def _batches(items: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
-    """Yield `items` in batches of at most `most`."""
-    return (items[first : first + most] for first in range(0, len(items), most))
-
-
 class WandB(PackageTracker):
     """A run of Weights & Biases, online or offline by WANDB_MODE.
 
@@ -267,44 +247,38 @@ class WandB(PackageTracker):
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
-        self.kept = folder / "wandb.json" if folder is not None else None
         self.run: Any = None
         self.last = -1
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         import wandb
 
-        known = read_json(self.kept) if self.kept is not None and self.kept.exists() else {}
         env = os.environ
+        # Neither the user nor the network is asked for credentials.
+        offline = not env.get("WANDB_MODE") and not wandb.login(prompt=False, verify=False)
         self.run = wandb.init(
             project=None if env.get("WANDB_PROJECT") else "fedkin",
             group=None if env.get("WANDB_RUN_GROUP") else str(settings.get("name", settings["federation"])),
             name=name,
-            id=known.get("run") or uuid.uuid4().hex[:12],
+            id=self.read_id() or uuid.uuid4().hex[:12],
             resume="allow",
             dir=str(self.folder) if self.folder is not None else None,
             config=dict(settings),
-            mode=None if env.get("WANDB_MODE") or _logged_in(wandb) else "offline",
+            mode="offline" if offline else None,
             # A run that the user has started stays as it is, and nothing is printed.
             reinit="create_new",
             settings=wandb.Settings(console="off"),
         )
         if self.run.disabled:
             return
-        if self.kept is not None:
-            write_json(self.kept, {"run": self.run.id})
+        self.write_id(self.run.id)
         # The step after the last one on the server; offline 0. Figures that were logged in the last seconds before a
         # kill were neither written nor sent.
         self.last = self.run.starting_step - 1
-        for round, figures in self.earlier(done):
-            self.log(round, figures)
-        self._supersede()
-
-    def _supersede(self) -> None:
-        """Remove the offline files of the interrupted run, since all rounds are logged again."""
-        own = Path(self.run.dir).parent.resolve()
-        for old in self.folder.glob(f"wandb/offline-run-*-{self.run.id}") if self.folder is not None else ():
-            if old.resolve() != own:
+        self.log_earlier(done)
+        # All rounds were logged again, so the offline files of an interrupted run are superseded.
+        for old in self.place().glob(f"offline-run-*-{self.run.id}") if self.folder is not None else ():
+            if old.resolve() != Path(self.run.dir).parent.resolve():
                 shutil.rmtree(old)
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
@@ -316,14 +290,6 @@ class WandB(PackageTracker):
         if summary is not None:
             self.run.summary.update(totals_of(summary))
         self.run.finish(exit_code=int(summary is None))
-
-
-def _logged_in(wandb: Any) -> bool:
-    """Whether there are credentials; neither the user nor the network is asked."""
-    try:
-        return bool(wandb.login(prompt=False, verify=False))
-    except TypeError:  # older versions lack these options, and have only the key
-        return bool(os.environ.get("WANDB_API_KEY"))
 
 
 TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
@@ -386,12 +352,16 @@ def described(setup: Setup | Plan, clients: Roster, run: Settings, folder: Path 
     if kept is not None and kept.exists():
         table = tomllib.loads(kept.read_text(encoding="utf-8"))
     else:
-        method = {"name": setup.method.name, **setup.method.model_dump(mode="json")}
-        table = {
-            "method": method,
-            "training": setup.training.model_dump(mode="json"),
-            "faults": setup.faults.model_dump(mode="json"),
-            **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
-            "run": run.model_dump(mode="json"),
-        }
+        table = settings_table(setup, run)
     return flat(table) | {"federation": clients.name, "clients": len(clients), "fedkin": __version__}
+
+
+def settings_table(setup: Setup | Plan, run: Settings) -> dict[str, Any]:
+    """Return the settings of a setup as sections of an experiment."""
+    return {
+        "method": {"name": setup.method.name, **setup.method.model_dump(mode="json")},
+        "training": setup.training.model_dump(mode="json"),
+        "faults": setup.faults.model_dump(mode="json"),
+        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
+        "run": run.model_dump(mode="json"),
+    }
