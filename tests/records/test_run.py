@@ -93,19 +93,6 @@ def test_frames_without_pandas_are_tables_of_arrow(result: Result, monkeypatch: 
     assert table.num_rows == len(result.scores)
 
 
-def test_latex_has_the_figures_and_no_commands_of_the_name(result: Result) -> None:
-    rows = [line for line in result.to_latex().splitlines() if "&" in line]
-    assert [row.count("&") for row in rows] == [5, 5]
-    assert f"{100 * result.accuracy:.1f}" in rows[1]
-    named = replace(result, summary={**result.summary, "method": r"my_method & 100 % \input{x}"})
-    assert r"my\_method \& 100 \% \textbackslash{}input\{x\}" in named.to_latex()
-
-
-def test_a_plot_has_the_curve(result: Result) -> None:
-    figure = result.plot()
-    assert list(figure.data[0].y) == [row["accuracy"]["mean"] for row in result.rounds]
-
-
 def test_gains_leave_out_clients_without_test_samples(result: Result) -> None:
     def scored(a: int) -> Result:
         return replace(result, scores={"a": Score(4, 0.1, a), "b": Score(0, float("nan"), 0)})

@@ -60,7 +60,7 @@ class _ClientEntry(Form):
     scale: int | None
 
 
-class _Index(Form):
+class _IndexFile(Form):
     why: str
     dtype: str
     task: dict[str, Any]
@@ -87,10 +87,10 @@ class Kept(Mapping[str, Params]):
             )
 
     @cached_property
-    def _index(self) -> _Index:
+    def _index(self) -> _IndexFile:
         self._check(INDEX)
         path = self.folder / INDEX
-        index = _Index.model_validate(reading.checked(_Index, read_json(path), path))
+        index = _IndexFile.model_validate(reading.checked(_IndexFile, read_json(path), path))
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
         for id, client in index.clients.items():
@@ -242,42 +242,45 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: About, limit_
         say("%s", f"{folder}: the models are not kept: {why}")
         groups = []
     nets = list(dict.fromkeys(about.nets[id] for id in sorted(models)))
-    shared = [f"shared-{number}" for number in range(1, 1 + sum(len(ids) > 1 for ids in groups))]
-    own = file_names((ids[0] for ids in groups if len(ids) == 1), [*shared, *_frozen(nets).values()])
-    names = iter(shared)
-    file = {id: name for ids in groups for name in [own[ids[0]] if len(ids) == 1 else next(names)] for id in ids}
-    contents = _contents(models, groups, file, nets if groups else [])
-    index = json_bytes(_described(about, nets, {id: f"{name}.safetensors" for id, name in file.items()}, why))
-    written = {Path(INDEX).name, *(f"{name}.safetensors" for name in [*file.values(), *_frozen(nets).values()])}
+    frozen = {net: f"frozen-{number}.safetensors" for number, net in enumerate(nets, 1) if net.frozen}
+    shared = [ids for ids in groups if len(ids) > 1]
+    file = {id: f"shared-{number}.safetensors" for number, ids in enumerate(shared, 1) for id in ids}
+    taken = [Path(name).stem for name in (*file.values(), *frozen.values())]
+    own_names = file_names((ids[0] for ids in groups if len(ids) == 1), taken)
+    file |= {id: f"{name}.safetensors" for id, name in own_names.items()}
+    index = json_bytes(_index(about, nets, frozen, file, why))
+    written = {Path(INDEX).name, *file.values(), *frozen.values()}
     for old in place.glob("*") if place.exists() else ():
         if old.name not in written:
             old.unlink()
-    stamps = {
-        f"{PLACE}/{name}.safetensors": write_bytes(place / f"{name}.safetensors", content, sync=False)
-        for name, content in contents
-    }
+    stamps: dict[str, Stamp] = {}
+
+    def write(name: str, tensors: Params, metadata: dict[str, str]) -> None:
+        # safetensors refuses tensors that share memory, as tied ones do.
+        apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart, metadata)), sync=False)
+
+    for number, net in enumerate(nets):
+        if net in frozen and groups:
+            write(frozen[net], net.frozen, {"net": str(number)})
+    for ids in groups:
+        write(file[ids[0]], models[ids[0]], {"client": ids[0]} if len(ids) == 1 else {"clients": str(len(ids))})
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
     synced(place)
     return stamps
 
 
-def _frozen(nets: Sequence[Net]) -> dict[int, str]:
-    """The names of files of what training does not change, by the number of the net."""
-    return {number: f"frozen-{number + 1}" for number, net in enumerate(nets) if net.frozen}
-
-
 def _groups(models: Mapping[str, Params]) -> list[list[str]]:
     """Ids of clients with equal models, sorted."""
     # Mostly they are one object, so that each content is hashed once.
-    known: dict[tuple[int, ...], bytes] = {}
-    found: dict[bytes, list[str]] = {}
+    digests: dict[tuple[int, ...], bytes] = {}
+    groups: dict[bytes, list[str]] = {}
     for id in sorted(models):
-        params = models[id]
-        told = tuple(builtins.id(tensor) for tensor in params.values())
-        if told not in known:
-            known[told] = _digest(params)
-        found.setdefault(known[told], []).append(id)
-    return list(found.values())
+        objects = tuple(builtins.id(tensor) for tensor in models[id].values())
+        if objects not in digests:
+            digests[objects] = _digest(models[id])
+        groups.setdefault(digests[objects], []).append(id)
+    return list(groups.values())
 
 
 def _digest(params: Params) -> bytes:
@@ -289,53 +292,37 @@ def _digest(params: Params) -> bytes:
     return digest.digest()
 
 
-def _contents(
-    models: Mapping[str, Params], groups: Sequence[Sequence[str]], file: Mapping[str, str], nets: Sequence[Net]
-) -> Iterator[tuple[str, bytes]]:
-    for number, name in _frozen(nets).items():
-        yield name, _bytes(nets[number].frozen, {"net": str(number)})
-    for ids in groups:
-        whose = {"client": ids[0]} if len(ids) == 1 else {"clients": str(len(ids))}
-        yield file[ids[0]], _bytes(models[ids[0]], whose)
-
-
-def _bytes(tensors: Params, about: dict[str, str]) -> bytes:
-    # safetensors refuses tensors that share memory, as tied ones do.
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return bytes(save(own, about))
-
-
-def _described(about: About, nets: Sequence[Net], file: Mapping[str, str], why: str) -> dict[str, Any]:
-    federation, numbers, frozen = about.federation, {net: n for n, net in enumerate(nets)}, _frozen(nets)
-    first = {about.nets[id]: id for id in sorted(file, reverse=True)}
-    scale = {id: federation[id].phases[-1].train.scale for id in file}
+def _index(
+    about: About, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
+) -> dict[str, Any]:
+    """Return the index: the nets, and of each client its file, net and scale."""
+    federation = about.federation
+    scale = {id: federation[id].phases[-1].train.scale for id in sorted(file)}
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
-    settings = {net: about.settings[first[net]] for net in nets if net in first}
+    # The settings of each net that a kept model has.
+    settings = {about.nets[id]: about.settings[id] for id in sorted(file, reverse=True)}
+    rows = []
+    for net in nets:
+        model = settings.get(net)
+        rows.append({
+            "model": None if model is None else model.model_dump(mode="json"), "modules": str(net.module),
+            "shapes": {name: list(tensor.shape) for name, tensor in net.initial.items()}, "frozen": frozen.get(net),
+        })  # fmt: skip
+    clients = {}
+    for id, each in scale.items():
+        number = None if each is None else scales.index(each)
+        clients[id] = {"file": file[id], "net": nets.index(about.nets[id]), "scale": number}
     return {
         "format": 1,
         "why": why,
         "dtype": "float64" if nets and nets[0].dtype == torch.float64 else "float32",
         "task": _plain(Task, federation.task),
-        "nets": [
-            {
-                "model": None if (model := settings.get(net)) is None else model.model_dump(mode="json"),
-                "modules": str(net.module),
-                "shapes": {name: list(tensor.shape) for name, tensor in net.initial.items()},
-                "frozen": f"{frozen[number]}.safetensors" if number in frozen else None,
-            }
-            for net, number in numbers.items()
-        ],
+        "nets": rows,
         "scales": [_plain(Scale, each) for each in scales],
-        "clients": {
-            id: {
-                "file": name, "net": numbers[about.nets[id]],
-                "scale": None if (own := scale[id]) is None else scales.index(own),
-            }
-            for id, name in sorted(file.items())
-        },
+        "clients": clients,
         "encoding": None if federation.encoding is None else _plain(Encoding, federation.encoding),
         "target": None if federation.target is None else _plain(Target, federation.target),
-    }  # fmt: skip
+    }
 
 
 def _plain(kind: Any, value: object) -> Any:

@@ -465,10 +465,11 @@ def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     except ConfigError as error:
         wrong += error.args
     makers: dict[str, Callable[[], Any]] = {"name": lambda: _name(table)}
-    for section in ("data", "scenario", "model", "method"):
-        makers[section] = partial(_part, table, section)
-    for section, model in _PLAIN.items():
-        makers[section] = partial(_plain, table, section, model)
+    for section in SECTIONS:
+        if section in KINDS:
+            makers[section] = partial(_part, table, section)
+        elif section in _PLAIN:
+            makers[section] = partial(_plain, table, section, _PLAIN[section])
     parts: dict[str, Any] = {}
     # That a section is missing says nothing new where its name was misspelt.
     for field in (field for field in makers if field not in misspelt):
