@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import fedkin
 from fedkin.engines import Privacy
-from fedkin.errors import ConfigError
 from fedkin.records import reading
 from fedkin.records.comparison import table
 from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
@@ -108,21 +106,3 @@ def test_damaged_entries_are_refused() -> None:
     bad["privacy"]["epsilon"]["max"] = "low"  # type: ignore[index]
     with pytest.raises(Exception, match="privacy"):
         reading.checked(reading.Summary, bad, Path("summary.json"))
-
-
-def test_typos_are_refused_with_the_right_name() -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.nosie.*noise"):
-        Experiment.of({**TABLE, "privacy": {"clip": 1.0, "nosie": 1.0}})
-    with pytest.raises(ConfigError, match=r"privcy.*privacy"):
-        Experiment.of({**TABLE, "privcy": {"clip": 1.0}})
-
-
-def test_from_python_a_finished_run_is_read(tmp_path: Path) -> None:
-    federation = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
-    settings: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}, "out": tmp_path / "run"}
-    one = fedkin.run("fedavg", federation, privacy={"clip": 1.0, "noise": 0.0}, **settings)
-    again = fedkin.run("fedavg", federation, privacy=Privacy(clip=1.0, noise=0.0), **settings)
-    assert again.summary == one.summary
-    assert one.summary["privacy"]["releases"] == dict.fromkeys(sorted(federation), 1)
-    with pytest.raises(Exception, match="privacy"):
-        fedkin.run("fedavg", federation, privacy={"clip": 2.0, "noise": 0.0}, **settings)

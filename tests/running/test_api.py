@@ -76,11 +76,6 @@ def test_a_damaged_run_begins_anew_only_if_asked(tmp_path: Path) -> None:
     assert fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder, restart=True).scores == first.scores
 
 
-def test_double_precision() -> None:
-    result = fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, settings={"dtype": "float64"})
-    assert next(iter(result.models.values()))["head.weight"].dtype == torch.float64
-
-
 def test_bytes_by_client_add_up() -> None:
     result = fedkin.run("sfmtl-graph", small_federation(), rounds=3, training={**PLAN, "clients_per_round": 2})
     by_client = result.bytes_by_client()
@@ -95,18 +90,6 @@ def test_other_data_or_another_net_do_not_read_back_an_old_result(tmp_path: Path
         fedkin.run("fedavg", small_federation(seed=1), rounds=1, training=PLAN, out=tmp_path / "run")
     with pytest.raises(RunError, match="differs from the experiment to resume"):
         fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, model="linear", out=tmp_path / "run")
-
-
-def test_a_function_that_makes_a_net_is_known_by_what_it_makes(tmp_path: Path) -> None:
-    first, again = (
-        fedkin.run("local", small_federation(), rounds=1, model=lambda task: _flat(), out=tmp_path / "run")
-        for _ in range(2)
-    )
-    assert again.summary == first.summary
-
-
-def _flat() -> tuple[nn.Module, nn.Module]:
-    return nn.Flatten(), nn.Linear(5, 4)
 
 
 def test_rounds_seed_and_method_are_not_misread() -> None:
@@ -128,13 +111,6 @@ def test_nets_that_do_not_fit_are_refused_before_training() -> None:
         fedkin.run("local", fed, model=(nn.Linear(5, 3), nn.Linear(3, 3)))
     with pytest.raises(MethodError, match=r"features \[batch, d\]"):
         fedkin.run("sfmtl-graph", fed, model=(nn.Unflatten(1, (1, 5)), nn.Sequential(nn.Flatten(), nn.Linear(5, 4))))
-
-
-def test_oracle_needs_planted_groups() -> None:
-    fed = small_federation()
-    unknown = type(fed)([replace(client, group=None) for client in fed.values()], fed.task)
-    with pytest.raises(ConfigError, match=r"method\.graph\.control: 'oracle' needs planted groups"):
-        fedkin.run("sfmtl-graph", unknown, graph={"control": "oracle"})
 
 
 def test_clients_without_test_samples() -> None:

@@ -54,12 +54,6 @@ def test_what_is_wrong_is_named(path: str, value: Any, said: str) -> None:
         Experiment.of(changed(path, value))
 
 
-def test_a_missing_section_is_named() -> None:
-    table = {name: part for name, part in TABLE.items() if name != "scenario"}
-    with pytest.raises(ConfigError, match=r"^\[scenario\]: this section is missing"):
-        Experiment.of(table)
-
-
 def test_what_is_written_back_is_complete_and_the_same() -> None:
     experiment = Experiment.of(TABLE)
     text = experiment.to_toml()
@@ -126,27 +120,6 @@ def test_presets_are_complete_experiments(path: Path) -> None:
     experiment = load(path)
     assert experiment.name == path.stem
     assert path.read_text().startswith("#"), "the first comment says what the preset reached"
-
-
-def test_sections_per_method_change_only_what_they_name() -> None:
-    for table in (changed("methods.fedavg.training.lr", 0.03), changed("methods.fedavg", {"training.lr": 0.03})):
-        fedavg = Experiment.of(table).for_method("fedavg")
-        assert fedavg.training.lr == 0.03
-        assert fedavg.training.clients_per_round == TABLE["training"]["clients_per_round"]
-        assert fedavg.training.rounds == TABLE["training"]["rounds"]
-
-
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
-        (3, r"fedavg: expected a section"),
-        ({"training.lrr": 1}, r"methods\.fedavg: training\.lrr: no such setting; did you mean 'lr'"),
-        ({"trainin.lr": 1}, r"methods\.fedavg: no section 'trainin'"),
-    ],
-)
-def test_sections_per_method_are_checked_before_anything_runs(section: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        Experiment.of(changed("methods.fedavg", section))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedkin.federation import Federation
 from fedkin.learning.metrics import balanced_accuracy
 from fedkin.records.run import read_run
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.experiment import Experiment, load
+from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import figures_of
 from support import small_federation
@@ -99,21 +99,6 @@ def test_every_evaluated_round_has_them_in_its_records(engine: str, tmp_path: Pa
     assert [{**row, "metrics": 0} for row in plain.rounds] == [{**row, "metrics": 0} for row in result.rounds]
 
 
-def test_a_run_that_is_read_back_has_the_scores_of_the_run(tmp_path: Path) -> None:
-    @fedkin.metric(higher=True)
-    def of_nobody(outputs: Values, targets: Values) -> None:
-        return None
-
-    for metrics in ([wrong, of_nobody], []):
-        folder = tmp_path / f"r{len(metrics)}"
-        result = fedkin.run("fedavg", small_federation(), metrics=metrics, **FEW, out=folder)
-        again = read_run(folder)
-        assert list(again.scores) == list(result.scores)
-        for id, score in result.scores.items():
-            assert len(score.further) == len(metrics)
-            assert again.scores[id].further == score.further
-
-
 @pytest.mark.usefixtures("forgotten")
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "own_measured.py").write_text(FILE)
@@ -180,15 +165,6 @@ def test_metrics_are_checked_before_anything_is_written(given: dict[str, Any], w
         fedkin.run("local", small_federation(), **given, **FEW, out=tmp_path / "r")
     with pytest.raises(ConfigError, match=words):
         fedkin.compare(small_federation(), ["local"], **given, **FEW, out=tmp_path / "c")
-    assert not list(tmp_path.iterdir())
-
-
-def test_metrics_of_an_experiment_are_not_given_twice(tmp_path: Path) -> None:
-    plan, changes = Experiment.of(TABLE), {"run.metrics": ["balanced-accuracy"]}
-    with pytest.raises(ConfigError, match="metrics: given in changes too: name all of them in one place"):
-        fedkin.compare(plan, "local", changes=changes, metrics=["balanced-accuracy"], out=tmp_path / "c")
-    with pytest.raises(ConfigError, match="metrics: expected a list of names"):
-        fedkin.compare(plan, "local", metrics="balanced-accuracy", out=tmp_path / "c")
     assert not list(tmp_path.iterdir())
 
 

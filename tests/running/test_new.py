@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from fedkin.cli.commands import app
 from fedkin.errors import ConfigError
 from fedkin.flow import ServerMethod
-from fedkin.running import plugins
+from fedkin.running import new, plugins
 from fedkin.running.experiment import load
-from fedkin.running.new import KINDS, write_new
+from fedkin.running.new import write_new
 from tiny import TABLE
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -42,7 +42,8 @@ def test_the_test_of_a_new_part_passes_and_its_file_is_read(
 
 
 def test_the_kinds_that_a_new_method_names_are_kinds() -> None:
-    (line,) = [line for line in KINDS["method"][0].splitlines() if line.strip().startswith("kind:")]
+    template = (Path(new.__file__).parent / "templates" / "method.txt").read_text()
+    (line,) = [line for line in template.splitlines() if line.strip().startswith("kind:")]
     kinds = get_args(get_args(get_type_hints(ServerMethod)["kind"])[0])
     assert set(re.findall(r'"(\w+)"', line)) <= {*kinds}
     assert "personalised" in line

@@ -95,15 +95,6 @@ def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(
     assert plugins.origin(type(plan.method)) == str(place / "own_average.py")
 
 
-def test_a_model_of_a_file_and_a_change_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "here").mkdir()
-    (place / "here" / "own_broad.py").write_text(MODEL)
-    monkeypatch.chdir(place / "here")
-    plan = load(place / "e.toml", ["model.name=own_broad.py:Broad", "model.hidden=[5]"])
-    assert plan.model.model_dump() == {"name": "broad", "hidden": (5,)}
-    assert [Path(text.partition("#")[0]).name for text in plan.table["own"]] == ["own_average.py", "own_broad.py"]
-
-
 def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_settings(place: Path) -> None:
     (place / "own_net.py").write_text(NET)
     plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "model.width=5", "model.head=fc"])
@@ -165,13 +156,6 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
     with pytest.raises(ConfigError, match=r"own_average.py has changed since this was begun \(its hash was [0-9a-f]+"):
         load(place / "begun.toml")
     assert load(place / "e.toml").method.name == "my-average"
-
-
-def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
-    names, files = plugins.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
-    assert names == ["fedavg", "my-average@self"]
-    plan = Experiment.of({**TABLE, "method": {"name": "fedavg"}}).with_own(files)
-    assert plan.for_method("my-average@self").run.alone
 
 
 @pytest.mark.parametrize(

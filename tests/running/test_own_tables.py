@@ -131,7 +131,7 @@ def test_what_a_tuning_chose_from_a_file_can_be_compared(place: Path, monkeypatc
     assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
 
 
-@pytest.mark.parametrize("command", ["grid", "tune", "from python"])
+@pytest.mark.parametrize("command", ["grid", "from python"])
 def test_values_in_a_file_are_found_again_from_another_folder(
     place: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -140,23 +140,13 @@ def test_values_in_a_file_are_found_again_from_another_folder(
         grid = {"method.graph": [{"groups": "own_parts.py:own_halves"}]}
         fedkin.sweep("e.toml", "sfmtl-graph", grid, out="kept")
     else:
-        option = "--grid" if command == "grid" else "--try"
-        given = [option, "method.graph.groups=own_parts.py:own_halves,components"]
+        given = ["--grid", "method.graph.groups=own_parts.py:own_halves,components"]
         words = ["tune", "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept"]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
     monkeypatch.chdir(place / "elsewhere")
     done = CliRunner().invoke(app, ["tune", "--resume", str(place / "kept")])
     assert done.exit_code == 0, done.output
-
-
-def test_metrics_of_an_experiment_that_is_compared_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    for given in (place / "e.toml", load(place / "e.toml")):
-        found = fedkin.compare(given, "fedavg", metrics=["own_parts.py:own_errors", "balanced-accuracy"])
-        result = found["fedavg"][0]
-        assert result.summary["metrics"]["own-errors"]["mean"] == pytest.approx(1 - result.accuracy)
-        assert list(result.metrics) == ["own-errors", "balanced-accuracy"]
 
 
 def test_a_metric_of_a_notebook_on_an_experiment(place: Path) -> None:
@@ -183,15 +173,6 @@ def test_a_metric_of_a_notebook_on_an_experiment(place: Path) -> None:
 @fedkin.metric(higher=True)
 def later_on(outputs: Any, targets: Any) -> float:
     return 1.0
-
-
-def test_metrics_that_can_be_read_once_are_all_there(place: Path) -> None:
-    for on in (place / "e.toml", small_federation()):
-        found = fedkin.compare(on, ["local", "fedavg"], metrics=iter(["balanced-accuracy", later_on]), rounds=1)  # type: ignore[arg-type]
-        for name in ("local", "fedavg"):
-            assert set(found[name][0].metrics) == {"balanced-accuracy", "later-on"}
-    alone = fedkin.run("local", small_federation(), metrics=(one for one in [later_on]), rounds=1)  # type: ignore[arg-type]
-    assert list(alone.metrics) == ["later-on"]
 
 
 @pytest.mark.parametrize(
@@ -243,15 +224,6 @@ def test_a_text_of_a_method_may_end_as_a_file_does(place: Path) -> None:
         (place / "part.toml").write_text(tomli_w.dumps({**TABLE, **section}))
         with pytest.raises(ConfigError, match=rf"^{setting}: own_parts.py: say which part of the file is meant"):
             load(place / "part.toml")
-
-
-def test_a_tuning_of_a_method_from_a_file_takes_its_section(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    words = ["tune", "e.toml", "--methods", "own_parts.py:Mine", "--set", "methods.my-prox.method.mu=0.5"]
-    words += ["--try", "training.lr=0.1", "--out", "tuned"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert load(place / "tuned" / "tuned.toml").for_method("my-prox").resolved()["method"]["mu"] == 0.5
 
 
 WRAPPED = """

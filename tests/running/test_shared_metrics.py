@@ -9,11 +9,10 @@ import pytest
 import tomli_w
 
 from fedkin.errors import ConfigError
-from fedkin.learning.metrics import MEASURES, code_of
+from fedkin.learning.metrics import MEASURES
 from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.networked import plan_of, settings_of
-from fedkin.running.plugins import named_in
 from fedkin.running.shared_metrics import check_metrics, read_metrics, sendable, with_metrics
 from fedkin.tasks import Task
 from fedkin.untrusted import toml_of
@@ -126,18 +125,3 @@ def test_own_parts_of_other_kinds_stay_refused(sections: dict[str, Any], folder:
     for refused in (settings_of, lambda plan: sendable(plan, path.read_text())):
         with pytest.raises(ConfigError, match=r"own: files stay where they are: over a network"):
             refused(load(path))
-
-
-def test_the_code_of_a_metric_is_its_file_whatever_its_line_ends(folder: Path) -> None:
-    def hashed(text: bytes) -> str:
-        plugins._FILES.clear()
-        MEASURES.pop("wrong-share", None)
-        (folder / "own_wrong.py").write_bytes(text)
-        named_in([f"{folder}/own_wrong.py:wrong_share"], "metric", folder, "")
-        return code_of(MEASURES["wrong-share"])
-
-    text = OWN_METRIC.encode()
-    assert hashed(text) == hashed(text.replace(b"\n", b"\r\n"))
-    assert hashed(text) != hashed(text.replace(b"!=", b"=="))
-    assert len(hashed(text)) == 16
-    assert code_of(MEASURES["balanced-accuracy"]) == ""

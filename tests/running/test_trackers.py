@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ import pytest
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.running.experiment import Experiment, load
+from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
-from fedkin.running.trackers import Tracking, figures_of
+from fedkin.running.trackers import figures_of
 from running.tracking_support import PLAN, Heard, tracked
 from support import small_federation
 from tiny import TABLE, CutAt
@@ -44,14 +43,6 @@ def test_a_tracker_of_ones_own_hears_the_whole_run() -> None:
         assert (figures["bytes/up"], figures["bytes/down"]) == (row["bytes"]["up"], row["bytes"]["down"])
 
 
-def test_settings_are_those_of_the_experiment_file(tmp_path: Path) -> None:
-    heard = Heard()
-    run_dir = tmp_path / "run"
-    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=run_dir, trackers=[heard])
-    assert heard.begun[0][2]["federation"] == "small"
-    assert heard.begun[0][2]["training.rounds"] == 1
-
-
 def test_figures_that_are_not_known_are_left_out() -> None:
     row: dict[str, Any] = {
         "round": 2, "squared_error": {"mean": 0.5, "worst10": float("nan"), "loss": None, "clients": 3}, "groups": {},
@@ -64,13 +55,6 @@ def test_figures_that_are_not_known_are_left_out() -> None:
     }  # fmt: skip
     not_evaluated = {"round": 1, "accuracy": None, "groups": {}, "bytes": {"up": 1, "down": 2}}
     assert figures_of(not_evaluated) == {"bytes/up": 1.0, "bytes/down": 2.0}
-
-
-def test_further_figures_of_a_task() -> None:
-    row = {"round": 1, "auc": {"mean": 0.75, "worst10": 0.5, "average_precision": {"mean": 0.25, "pooled": 0.3},
-                               "loss": 0.7}, "groups": {}, "bytes": {"up": 0, "down": 0}}  # fmt: skip
-    found = figures_of(row)
-    assert (found["auc/mean"], found["auc/worst10"], found["average_precision/mean"]) == (0.75, 0.5, 0.25)
 
 
 def test_a_run_that_breaks_off_tells_its_trackers() -> None:
@@ -127,12 +111,6 @@ def test_names_are_checked(given: Any, expected: str) -> None:
         Experiment.of(TABLE).with_changes(**{"run.trackers": given})
 
 
-def test_names_with_commas(tmp_path: Path) -> None:
-    path = tmp_path / "small.toml"
-    path.write_text(Experiment.of(TABLE).to_toml())
-    assert load(path, ["run.trackers=tensorboard, mlflow"]).run.trackers == ("tensorboard", "mlflow")
-
-
 def test_objects_are_checked() -> None:
     for wrong in (3, Heard, "tensorbord"):
         with pytest.raises(ConfigError, match="trackers: "):
@@ -155,11 +133,6 @@ def test_any_object_tracks_even_one_without_a_hash() -> None:
     assert [[round for round, _ in heard.rounds] for heard in (one, other)] == [[1], [1]]
 
 
-def test_a_tracker_named_twice_hears_once(tmp_path: Path) -> None:
-    tracking = Tracking(["tensorboard", "tensorboard"], tmp_path)
-    assert [name for name, _ in tracking.live] == ["tensorboard"]
-
-
 @pytest.mark.parametrize("when", ["start", "log", "finish"])
 def test_a_tracker_that_fails_is_warned_of_once_and_ends_no_run(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, sound = Heard(), Heard()
@@ -178,15 +151,6 @@ def test_a_tracker_that_fails_is_warned_of_once_and_ends_no_run(when: str, monke
     assert calls == [when]
     assert len(result.rounds) == len(sound.rounds) == 3
     assert sound.ended == [result.summary]
-
-
-def test_the_documented_tracker_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[2] / "docs" / "trackers.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(code, str(page), "exec"), {})
-    said = capsys.readouterr().out.splitlines()
-    assert "-local-seed0 " in said[0]
-    assert [line.split()[0] for line in said[1:]] == ["1", "2", "done"]
 
 
 # -- rounds.csv -----------------------------------------------------------------------------------------------------
