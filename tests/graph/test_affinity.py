@@ -20,7 +20,6 @@ from graph.strategies import (
     both_kinds,
     dense,
     distances,
-    kept_dense,
     labels_for,
     planted,
     reordered,
@@ -58,16 +57,6 @@ def test_symmetric_nonnegative_zero_diagonal_and_alike_when_sparse(name: str, s:
     np.testing.assert_array_equal(s, before)
 
 
-@given(st.integers(2, 9), st.integers(1, 9), st.integers(0, 99))
-def test_knn_is_equivariant_without_ties(n: int, k: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    s = g.cosine(rng.normal(size=(n, 3)))
-    order = rng.permutation(n)
-    for mutual in (False, True):
-        a = g.knn(s, k, mutual=mutual)
-        np.testing.assert_array_equal(g.knn(reordered(s, order), k, mutual=mutual), reordered(a, order))
-
-
 @given(st.integers(2, 12), st.integers(1, 11), st.integers(0, 99))
 def test_knn_is_sklearns(n: int, k: int, seed: int) -> None:
     k = min(k, n - 1)
@@ -76,15 +65,6 @@ def test_knn_is_sklearns(n: int, k: int, seed: int) -> None:
     s = g.cosine(x)
     np.testing.assert_array_equal(g.knn(s, k) > 0, (chosen | chosen.T) & (s > 0))
     np.testing.assert_array_equal(g.knn(s, k, mutual=True) > 0, chosen & chosen.T & (s > 0))
-
-
-@given(symmetric(), st.integers(1, 9))
-def test_knn_keeps_at_least_the_best_and_mutual_at_most_k(s: Any, k: int) -> None:
-    positive = s.copy()
-    np.fill_diagonal(positive, 0.0)
-    available = (positive > 0).sum(1)
-    assert ((dense(g.knn(s, k)) > 0).sum(1) >= np.minimum(available, k)).all()
-    assert ((dense(g.knn(s, k, mutual=True)) > 0).sum(1) <= k).all()
 
 
 @pytest.mark.parametrize("name", OF_DISTANCE)
@@ -97,12 +77,6 @@ def test_of_distances(name: str, d: Any) -> None:
     assert not np.diag(a).any()
     order = np.arange(len(d))[::-1]
     np.testing.assert_array_equal(OF_DISTANCE[name](reordered(d, order)), reordered(a, order))
-
-
-@given(distances(least=2))
-def test_gamma_links_what_lies_below_the_threshold(d: Any) -> None:
-    pairs = ~np.eye(len(d), dtype=bool)
-    np.testing.assert_array_equal(g.gamma(d, 3.0)[pairs], (d < 3.0)[pairs])
 
 
 @given(distances(least=2))
@@ -126,21 +100,6 @@ def test_gap_finds_planted_groups() -> None:
     d = np.triu(np.where(same, rng.uniform(4, 6, same.shape), rng.uniform(15, 28, same.shape)), 1)
     a = g.gamma(d + d.T)
     np.testing.assert_array_equal(a > 0, same & ~np.eye(100, dtype=bool))
-
-
-@given(distances(least=2))
-def test_soft_falls_with_distance(d: Any) -> None:
-    a = kept_dense(g.soft(d, 2.0))
-    pairs = ~np.eye(len(d), dtype=bool)
-    np.testing.assert_allclose(a[pairs], np.exp(-((d[pairs] / 2) ** 2)))
-
-
-@given(symmetric(elements=st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])))
-def test_to_distance_is_one_minus(s: Any) -> None:
-    d = g.to_distance(s)
-    pairs = ~np.eye(len(s), dtype=bool)
-    np.testing.assert_allclose(d[pairs], 1 - s[pairs])
-    assert not np.diag(d).any()
 
 
 @given(symmetric(elements=st.sampled_from([0.0, 0.5, 1.0])))
@@ -258,55 +217,3 @@ def test_oracle_is_the_planted_groups(labels: Any) -> None:
 def test_a_complete_graph_of_too_many_clients_is_refused() -> None:
     with pytest.raises(GraphError, match="complete graph of 20001 clients"):
         affinity.uniform(sp.csr_array((20_001, 20_001)))
-
-
-# -- control_in_a_method -----------------------------------------------------------------------------------------------
-
-
-CONTROLS_CONTROL_IN_A_METHOD = ["none", "random", "uniform", "oracle", "shuffled", "self"]
-
-
-@pytest.fixture
-def learned() -> Any:
-    """Ids, planted groups and the learned affinity of 18 clients; and values to mix."""
-    rng = np.random.default_rng(0)
-    truth = rng.permutation(np.repeat(["x", "y", "z"], 6))
-    centre = {"x": [5.0, 0, 0], "y": [0, 5.0, 0], "z": [0, 0, 5.0]}
-    x = np.array([centre[name] for name in truth]) + rng.normal(size=(18, 3))
-    return tuple(f"c{row}" for row in range(18)), truth, g.epsilon(g.cosine(x), 0.4), x
-
-
-def _round(learned: Any, control: str) -> tuple[g.Graph, Any]:
-    ids, truth, a, x = learned
-    weights = g.control_stage(control)(a, seed=1, planted=truth)
-    labels = g.groups_stage("louvain")(weights, seed=0)
-    mixing = g.laplacian_step(weights, labels, 0.05)
-    return g.Graph(ids, weights, groups=g.by_id(ids, labels), mixing=mixing), mixing @ x
-
-
-@pytest.mark.parametrize("control", CONTROLS_CONTROL_IN_A_METHOD)
-def test_ids_shape_and_input_stay(learned: Any, control: str) -> None:
-    ids, _, a, x = learned
-    before = a.copy(), x.copy()
-    graph, mixed = _round(learned, control)
-    assert graph.ids == ids
-    assert graph.weights.shape == a.shape
-    assert mixed.shape == x.shape
-    np.testing.assert_array_equal(a, before[0])
-    np.testing.assert_array_equal(x, before[1])
-    # A symmetric step inside groups moves clients towards each other and leaves their mean where it was.
-    np.testing.assert_allclose(mixed.mean(axis=0), x.mean(axis=0))
-
-
-def test_each_control_changes_what_it_should(learned: Any) -> None:
-    _, truth, a, x = learned
-    rounds = {control: _round(learned, control) for control in CONTROLS_CONTROL_IN_A_METHOD}
-    np.testing.assert_array_equal(rounds["none"][0].weights, a)
-    np.testing.assert_array_equal(rounds["self"][1], x)
-    assert g.ari(truth, rounds["oracle"][0].labels) == 1
-    assert rounds["uniform"][0].labels.max() == 0
-    for control in ("random", "shuffled"):
-        assert g.edge_scores(rounds[control][0].weights, truth).precision < 0.6
-        assert np.sort(kept_dense(rounds[control][0].weights).ravel()) == pytest.approx(np.sort(a.ravel()))
-    for control in ("random", "shuffled", "uniform"):
-        assert np.asarray(rounds[control][0].weights).sum() == pytest.approx(a.sum())

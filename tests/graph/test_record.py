@@ -86,14 +86,6 @@ def test_a_digest_is_of_all_but_the_round(tmp_path: Path, graph: g.Graph) -> Non
     assert all(dataclasses.replace(graph, **other).digest() != graph.digest() for other in others)
 
 
-def test_plain_numpy_reads_it_without_pickles(tmp_path: Path) -> None:
-    _three().save(tmp_path / "g.npz")
-    with np.load(tmp_path / "g.npz", allow_pickle=False) as file:
-        assert file["ids"].tolist() == ["ann", "bob", "cy"]
-        assert file["groups"].tolist() == [0, 0, 1]
-        assert file["weights"].shape == (3, 3)
-
-
 def _three(**change: Any) -> g.Graph:
     a = np.array([[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]])
     plain = g.Graph(
@@ -285,26 +277,6 @@ def test_it_comes_back_from_the_file(found: Verdicts, tmp_path: Path) -> None:
     assert list(again.values["verdict"]) == [found.by_client[id] for id in again.ids]
     again.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
-def test_graphs_without_tests_are_written_as_before(tmp_path: Path) -> None:
-    graph = Graph(("a", "b"), np.zeros((2, 2)))
-    graph.save(tmp_path / "a.npz")
-    assert zipfile.ZipFile(tmp_path / "a.npz").namelist() == ["meta.npy", "ids.npy", "weights.npy"]
-    assert load_graph(tmp_path / "a.npz").evidence is None
-    # Of an older version: a graph of these values had this digest before there was evidence.
-    assert graph.digest() == "f6da8857fb1291e6aea1f34675fe5af9"
-
-
-def test_clients_that_joined_later_have_no_leaf(tmp_path: Path) -> None:
-    node = Node(None, {"x": 0.5}, verdict="same")
-    evidence = Evidence((node,), {"a": 0}, 0.001)
-    graph = Graph(("a", "b"), np.zeros((2, 2)), groups={"a": 0, "b": 0}).tested({"a": "same", "b": "same"}, evidence)
-    graph.save(tmp_path / "a.npz")
-    again = load_graph(tmp_path / "a.npz").evidence
-    assert again is not None
-    assert again.leaf == {"a": 0}
-    assert again.sizes == (1,)
 
 
 ROOT = {"parent": None, "p": {"x": 1e-5}, "rejected": ["x"], "cut": "x", "verdict": None}
