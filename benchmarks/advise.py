@@ -32,8 +32,8 @@ from fedkin.advice import Advice, Bench, Plan, Rows, advise
 from fedkin.advice.advising import recommend
 from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.learning.metrics import roc_auc
 from fedkin.learning.models import Mlp
-from fedkin.learning.scoring import roc_auc
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
 from fedkin.running.experiment import Experiment, RunSettings

@@ -25,8 +25,7 @@ from fedkin.data.sources.mnist import FashionMnist, Mnist, Qmnist
 from fedkin.data.sources.tpt48 import Tpt48
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
-from fedkin.learning.models.base import Model
-from fedkin.learning.models.mlp import Mlp
+from fedkin.learning.models import Mlp, Model
 
 __all__ = [
     "QUICK", "TESTS", "Planted", "Told", "by_class", "different", "dirichlet", "iid", "loner", "rotated", "swapped",

@@ -19,7 +19,7 @@ import numpy as np
 
 import fedkin
 from fedkin.learning.models import Mixed, Model, Transformers
-from fedkin.learning.models.packages import library
+from fedkin.learning.models.pretrained import library
 
 WORDS, LENGTH, SHARE = 200, 12, 40
 TRAINING = {"optimiser": "adam", "lr": 0.01, "batch_size": 20, "local_epochs": 2}

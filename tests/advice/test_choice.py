@@ -28,7 +28,7 @@ from fedkin.advice.choice import (
 from fedkin.advice.work import Rows, folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
-from fedkin.learning.scoring import roc_auc
+from fedkin.learning.metrics import roc_auc
 
 RISK = Task(2, (3,), "risk")
 

@@ -21,7 +21,7 @@ from fedkin.analysis.paired import (
     verdict,
     verdicts,
 )
-from fedkin.learning.scoring import average_precision
+from fedkin.learning.metrics import average_precision
 
 
 def rates(both: int, mine: int, theirs: int, neither: int) -> tuple[Outcomes, Outcomes]:

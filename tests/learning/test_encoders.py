@@ -216,17 +216,6 @@ def test_the_cache_is_below_the_home_folder_by_default(monkeypatch: pytest.Monke
     assert cache_folder() == tmp_path / ".cache" / "fedkin" / "encoders"
 
 
-def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    import sys
-
-    pretrained(encoder_net("mlp", (1, 8, 8), 3), images(20), PLAN, seed=0, title="on blobs")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    pretrained(encoder_net("mlp", (1, 8, 8), 3), images(20), PLAN, seed=1, title="on blobs")
-    assert "on blobs" in capsys.readouterr().err
-
-
 def test_classes_and_a_limit_choose_training_samples() -> None:
     data = dataset()
     assert len(chosen(data, None, None, 0)) == 48

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Samples
-from fedkin.learning.evaluation import score
+from fedkin.learning.metrics import NO_MARKS, marks, score
 from fedkin.learning.net import Net
-from fedkin.learning.scoring import NO_MARKS, marks
 from fedkin.learning.sgd import infer, outputs
 from fedkin.tasks import Task
 
@@ -128,23 +127,15 @@ def test_token_ids_and_several_arrays_go_alone() -> None:
     assert together == alone
 
 
-def test_a_net_that_draws_random_numbers_draws_as_one_client_after_another() -> None:
-    net = Net.build(
-        lambda: (nn.Linear(6, 9), nn.Sequential(Of(lambda z: z + torch.randn(z.shape)), nn.Linear(9, 10))), 3
-    )
-    sets, module = given(CLASSES, (20, 20, 30)), net.scratch()
-    torch.manual_seed(5)
-    together = score(net, module, net.initial, sets, CLASSES)
-    torch.manual_seed(5)
-    assert together == [score(net, module, net.initial, [samples], CLASSES)[0] for samples in sets]
-
-
-def test_a_loss_that_is_no_number_stays_with_its_client() -> None:
-    sets = given(CLASSES, (20,) * 40)
-    sets[1] = Samples(torch.full((20, 6), math.nan), sets[1].y)
-    together, alone, _ = both(lambda: dense(nn.ReLU()), CLASSES, sets)
-    assert [place for place, mark in enumerate(together) if math.isnan(mark.loss)] == [1]
-    assert together[2:] == alone[2:]
+@pytest.mark.parametrize("task", [CLASSES, Task(2, (6,), "risk"), Task.regression(1, (6,))], ids=lambda t: t.kind)
+def test_outputs_that_are_not_finite_have_no_score(task: Task) -> None:
+    sets = given(task, (20, 20))
+    assert isinstance(sets[1].x, Tensor)
+    sets[1].x[3:5] = math.nan
+    net = Net.build(lambda: (nn.Linear(6, 9), nn.Linear(9, task.outputs)), 3)
+    assert score(net, net.scratch(), net.initial, sets[:1], task)[0].loss > 0
+    with pytest.raises(MethodError, match="not finite for 2 of 20 test samples"):
+        score(net, net.scratch(), net.initial, sets, task)
 
 
 def test_samples_that_do_not_fit_the_net_raise_an_error() -> None:

@@ -11,7 +11,7 @@ from fedkin.data.sources.hub import Hub
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models import MODELS, Transformers
-from fedkin.learning.models.pretrained import digest_of
+from fedkin.learning.models.pretrained import _digest
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
 from fedkin.settings import parse
@@ -36,7 +36,7 @@ def test_over_a_network_nothing_is_fetched_from_the_hub(mixed: bool, monkeypatch
     def fetched(*_: Any) -> None:
         raise AssertionError("a net was built before anybody was asked")
 
-    monkeypatch.setattr(Transformers, "parts", fetched)
+    monkeypatch.setattr(Transformers, "build", fetched)
     net = {"name": "transformers", "hub": "a/b", "revision": COMMIT}
     table = {"name": "mixed", "bodies": ["small-plain", "own"], "nets": {"own": net}} if mixed else net
     experiment = Experiment.of({
@@ -59,7 +59,7 @@ def test_over_a_network_nothing_is_fetched_from_the_hub(mixed: bool, monkeypatch
     [
         ("pretrained", "set model.path"), ("checkpoint_path", "set model.path"), ("pretrained_cfg", "set model.path"),
         ("pretrained_cfg_overlay", "set model.path"), ("cache_dir", "set model.path"),
-        ("num_classes", "the head is fedkin's"), ("in_chans", "the data have"),
+        ("num_classes", "the task decides"), ("in_chans", "the task decides"),
     ],
 )  # fmt: skip
 def test_options_that_go_round_the_files_are_refused(option: str, why: str) -> None:
@@ -88,11 +88,11 @@ def test_values_in_other_forms_are_not_replaced_by_random_ones(tmp_path: Path, f
 def test_the_hash_is_of_all_settings_and_values(tmp_path: Path, file: str) -> None:
     for name in ("config.json", "model-1.safetensors", "README.md"):
         (tmp_path / name).write_text("one")
-    before = digest_of(tmp_path)
+    before = _digest(tmp_path)
     (tmp_path / "README.md").write_text("three")
-    assert digest_of(tmp_path) == before
+    assert _digest(tmp_path) == before
     (tmp_path / file).write_text("three")
-    assert digest_of(tmp_path) != before
+    assert _digest(tmp_path) != before
 
 
 def test_a_revision_is_refused_where_nothing_is_fetched() -> None:

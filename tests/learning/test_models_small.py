@@ -13,7 +13,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning import Net
 from fedkin.learning.models import MODELS
-from fedkin.learning.models.small import Pool
+from fedkin.learning.models.nets import _Pool
 
 SMALL = ("small-plain", "small-residual", "small-separable", "small-wide")
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 13)]
@@ -81,10 +81,10 @@ def test_a_few_steps_learn_what_two_classes_are(name: str) -> None:
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_pooling_takes_every_place_into_account(height: int, width: int) -> None:
     x = torch.rand(1, 1, height, width, requires_grad=True)
-    pooled = Pool(4)(x)
+    pooled = _Pool()(x)
     assert max(pooled.shape[-2:]) <= 4
     assert min(pooled.shape[-2:]) == min(4, *pooled.shape[-2:]) >= 1
     pooled.sum().backward()
     assert x.grad is not None
     assert (x.grad > 0).all()
-    torch.testing.assert_close(Pool(4)(torch.full((1, 1, height, width), 3.0)), torch.full(pooled.shape, 3.0))
+    torch.testing.assert_close(_Pool()(torch.full((1, 1, height, width), 3.0)), torch.full(pooled.shape, 3.0))

@@ -13,7 +13,7 @@ import fedkin
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.learning.models import Mlp, TextMean
-from fedkin.learning.models.text import MeanOfWords
+from fedkin.learning.models.nets import _MeanOfWords
 from fedkin.learning.net import Net
 from fedkin.running.experiment import Experiment
 
@@ -21,7 +21,7 @@ IDS = Task(2, (6,), codes=("x",))
 
 
 def test_the_mean_is_over_words_and_not_over_padding() -> None:
-    body = MeanOfWords(10, 3, padding=0)
+    body = _MeanOfWords(10, 3, padding=0)
     ids = torch.tensor([[4, 7, 0, 0], [0, 0, 0, 0], [4, 14, 4, 0]])
     table = body.vectors.weight
     expected = torch.stack([(table[4] + table[7]) / 2, torch.zeros(3), table[4]])

@@ -18,7 +18,7 @@ from fedkin.federation import Samples, Task
 from fedkin.flow import Message
 from fedkin.learning import CrossEntropy, Net, Training, sgd, weighted_mean
 from fedkin.learning.models import MODELS
-from fedkin.learning.models.vision import BearingBatchNorm, torchvision_models, with_bearing_norms
+from fedkin.learning.models.vision import BatchNormOfOne, _with_batch_norms, torchvision_models
 
 NORMED = ("shufflenet-v2", "resnet18", "googlenet")
 
@@ -72,15 +72,15 @@ def test_but_for_first_and_last_layer_a_net_is_the_published_one(name: str, insi
 @pytest.mark.parametrize("name", NORMED)
 def test_all_normalisation_bears_single_samples(name: str) -> None:
     kinds = {type(m) for m in build(name).module.modules() if isinstance(m, nn.BatchNorm2d)}
-    assert kinds == {BearingBatchNorm}
+    assert kinds == {BatchNormOfOne}
 
 
 def test_bearing_normalisation_is_torchs_but_for_a_single_value() -> None:
     plain = nn.Sequential(nn.BatchNorm2d(3, eps=0.01, momentum=0.3))
     with torch.no_grad():
         plain.get_parameter("0.weight").uniform_()
-    bearing = with_bearing_norms(copy.deepcopy(plain))
-    assert type(bearing.get_submodule("0")) is BearingBatchNorm
+    bearing = _with_batch_norms(copy.deepcopy(plain))
+    assert type(bearing.get_submodule("0")) is BatchNormOfOne
     for shape in ((4, 3, 2, 2), (1, 3, 2, 2), (5, 3, 1, 1)):
         x = torch.randn(*shape)
         assert torch.equal(plain(x), bearing(x))

@@ -19,9 +19,9 @@ from fedkin.learning.devices import CPU, arranged, usual
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.layout import decide, lay_out
 from fedkin.learning.losses import CrossEntropy
+from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.precision import Precision, _has_bf16, check_precision
 from fedkin.learning.sgd import fit, infer
-from fedkin.learning.split_body_head import made_up
 from fedkin.learning.stacked import why_not
 from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.running.networked import plan_of
@@ -169,7 +169,7 @@ def test_a_class_that_can_is_computed_with_channels_last() -> None:
 def test_a_frozen_body_that_views_its_maps_works() -> None:
     net = Net(nn.Sequential(Frozen(Viewing(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Linear(400, 5)), nn.Linear(5, 3))
     net.check(TASK)
-    decide(net, made_up(TASK, net.dtype))
+    decide(net, sample_inputs(TASK, net.dtype))
     assert net.channels_last is False
     assert _fit(net).loss > 0
 
@@ -189,7 +189,7 @@ class Normed(nn.Module):
 
 def test_an_attribute_of_a_users_module_stays() -> None:
     net = _net(lambda: nn.Sequential(nn.Conv2d(3, 10, 3), Normed(), nn.Flatten()))
-    decide(net, made_up(TASK, net.dtype))
+    decide(net, sample_inputs(TASK, net.dtype))
     module = net.scratch()
     assert lay_out(net, module, _samples()) is True
     assert module.body[1].channels_last is False  # type: ignore[index]
@@ -205,7 +205,7 @@ def test_a_hook_that_views_is_tried() -> None:
         return body
 
     net = _net(make)
-    decide(net, made_up(TASK, net.dtype))
+    decide(net, sample_inputs(TASK, net.dtype))
     assert net.channels_last is False
     assert _fit(net).loss > 0
 

@@ -18,7 +18,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.learning import Net
 from fedkin.learning.models import Mixed, Timm, Transformers, transformer
-from fedkin.learning.models.packages import library
+from fedkin.learning.models.pretrained import library
 from fedkin.running.experiment import Experiment
 
 gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]

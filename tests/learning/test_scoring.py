@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from fedkin.learning.losses import CrossEntropy, PixelCrossEntropy, SquaredError, default_loss, per_sample
-from fedkin.learning.scoring import Marks, average_precision, marks, pooled, roc_auc
+from fedkin.learning.metrics import Marks, average_precision, marks, pooled, roc_auc
 from fedkin.tasks import Task
 
 CLASSES, RISK = Task(4, (5,)), Task(2, (5,), "risk")

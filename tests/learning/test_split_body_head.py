@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
-from fedkin.learning import split_body_head
-from fedkin.learning.models import plain
+from fedkin.learning.models import custom, plain
+from fedkin.learning.models.custom import pair_of, parted
 from fedkin.learning.net import Net
-from fedkin.learning.split_body_head import pair_of, parted
 from fedkin.settings import parse
 
 TASK = Task(3, (4,))
@@ -36,7 +35,7 @@ class Named(nn.Module):
 
 
 def test_the_parts_give_what_the_whole_gives_and_the_whole_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    split_body_head._say.cache_clear()
+    custom._log_head.cache_clear()
     net, x = Named(), torch.randn(5, 4)
     net.normal.eval()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}

@@ -14,7 +14,7 @@ from torch import nn
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
 from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean, weighted_mean
-from fedkin.learning.evaluation import score
+from fedkin.learning.metrics import score
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import fit, infer, load
 from fedkin.methods import METHODS

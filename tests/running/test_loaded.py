@@ -15,7 +15,7 @@ from torch import nn
 import fedkin
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation, Samples
-from fedkin.learning.scoring import roc_auc
+from fedkin.learning.metrics import roc_auc
 from fedkin.running.model_loader import Loaded
 from support import small_federation
 

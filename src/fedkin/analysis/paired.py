@@ -295,7 +295,7 @@ def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | No
 
 
 def _precision(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
-    """Average precision as in `fedkin.learning.scoring`, without torch."""
+    """Average precision as in `fedkin.learning.metrics`, without torch."""
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(labels[order] == 1)
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)

@@ -11,7 +11,7 @@ from fedkin.engines.releases import counted
 from fedkin.engines.setup import Plan, Setup
 from fedkin.engines.transport import SERVER
 from fedkin.flow import Message, Params
-from fedkin.learning.scoring import Figures, Marks
+from fedkin.learning.metrics import Figures, Marks
 from fedkin.views import ServerView
 
 if TYPE_CHECKING:

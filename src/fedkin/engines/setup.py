@@ -17,8 +17,8 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.layout import decide
 from fedkin.learning.metrics import Measure
+from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.net import Net
-from fedkin.learning.split_body_head import made_up
 from fedkin.learning.training import Training
 from fedkin.settings import parse
 from fedkin.views import no_public_data
@@ -108,7 +108,7 @@ class Plan:
             net.check(self.task)
         # Decided here, so that the net is laid out when other processes get it.
         for net in made.values():
-            decide(net, made_up(self.task, net.dtype))
+            decide(net, sample_inputs(self.task, net.dtype))
         nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
         return replace(self, net=made[id(self.net)], nets=nets)
 

@@ -1,41 +1,207 @@
-"""Further metrics of a client's model, beside those of its task: fedkin's own, and those of its users."""
+"""Scores of a client's model on its test samples: the loss, the figures of the task, and further metrics."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Samples
-from fedkin.learning.net import Net
-from fedkin.learning.sgd import infer
-from fedkin.tasks import METRICS
+from fedkin.learning.devices import CPU
+from fedkin.learning.losses import per_sample
+from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.sgd import infer, load, outputs
+from fedkin.tasks import METRICS, Task
 from fedkin.untrusted import plain_word, said, shown
 
 __all__ = [
-    "LARGEST",
-    "MEASURES",
-    "Measure",
-    "Unmeasured",
-    "balanced_accuracy",
-    "code_of",
-    "file_of",
-    "metric",
-    "value",
-    "values",
-]
+    "LARGEST", "MEASURES", "NO_MARKS", "Figures", "Marks", "Measure", "Unmeasured", "average_precision",
+    "balanced_accuracy", "code_of", "file_of", "marks", "metric", "pooled", "roc_auc", "score", "value", "values",
+]  # fmt: skip
 
 Values = npt.NDArray[Any]
+Figures = tuple[float | None, ...]
+
+
+# -- the figures of a task --------------------------------------------------------------------------------------------
+
+
+class Marks(NamedTuple):
+    """The scores of outputs on a set of samples.
+
+    loss: mean over samples. right: number of correct class labels (0 for tasks without labels). figures: those of
+    `task.figures`, None where these samples do not determine a figure; empty for classification, which has `right`.
+    digest: the data from which figures over several clients are computed. outcomes: a number for each sample, 1 or 0
+    for a right or wrong label (uint8), or a squared error or part of Dice (float32, little-endian); empty for risk
+    tasks, whose digest has all that is known of a sample.
+    """
+
+    loss: float
+    right: int
+    figures: Figures = ()
+    digest: tuple[tuple[float, ...], ...] = ()
+    outcomes: bytes = b""
+
+
+NO_MARKS = Marks(math.nan, 0)
+
+
+def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Marks]:
+    """Score the model on each of these sets of samples; an empty set gives NO_MARKS.
+
+    Samples are on the device of the module. Each set passes through the net alone, so that its figures do not depend on
+    the others. Raises MethodError if an output is not finite.
+    """
+    load(module, params)
+    return [
+        marks(task, outputs(net, module, "logits", samples), samples.labels().to(CPU)) if len(samples) else NO_MARKS
+        for samples in parts
+    ]
+
+
+def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
+    """Score outputs [n, ...] against targets [n, ...], n at least 1; raises MethodError if an output is not finite.
+
+    classification   right: the number of samples with the largest output at the label
+    risk             figures: ROC-AUC and average precision of output 1 minus output 0 (None with one class only);
+                     digest: these scores, and the labels
+    regression       figures: squared error, summed over the targets of a sample, mean over samples
+    segmentation     figures: Dice; digest: for each class except the background, the number of pixels in both
+                     prediction and truth, and the sum of the numbers of pixels in each, over all samples; outcomes:
+                     how the Dice of all samples depends on each one, so that their mean is it and their variance that
+                     of the linearised Dice
+    """
+    wide = outputs.double()
+    wrong = int((~torch.isfinite(wide)).flatten(1).any(1).sum())
+    if wrong:
+        raise MethodError(
+            f"the model's outputs are not finite for {wrong} of {len(targets)} test samples, so that it has no "
+            "figures; look for inputs that the net does not take, or set training.lr lower"
+        )
+    each = per_sample(task)(wide, targets).tolist()
+    loss = math.fsum(each) / len(each)  # depends neither on the order of samples nor on the machine
+    if task.kind == "regression":
+        errors = (wide - targets.double()).square().sum(1)
+        return Marks(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
+    if task.kind == "segmentation":
+        both, either = _overlap(outputs.argmax(1), targets, task.classes)
+        sums = both.sum(0), either.sum(0)
+        digest = tuple(tuple(counts.tolist()) for counts in sums)
+        return Marks(loss, 0, _without_nan(_dice(*sums)), digest, _bytes(_dice_parts(both, either)))
+    correct = (outputs.argmax(1) == targets).to(torch.uint8)
+    if task.kind == "classification":
+        return Marks(loss, int(correct.sum()), outcomes=correct.numpy().tobytes())
+    margins, labels = (wide[:, 1] - wide[:, 0]).numpy(), targets.numpy()
+    digest = tuple(margins.tolist()), tuple(labels.astype(np.float64).tolist())
+    return Marks(loss, int(correct.sum()), _ranked(margins, labels), digest)
+
+
+def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
+    """Return `task.figures` over the samples of several clients together, from (samples, marks) of each client.
+
+    Each client has at least one sample. A figure that needs a client's digest is None where there is none: over a
+    network, the scores of single samples stay at the client.
+    """
+    total = sum(n for n, _ in parts)
+    if task.kind == "classification":
+        return (sum(mark.right for _, mark in parts) / total,)
+    if task.kind == "regression":
+        return (sum(n * (mark.figures[0] or 0.0) for n, mark in parts) / total,)
+    if not all(mark.digest for _, mark in parts):
+        return (None,) * len(task.figures)
+    if task.kind == "segmentation":
+        both, either = (np.sum([mark.digest[i] for _, mark in parts], axis=0) for i in (0, 1))
+        return _without_nan(_dice(both, either))
+    margins, labels = (np.concatenate([mark.digest[i] for _, mark in parts]) for i in (0, 1))
+    return _ranked(margins, labels)
+
+
+def roc_auc(scores: Values, labels: Values) -> float:
+    """Return P(score of a 1 > score of a 0), with half of the ties (Mann and Whitney); nan without both classes.
+
+    scikit-learn's takes 2.6 ms for a client of 100 samples, and this .06 ms.
+
+    >>> roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+    0.75
+    """
+    positive = labels == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return math.nan
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of each value's ties, from 1
+    return float((rank[place][positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def average_precision(scores: Values, labels: Values) -> float:
+    """Return sum_k (R_k - R_{k-1}) P_k over the thresholds, from high to low; nan without both classes.
+
+    P and R are precision and recall; equal scores share one threshold.
+
+    >>> round(average_precision(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])), 4)
+    0.8333
+    """
+    positive = labels == 1
+    if positive.all() or not positive.any():
+        return math.nan
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(positive[order])
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    gained = np.diff(hits[last], prepend=0)
+    return float((gained / hits[-1] * (hits[last] / (last + 1))).sum())
+
+
+def _ranked(scores: Values, labels: Values) -> Figures:
+    return _without_nan(roc_auc(scores, labels), average_precision(scores, labels))
+
+
+def _without_nan(*figures: float) -> Figures:
+    """Replace nan by None, which equals itself and which JSON can hold."""
+    return tuple(None if math.isnan(figure) else figure for figure in figures)
+
+
+def _bytes(numbers: Values) -> bytes:
+    return numbers.astype("<f4").tobytes()
+
+
+def _overlap(predicted: Tensor, truth: Tensor, classes: int) -> tuple[Values, Values]:
+    """Return [samples, classes but 0]: the number of pixels in both, and the sum of the numbers in each."""
+    pairs = [((predicted == label).flatten(1), (truth == label).flatten(1)) for label in range(1, classes)]
+    both = torch.stack([(p & t).sum(1) for p, t in pairs], 1).double()
+    either = torch.stack([p.sum(1) + t.sum(1) for p, t in pairs], 1).double()
+    return both.numpy(), either.numpy()
+
+
+def _dice_parts(both: Values, either: Values) -> Values:
+    """Return each sample's part in `_dice` of all: their mean is it; of none if no class occurs."""
+    total = either.sum(0)
+    occurs = total > 0
+    if not occurs.any():
+        return np.zeros(0)
+    dice = 2 * both.sum(0)[occurs] / total[occurs]
+    gap = 2 * both[:, occurs] - dice * either[:, occurs]
+    return np.asarray((dice + len(both) * gap / total[occurs]).mean(1))
+
+
+def _dice(both: Values, either: Values) -> float:
+    """Return the mean of 2 |A and B| / (|A| + |B|) over the classes that occur; nan if no class occurs."""
+    occurs = either > 0
+    return float((2 * both[occurs] / either[occurs]).mean()) if occurs.any() else math.nan
+
+
+# -- further metrics: fedkin's own, and those of its users ------------------------------------------------------------
 
 LARGEST = 1e150  # of a figure: the square of a larger one is no float
 
@@ -104,25 +270,20 @@ def metric(
     # What is called may be of elsewhere, such as a functools.partial: the metric is where this is called.
     module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
-    def made(function: Callable[[Values, Values], Any]) -> Measure:
-        own = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
-        called = function() if isinstance(function, type) else function
-        if not callable(called):
-            raise ConfigError(f"metric {own!r}: expected a function of (outputs, targets), or a class of such objects")
-        return Measure(own, called, higher, title or own, share, module)
+    def decorate(function: Callable[[Values, Values], Any]) -> Measure:
+        word = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
+        instance = function() if isinstance(function, type) else function
+        if not callable(instance):
+            raise ConfigError(f"metric {word!r}: expected a function of (outputs, targets), or a class of such objects")
+        return Measure(word, instance, higher, title or word, share, module)
 
-    return made
+    return decorate
 
 
 def file_of(measure: Measure) -> str:
     """Return the file in which a metric is; empty for fedkin's own, and for one that is in no file."""
     file = getattr(sys.modules.get(measure.home), "__file__", None)
-    return "" if file is None or _is_own(measure) else str(file)
-
-
-def _is_own(measure: Measure) -> bool:
-    """Whether this is a metric of fedkin's."""
-    return measure.home.partition(".")[0] == "fedkin"
+    return "" if file is None or measure.home.partition(".")[0] == "fedkin" else str(file)
 
 
 def code_of(measure: Measure) -> str:
@@ -130,7 +291,7 @@ def code_of(measure: Measure) -> str:
 
     Line ends do not count, which some systems change.
     """
-    if _is_own(measure):
+    if measure.home.partition(".")[0] == "fedkin":
         return ""
     try:
         lines = Path(file_of(measure) or os.devnull).read_bytes().splitlines()
@@ -148,30 +309,27 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
     """Return a metric of one client's outputs; None where there is none. Raises Unmeasured."""
     try:
         # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
-        found = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
+        result = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
     except Exception as error:  # whatever a function of the user's does
         kind = shown(type(error).__name__, 60)
         raise Unmeasured(measure, client, f"{kind}: {said(error)}", kind) from error
-    if found is None:
+    if result is None:
         return None
-    if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
-        found = found.item()
-    if isinstance(found, bool) or not isinstance(found, (int, float, np.integer, np.floating)):
-        raise Unmeasured(measure, client, f"expected one number, got {_kind(found)}", "not one number")
+    if isinstance(result, (Tensor, np.ndarray)) and result.ndim == 0:
+        result = result.item()
+    if isinstance(result, bool) or not isinstance(result, (int, float, np.integer, np.floating)):
+        kind = shown(type(result).__name__, 60)
+        shape = f" of shape {tuple(result.shape)}" if isinstance(result, (Tensor, np.ndarray)) else ""
+        raise Unmeasured(measure, client, f"expected one number, got {kind}{shape}", "not one number")
     try:
-        number = float(found)
-        large = math.isfinite(number) and abs(number) > LARGEST
-    except OverflowError:
-        large = True
-    if large:
+        number = float(result)
+    except OverflowError:  # of a large int
+        number = 10 * LARGEST
+    if not math.isfinite(number):
+        return None
+    if abs(number) > LARGEST:
         raise Unmeasured(measure, client, f"expected a number of at most {LARGEST:g}, got a larger one", "too large")
-    return number if math.isfinite(number) else None
-
-
-def _kind(found: object) -> str:
-    """What a function returned, without the values."""
-    kind = shown(type(found).__name__, 60)
-    return f"{kind} of shape {tuple(found.shape)}" if isinstance(found, (Tensor, np.ndarray)) else kind
+    return number
 
 
 def values(

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from fedkin.engines import Score, Traffic
 from fedkin.engines.base import SERVER
 from fedkin.engines.privacy import Privacy
-from fedkin.learning.metrics import Measure
-from fedkin.learning.scoring import pooled
+from fedkin.learning.metrics import Measure, pooled
 from fedkin.tasks import METRICS, Metric, Task
 
 if TYPE_CHECKING:

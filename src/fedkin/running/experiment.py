@@ -32,7 +32,7 @@ from fedkin.keys import key
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import Model
-from fedkin.learning.models.backbones import Tokens
+from fedkin.learning.models.pretrained import Tokens
 from fedkin.learning.net import Net
 from fedkin.learning.precision import Precision, check_precision
 from fedkin.learning.training import Training

@@ -19,8 +19,8 @@ from fedkin.federation.samples import prepared
 from fedkin.federation.table import as_table, kinds_of
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
+from fedkin.learning.models.custom import Modules, pair_of
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.split_body_head import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.models import Kept

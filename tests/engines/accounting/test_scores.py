@@ -12,7 +12,7 @@ from fedkin.engines import Score
 from fedkin.engines.accounting.scores import Scores
 from fedkin.engines.settings import EngineSettings
 from fedkin.engines.setup import Plan
-from fedkin.learning.models.mlp import Mlp
+from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.fedavg import FedAvg

@@ -12,9 +12,8 @@ from fedkin.engines.executors.jobs import ScoreJob
 from fedkin.engines.setup import Plan
 from fedkin.federation import Samples
 from fedkin.flow import Params
-from fedkin.learning.metrics import values
+from fedkin.learning.metrics import Marks, values
 from fedkin.learning.net import Net
-from fedkin.learning.scoring import Marks
 from fedkin.tasks import Task
 
 __all__ = ["Scores"]

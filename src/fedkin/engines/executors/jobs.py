@@ -16,8 +16,8 @@ from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
 from fedkin.learning.devices import CPU, Resident
-from fedkin.learning.evaluation import score
 from fedkin.learning.losses import Loss, Proximal, default_loss
+from fedkin.learning.metrics import score
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.training import Training

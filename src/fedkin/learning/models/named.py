@@ -1,40 +1,109 @@
-"""The nets that an experiment can name; "mixed" gives each client one of them."""
+"""The nets that an experiment can name, and "mixed", which gives each client one of them."""
 
 from __future__ import annotations
 
-from fedkin.learning.models.base import Model
-from fedkin.learning.models.cnn import CnnCifar, CnnFedAvg, CnnMnist, LeafCnn, LeNet
-from fedkin.learning.models.mlp import Linear, Mlp
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from torch import nn
+
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Task
+from fedkin.keys import rng
+from fedkin.learning.models import nets, vision
+from fedkin.learning.models.nets import Model
 from fedkin.learning.models.pretrained import Timm, Transformers
-from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
-from fedkin.learning.models.tabular import Mlp3, Mlp8
-from fedkin.learning.models.text import TextMean
-from fedkin.learning.models.unet import UNet
-from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50, ShuffleNetV2
+from fedkin.settings import choose, parse
 
-__all__ = ["NAMED"]
+__all__ = ["MODELS", "Mixed"]
 
-NAMED: dict[str, type[Model]] = {
-    "linear": Linear,
-    "mlp": Mlp,
-    "cnn-mnist": CnnMnist,
-    "cnn-cifar": CnnCifar,
-    "cnn-fedavg": CnnFedAvg,
-    "mlp-3": Mlp3,
-    "mlp-8": Mlp8,
-    "text-mean": TextMean,
-    "unet": UNet,
-    "lenet": LeNet,
-    "leaf-cnn": LeafCnn,
-    "small-plain": SmallPlain,
-    "small-residual": SmallResidual,
-    "small-separable": SmallSeparable,
-    "small-wide": SmallWide,
-    "resnet18": ResNet18,
-    "resnet50": ResNet50,
-    "shufflenet-v2": ShuffleNetV2,
-    "googlenet": GoogLeNet,
-    "alexnet": AlexNet,
-    "transformers": Transformers,
-    "timm": Timm,
-}
+_CLASSES: tuple[type[Model], ...] = (
+    nets.Linear, nets.Mlp, nets.CnnMnist, nets.CnnCifar, nets.CnnFedAvg, nets.Mlp3, nets.Mlp8, nets.TextMean, nets.UNet,
+    nets.LeNet, nets.LeafCnn, nets.SmallPlain, nets.SmallResidual, nets.SmallSeparable, nets.SmallWide, vision.ResNet18,
+    vision.ResNet50, vision.ShuffleNetV2, vision.GoogLeNet, vision.AlexNet, Transformers, Timm,
+)  # fmt: skip
+_NAMED: dict[str, type[Model]] = {model.model_fields["name"].default: model for model in _CLASSES}
+
+
+class Mixed(Model):
+    """Clients with different bodies, and heads of one shape.
+
+    bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. deal:
+    "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed by seed and id), or {client id:
+    name} for all clients. If groups alternate along the ids, "round-robin" makes bodies depend on groups; "random" does
+    not. width: width of every body's features, which no table in `nets` sets.
+    """
+
+    name: Literal["mixed"] = "mixed"
+    bodies: tuple[str, ...] = Field(("small-plain", "small-residual", "small-separable", "small-wide"), min_length=1)
+    deal: Literal["round-robin", "random"] | dict[str, str] = "round-robin"
+    width: int = Field(64, ge=1)
+    nets: dict[str, dict[str, Any]] = Field({})
+
+    @field_validator("nets")
+    @classmethod
+    def _complete(cls, tables: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        """Fill in what a net finds out about itself, such as the hash of its files."""
+        complete = {}
+        for body, table in tables.items():
+            place = f"model.nets.{body}"
+            try:
+                net = parse(choose(_NAMED, table.get("name"), f"{place}.name"), table, place)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+            field = _width_field(type(net))
+            if field in table:
+                width = info.data.get("width")
+                raise ValueError(f"nets.{body}.{field}: mixed sets it to `width` ({width}); leave it out")
+            complete[body] = net.model_dump(mode="json", exclude_none=True, exclude={field} if field else set())
+        return complete
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for body in self.bodies:
+            self.sized(body)
+        for name in self.nets:
+            if name not in self.bodies:
+                raise ValueError(f"nets: {name!r} is in no bodies; {nearest(name, self.bodies)}")
+        for id, body in self.deal.items() if isinstance(self.deal, dict) else ():
+            if body not in self.bodies:
+                raise ValueError(f"deal: client {id!r} is given {body!r}; {nearest(body, self.bodies)}")
+        return self
+
+    def deal_bodies(self, ids: Iterable[str], seed: int) -> dict[str, Model]:
+        """Return the net of every client; raises ConfigError if `deal` names other clients than these."""
+        ordered = sorted(ids)
+        if isinstance(self.deal, dict):
+            for id in sorted(set(ordered) ^ set(self.deal)):
+                what = "has no body" if id in ordered else "is not in the federation"
+                raise ConfigError(f"model.deal: client {id!r} {what}; name a body for every client, and no other")
+            names = self.deal
+        elif self.deal == "random":
+            names = {id: self.bodies[rng(seed, id, "body").integers(len(self.bodies))] for id in ordered}
+        else:
+            names = {id: self.bodies[place % len(self.bodies)] for place, id in enumerate(ordered)}
+        models = {body: self.sized(body) for body in self.bodies}
+        return {id: models[names[id]] for id in ordered}
+
+    def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
+        """Return (body, head) of the first of `bodies`."""
+        return self.sized(self.bodies[0]).build(task)
+
+    def sized(self, body: str) -> Model:
+        """Return one of `bodies` with features of this width; raises ValueError for a net without such a setting."""
+        table: Mapping[str, Any] = self.nets.get(body, {"name": body})
+        name = table["name"]
+        with_width = [known for known, model in _NAMED.items() if _width_field(model)]
+        if name not in with_width:
+            raise ValueError(f"bodies: no net {name!r} with a width that can be set; {nearest(name, with_width)}")
+        field = _width_field(_NAMED[name])
+        return _NAMED[name].model_validate({**table, field: (self.width,) if field == "hidden" else self.width})
+
+
+def _width_field(model: type[Model]) -> str | None:
+    """Return the name of the setting for the width of the features, if there is one."""
+    return next((field for field in ("width", "features", "hidden") if field in model.model_fields), None)
+
+
+MODELS: dict[str, type[Model]] = {**_NAMED, "mixed": Mixed}

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
-from fedkin.learning.models.base import Model
+from fedkin.learning.models.nets import Model
 from fedkin.untrusted import said
 
 __all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ResNet50", "ShuffleNetV2", "torchvision_models"]
@@ -38,35 +38,26 @@ class _Vision(Model):
         """Return the net with `width` outputs; side: the shorter side of the images."""
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        shape = task.numbers(f"model.name: {self.name!r}")
-        if len(shape) != 3 or min(shape[1:]) < self.least:
-            raise ConfigError(
-                f"model.name: {self.name!r} needs images [channels, height, width] of at least {self.least} pixels "
-                f"a side, the task's inputs have shape {shape}"
-            )
-        net = self.net(torchvision_models(), shape[0], min(shape[1:]))
-        return nn.Sequential(with_bearing_norms(net), nn.ReLU()), nn.Linear(self.width, task.classes)
+        channels, *sides = self.image_shape(task, self.least)
+        net = _with_batch_norms(self.net(torchvision_models(), channels, min(sides)))
+        return nn.Sequential(net, nn.ReLU()), nn.Linear(self.width, task.classes)
 
 
-class _ResNet(_Vision):
-    """The ResNet of torchvision with the name of the model."""
-
-    def net(self, models: Any, channels: int, side: int) -> Any:
-        net = getattr(models, self.name)(weights=None, num_classes=self.width)
-        net.conv1 = for_channels(net.conv1, channels)
-        return net
-
-
-class ResNet18(_ResNet):
+class ResNet18(_Vision):
     """ResNet18 (He et al., 2016): 11.4 M parameters with 512 features, batch normalisation."""
 
     name: Literal["resnet18"] = "resnet18"
 
+    def net(self, models: Any, channels: int, side: int) -> Any:
+        net = getattr(models, self.name)(weights=None, num_classes=self.width)
+        net.conv1 = _for_channels(net.conv1, channels)
+        return net
 
-class ResNet50(_ResNet):
+
+class ResNet50(ResNet18):
     """ResNet50 (He et al., 2016): 24.6 M parameters with 512 features, batch normalisation."""
 
-    name: Literal["resnet50"] = "resnet50"
+    name: Literal["resnet50"] = "resnet50"  # type: ignore[assignment]
 
 
 class ShuffleNetV2(_Vision):
@@ -76,7 +67,7 @@ class ShuffleNetV2(_Vision):
 
     def net(self, models: Any, channels: int, side: int) -> Any:
         net = models.shufflenet_v2_x1_0(weights=None, num_classes=self.width)
-        net.conv1[0] = for_channels(net.conv1[0], channels)
+        net.conv1[0] = _for_channels(net.conv1[0], channels)
         return net
 
 
@@ -93,7 +84,7 @@ class GoogLeNet(_Vision):
 
     def net(self, models: Any, channels: int, side: int) -> Any:
         net = models.GoogLeNet(num_classes=self.width, aux_logits=False, init_weights=True)
-        net.conv1.conv = for_channels(net.conv1.conv, channels)
+        net.conv1.conv = _for_channels(net.conv1.conv, channels)
         return net
 
 
@@ -109,25 +100,24 @@ class AlexNet(_Vision):
     def net(self, models: Any, channels: int, side: int) -> Any:
         net = models.alexnet(weights=None, num_classes=self.width)
         layers = net.features
-        layers[0] = for_channels(layers[0], channels, stride=1 if side < 63 else None)
-        if side < 63:
-            for place, layer in enumerate(layers):
-                if isinstance(layer, nn.MaxPool2d):
-                    layers[place] = nn.MaxPool2d(3, 2, padding=1)
+        layers[0] = _for_channels(layers[0], channels, stride=1 if side < 63 else None)
+        for place, layer in enumerate(layers if side < 63 else ()):
+            if isinstance(layer, nn.MaxPool2d):
+                layers[place] = nn.MaxPool2d(3, 2, padding=1)
         return net
 
 
-def for_channels(convolution: Any, channels: int, stride: int | None = None) -> nn.Conv2d:
+def _for_channels(convolution: Any, channels: int, stride: int | None = None) -> Any:
     """Return a new convolution like this one, for another number of input channels."""
     if channels == convolution.in_channels and stride is None:
-        return convolution  # type: ignore[no-any-return]
+        return convolution
     return nn.Conv2d(
         channels, convolution.out_channels, convolution.kernel_size, stride or convolution.stride,
         convolution.padding, bias=convolution.bias is not None,
     )  # fmt: skip
 
 
-class BearingBatchNorm(nn.BatchNorm2d):
+class BatchNormOfOne(nn.BatchNorm2d):
     """Batch normalisation that accepts a batch with one value per channel (one sample, one pixel).
 
     Such a batch has no variance, and torch refuses it. Here the running statistics normalise it, and stay unchanged.
@@ -140,14 +130,11 @@ class BearingBatchNorm(nn.BatchNorm2d):
         return super().forward(x)
 
 
-def with_bearing_norms(net: nn.Module) -> nn.Module:
-    """Replace every BatchNorm2d in the net by a BearingBatchNorm with the same settings and values."""
-    for parent in list(net.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.BatchNorm2d:
-                bearing = BearingBatchNorm(child.num_features, child.eps, child.momentum)
-                bearing.load_state_dict(child.state_dict())
-                setattr(parent, name, bearing)
+def _with_batch_norms(net: nn.Module) -> nn.Module:
+    """Let every BatchNorm2d in the net accept a batch of one value per channel."""
+    for module in net.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = BatchNormOfOne
     return net
 
 
@@ -168,7 +155,7 @@ def torchvision_models() -> Any:
                     raise
                 for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
                     del sys.modules[name]
-                _declare("nms", "qnms")
+                _declare_operators()
                 return import_module("torchvision.models")
         except ImportError as error:
             raise ConfigError(
@@ -178,15 +165,11 @@ def torchvision_models() -> Any:
             ) from None
 
 
-def _declare(*operators: str) -> None:
-    """Declare torchvision's box operators to torch, by name and types."""
-    if _DECLARED:
-        return
-    _DECLARED.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
-    for operator in operators:
+@functools.cache
+def _declare_operators() -> torch.library.Library:
+    """Declare torchvision's box operators to torch; the declaration ends with the library object."""
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
         schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        _DECLARED[0].define(schema)  # type: ignore[no-untyped-call]
-
-
-# A declaration ends with its library object.
-_DECLARED: list[torch.library.Library] = []
+        library.define(schema)  # type: ignore[no-untyped-call]
+    return library
