@@ -70,12 +70,17 @@ OTHERS: dict[str, Row] = {
     **{name: Row(name, lambda groups, rounds: {"warmup": max(1, rounds // 4)}) for name in ("mapl", "mapl-plus")},
     "fedclassavg": Row("fedclassavg"),
 }
+# Rivals that are told nothing, the simplest first.
+RIVALS: dict[str, Row] = {
+    name: Row(name)
+    for name in ("fedavg-ft", "ditto", "fedper", "fedrep", "pfedgraph", "lg-fedavg", "apfl", "per-fedavg", "fedamp")
+}
 # What the choice of a level and a degree adds: last, and best asked for by name.
 WHY: dict[str, Row] = {"kin, groups": Row("kin", _fixed(degrees="groups"))}
 # Inside a tier, a federation is done with all rows before the next one; after the reference, kin and FLT each row is a
 # tier of its own.
 TIERS: tuple[dict[str, Row], ...] = (
-    ESSENTIAL, *({name: row} for name, row in {**SAME, **CLUSTERED, **OTHERS, **WHY}.items()),
+    ESSENTIAL, *({name: row} for name, row in {**SAME, **CLUSTERED, **OTHERS, **WHY, **RIVALS}.items()),
 )  # fmt: skip
 ROWS: dict[str, Row] = {name: row for tier in TIERS for name, row in tier.items()}
 

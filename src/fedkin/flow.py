@@ -200,7 +200,8 @@ class Method(Settings):
     """Base class of methods: hyper-parameters are fields, and instances have no state.
 
     Class variables describe the method. unlike_models: clients may have bodies of different architectures.
-    needs_classes: it works only for tasks with classes. weighs_classes: its losses honour class weights.
+    needs_classes: it works only for tasks with classes. linear: it works only for models without a trainable body.
+    weighs_classes: its losses honour class weights.
     """
 
     name: ClassVar[str]
@@ -211,6 +212,7 @@ class Method(Settings):
     unlike_models: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     weighs_classes: ClassVar[bool] = True
+    linear: ClassVar[bool] = False
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError, naming the setting, if the method cannot work on this federation."""
