@@ -8,6 +8,7 @@ import typer
 
 from fedkin._version import __version__
 from fedkin.cli.begin import advise, data, init, inspect, new
+from fedkin.cli.bench import bench
 from fedkin.cli.experiments import compare, run, tune
 from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
@@ -47,6 +48,7 @@ EXAMPLES = {
         "fedkin tune EXPERIMENT.toml --methods fedavg,tfl --equal 12 --seeds 0,1",
         "fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4",
     ),
+    "bench": ("fedkin bench mine.py:Mine", "fedkin bench ditto --set lam=0.3 --out runs/ditto"),
     "reproduce": ("fedkin reproduce", "fedkin reproduce flt-table1 --data-root data", "fedkin reproduce all --quick"),
     "report": (
         "fedkin report runs/digits-rotated",
@@ -109,7 +111,7 @@ def _root(
 
 _PANELS: dict[str, dict[str, Any]] = {
     _START: {"init": init, "advise": advise, "list": list_names, "data": data, "new": new},
-    _TRAIN: {"run": run, "compare": compare, "tune": tune, "reproduce": reproduce},
+    _TRAIN: {"run": run, "compare": compare, "tune": tune, "bench": bench, "reproduce": reproduce},
     _RESULTS: {"report": report, "graph": graph, "runs": runs, "export": export},
     _NETWORK: {"net": net, "flower": flower},
 }

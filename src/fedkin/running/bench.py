@@ -19,12 +19,13 @@ from fedkin.analysis.intervals import Added, added
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.records.files import write_bytes
 from fedkin.running.api import run
 from fedkin.running.loop import Result
 from fedkin.running.suites import Entry, Suite
 from fedkin.running.tune import HoldOut, held_out
 
-__all__ = ["REFERENCE", "Bench", "Place", "bench", "points", "read_lines", "standing"]
+__all__ = ["REFERENCE", "Bench", "Place", "bench", "points", "read_lines", "standing", "store"]
 
 Line = dict[str, Any]
 # Simple methods that are told nothing: the best of them, by its mean, is what a method has to reach.
@@ -242,3 +243,12 @@ def bench(
     }  # fmt: skip
     (out / "bench.json").write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
     return places
+
+
+def store(suite: Suite, label: str, out: Path) -> None:
+    """Put the runs of a method into the stored results of its suite, in the place of those that it had."""
+    others = [line for line in read_lines(suite.stored) if line["method"] != label]
+    mine = [line for line in read_lines(out / "runs.jsonl") if line["method"] == label and line["stage"] == "run"]
+    kept = [{key: value for key, value in line.items() if key != "seconds"} for line in mine]
+    lines = sorted([*others, *kept], key=lambda line: (line["method"], line["federation"], line["seed"]))
+    write_bytes(suite.stored, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -35,7 +35,7 @@ class Entry:
 
     make: Callable[[int], Federation]
     model: str = "mlp"
-    rates: tuple[float, ...] = (0.1, 0.3, 1.0)
+    rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,10 @@ SUITES = {
             "digits, iid": Entry(_iid),
             "digits, all different": Entry(_all_different),
             "mixture of three models": Entry(_mixture, "linear"),
-            "hospitals, risk": Entry(partial(_hospitals, kind="risk"), "linear", (0.03, 0.1, 0.3)),
-            "hospitals, regression": Entry(partial(_hospitals, kind="regression"), "linear", (0.03, 0.1, 0.3)),
+            "hospitals, risk": Entry(partial(_hospitals, kind="risk"), "linear", (0.01, 0.03, 0.1, 0.3, 1.0)),
+            "hospitals, regression": Entry(
+                partial(_hospitals, kind="regression"), "linear", (0.01, 0.03, 0.1, 0.3, 1.0)
+            ),
         },
         Path(__file__).with_name("suite_quick.jsonl"),
     )
