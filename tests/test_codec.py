@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load, load_file, save
 
 from fedkin import codec
-from fedkin.errors import MethodError
+from fedkin.errors import MethodError, NoField
 from fedkin.flow import Message
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -221,3 +222,13 @@ def test_an_empty_array_of_numpys_travels() -> None:
     tree = codec.decode(codec.encode({"none": torch.from_numpy(np.zeros(0)), "one": torch.ones(1)}))
     assert tree["none"].shape == (0,)
     assert tree["one"] == 1
+
+
+def test_fields_of_a_message_are_read_alike() -> None:
+    message = Message(head={"w": torch.ones(1)}, n=3)
+    assert message.head is message["head"]
+    assert message.n == message["n"] == 3
+    assert not hasattr(message, "shape")
+    with pytest.raises(NoField, match=r"no field 'parms'; known: head, n"):
+        _ = message.parms
+    assert copy.deepcopy(message).n == 3

@@ -58,7 +58,7 @@ class RunError(FedkinError):
     """A run folder or checkpoint that cannot be written, read or resumed."""
 
 
-class NoField(KeyError):
+class NoField(KeyError, AttributeError):
     """A message has no such field; made with the name, and the names of the fields that there are."""
 
     def __str__(self) -> str:

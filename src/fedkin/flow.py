@@ -70,11 +70,11 @@ class Message(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Message({', '.join(self._fields)}; {self.nbytes} bytes)"
 
-    @property
-    def params(self) -> Params:
-        """Return the field `params`."""
-        params: Params = self["params"]
-        return params
+    def __getattr__(self, name: str) -> Any:
+        """Return a field: message.head is message["head"]."""
+        if name.startswith("_"):  # copy and pickle ask for these
+            raise AttributeError(name)
+        return self[name]
 
     def to_bytes(self) -> bytes:
         """Return the message as safetensors bytes; an empty message has no bytes."""

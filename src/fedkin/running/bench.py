@@ -71,20 +71,24 @@ class Bench:
     method: ServerMethod | PeerMethod
     label: str
     path: Path
-    progress: Callable[[str], None] = lambda text: None
+    progress: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")  # a line that was cut off stays, and is not read
         self.lines = [line for line in read_lines(self.path) if line["method"] == self.label]
         self.federation = lru_cache(maxsize=8)(lambda name, seed: self.suite.federations[name].make(seed))
 
     def runs(self) -> list[Line]:
-        """Run all that is missing, and return one line for each federation and seed."""
+        """Run all that is missing, and return the lines of all runs, those of the choice of a rate too."""
         for name, entry in self.suite.federations.items():
             rate = self._rate(name, entry)
-            for seed in self.suite.seeds if rate is not None else ():
-                self._once(name, entry, "run", rate, seed)
-        return [line for line in self.lines if line["stage"] == "run"]
+            if rate is not None:
+                for seed in self.suite.seeds:
+                    self._once(name, entry, "run", rate, seed)
+        return self.lines
 
     def _rate(self, name: str, entry: Entry) -> float | None:
         """The best rate on held-out samples, the smaller one of equal ones; None if none works."""
@@ -95,9 +99,9 @@ class Bench:
     def _once(self, name: str, entry: Entry, stage: str, lr: float, seed: int) -> Line:
         """One run, or its line from an earlier start."""
         known = {"federation": name, "method": self.label, "stage": stage, "lr": lr, "seed": seed}
-        for line in self.lines:
-            if known.items() <= line.items():
-                return line
+        for earlier in self.lines:
+            if known.items() <= earlier.items():
+                return earlier
         federation = self.federation(name, seed)
         if stage == "rate":
             federation = held_out(federation, _HELD, seed)
@@ -126,7 +130,8 @@ class Bench:
             file.write(json.dumps(line) + "\n")
         failed = f" failed: {line['failed']}" if "failed" in line else ""
         mean = "-" if line["mean"] is None else f"{line['mean']:.2f}"
-        self.progress(f"{self.label} on {name}: {stage} seed {seed} rate {lr:g}: {mean}{failed}")
+        if self.progress is not None:
+            self.progress(f"{self.label} on {name}: {stage} seed {seed} rate {lr:g}: {mean}{failed}")
         return line
 
 
@@ -213,12 +218,12 @@ def bench(
     method: ServerMethod | PeerMethod,
     label: str,
     out: Path,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] | None = None,
 ) -> list[Place]:
     """Run a method on a suite and place it; writes OUT/runs.jsonl and OUT/bench.json. Goes on where it was stopped."""
     mine = Bench(suite, method, label, out / "runs.jsonl", progress).runs()
     stored = [line for line in read_lines(suite.stored) if line["method"] != label]
-    data = {(line["federation"], line["seed"]): line["data"] for line in mine}
+    data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
     changed = sorted(
         {
             line["federation"]

@@ -115,8 +115,8 @@ def _all_different(seed: int) -> Federation:
 
 def _client(number: int, x: Array, y: Any, train: int) -> Client:
     inputs, targets = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
-    parts = (Samples(inputs[rows], targets[rows]) for rows in (slice(train), slice(train, None)))
-    return Client(f"client-{number:02d}", *parts)
+    first, rest = (Samples(inputs[rows], targets[rows]) for rows in (slice(train), slice(train, None)))
+    return Client(f"client-{number:02d}", first, rest)
 
 
 def _mixture(seed: int) -> Federation:

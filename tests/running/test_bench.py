@@ -1,0 +1,120 @@
+"""`fedkin bench`: what is run, how it goes on, and where a method is placed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkin.errors import ConfigError, RunError
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from fedkin.running.bench import Bench, bench, points, read_lines, standing, store
+from fedkin.running.suites import SUITES, Entry, Suite, suite_of
+from support import small_federation
+
+
+def suite(folder: Path, **kinds: Any) -> Suite:
+    entry = Entry(lambda seed: small_federation(seed=seed), "linear", (0.03, 0.3))
+    return Suite("tiny", {"small": entry}, folder / "stored.jsonl", rounds=2, local_steps=2, seeds=(0, 1), **kinds)
+
+
+def test_runs_are_a_rate_on_held_out_samples_and_then_seeds_with_it(tmp_path: Path) -> None:
+    lines = Bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "runs.jsonl")
+    lines.runs()
+    stages = [(line["stage"], line["lr"], line["seed"]) for line in lines.lines]
+    best = max(lines.lines[:2], key=lambda line: line["mean"])["lr"]
+    assert stages == [("rate", 0.03, 0), ("rate", 0.3, 0), ("run", best, 0), ("run", best, 1)]
+
+
+def test_a_stopped_bench_goes_on_and_gives_the_same_lines(tmp_path: Path) -> None:
+    Bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "whole.jsonl").runs()
+    whole = read_lines(tmp_path / "whole.jsonl")
+    cut = tmp_path / "cut.jsonl"
+    text = (tmp_path / "whole.jsonl").read_text()
+    cut.write_text("\n".join(text.splitlines()[:2]) + '\n{"federation": "sm')
+    again = Bench(suite(tmp_path), FedAvg(), "fedavg", cut)
+    again.runs()
+    for one, other in zip(whole, again.lines, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert read_lines(cut) == again.lines
+
+
+def line(method: str, seed: int, values: dict[str, float]) -> dict[str, Any]:
+    mean = float(np.mean(list(values.values())))
+    return {"federation": "small", "method": method, "stage": "run", "lr": 0.3, "seed": seed, "mean": mean,
+            "points": values, "data": "d"}  # fmt: skip
+
+
+def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> None:
+    lines = [
+        *[line("local", s, {"a": 50.0 + s, "b": 60.0}) for s in (0, 1)],
+        *[line("fedavg", s, {"a": 70.0 + s, "b": 58.0}) for s in (0, 1)],
+        *[line("mine", s, {"a": 72.0 + s, "b": 59.0}) for s in (0, 1)],
+        *[line("best", s, {"a": 90.0, "b": 90.0}) for s in (0, 1)],
+    ]
+    (place,) = standing(suite(tmp_path), "mine", lines)
+    assert (place.rank, place.of, place.reference, place.hurt, place.clients) == (2, 4, "fedavg", 1, 2)
+    assert place.gain is not None
+    assert place.gain.value == pytest.approx(1.5)
+    assert place.border
+
+
+def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:
+    lines = [line("local", s, {"a": 50.0}) for s in (0, 1)] + [line("mine", 0, {"a": 60.0})]
+    assert standing(suite(tmp_path), "mine", lines)[0].rank is None
+    lines = [line("mine", s, {"a": 50.0}) for s in (0, 1)] + [line("local", 0, {"a": 60.0})]
+    assert standing(suite(tmp_path), "mine", lines)[0].of == 1
+
+
+def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path: Path) -> None:
+    tiny = suite(tmp_path)
+    bench(tiny, Local(), "local", tmp_path / "local")
+    store(tiny, "local", tmp_path / "local")
+    (place,) = bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
+    assert (place.of, place.reference) == (2, "local")
+    written = json.loads((tmp_path / "fedavg" / "bench.json").read_text())
+    assert written["federations"][0]["mean"] == place.mean
+    tiny.stored.write_text(tiny.stored.read_text().replace('"data": "', '"data": "0'))
+    with pytest.raises(RunError, match="small"):
+        bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
+
+
+def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path) -> None:
+    (place,) = bench(suite(tmp_path), METHODS["mixed"](), "mixed", tmp_path / "mixed")
+    assert place.mean is None
+    assert "two classes" in place.failed
+
+
+def test_a_suite_may_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pathlib import Path\nfrom fedkin.running.suites import SUITES, Suite\n"
+        "SUITE = Suite('mine', SUITES['quick'].federations, Path(__file__).with_suffix('.jsonl'))\n"
+    )
+    assert suite_of(str(file)).stored == tmp_path / "mine.jsonl"
+    with pytest.raises(ConfigError, match="quick"):
+        suite_of("slow")
+
+
+@pytest.mark.parametrize("name", SUITES["quick"].federations)
+def test_stored_results_are_those_of_this_version(name: str) -> None:
+    """A sample: FedAvg with the first seed; another processor may move a few samples."""
+    quick = SUITES["quick"]
+    (kept,) = [
+        one for one in read_lines(quick.stored)
+        if one["method"] == "fedavg" and one["federation"] == name and one["seed"] == quick.seeds[0]
+    ]  # fmt: skip
+    entry = quick.federations[name]
+    federation = entry.make(quick.seeds[0])
+    assert federation.fingerprint()[:16] == kept["data"]
+    from fedkin.running.api import run
+
+    training = {"lr": kept["lr"], "local_steps": quick.local_steps, "batch_size": quick.batch_size}
+    result = run("fedavg", federation, rounds=quick.rounds, seed=quick.seeds[0], model=entry.model, training=training)
+    values = [value for value in points(federation, result).values() if value is not None]
+    assert np.mean(values) == pytest.approx(kept["mean"], abs=1.0)
