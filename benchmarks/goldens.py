@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402
 
 import fedkin  # noqa: E402
 from fedkin.federation import Change, Federation  # noqa: E402
-from support import cases, small_federation  # noqa: E402
+from support import NET_METHODS, cases, small_federation  # noqa: E402
 
 MODES = {
     "one-by-one": {"mode": "one-by-one"},
@@ -63,9 +63,8 @@ def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]
 
 def methods() -> dict[str, Any]:
     """Return all methods with their defaults, and the variants of the tests."""
-    from fedkin.methods import METHODS
 
-    return {**{name: kind() for name, kind in METHODS.items()}, **cases()}
+    return {**{name: kind() for name, kind in NET_METHODS.items()}, **cases()}
 
 
 def digest(value: Any) -> str:

@@ -23,6 +23,7 @@ from fedkin.engines.local_site import LocalSite
 from fedkin.engines.simulation import Simulation
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
+from fedkin.methods import METHODS
 from fedkin.testing import Losing as Losing
 from fedkin.testing import small_federation as small_federation
 from fedkin.testing import small_setup as small_setup
@@ -37,6 +38,9 @@ ON_RAY = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+
+# Methods that train any net: all but those that fit a linear model.
+NET_METHODS = {name: kind for name, kind in METHODS.items() if not kind.linear}
 
 # One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose
 # from, class prototypes, peers, peers that drop edges.

@@ -17,7 +17,7 @@ from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
 from fedkin.records.recorder import Records
-from support import by_pattern, small_setup
+from support import NET_METHODS, by_pattern, small_setup
 
 
 def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> Simulation:
@@ -27,7 +27,7 @@ def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", *
     return made
 
 
-@pytest.mark.parametrize("name", by_pattern(sorted(METHODS)))
+@pytest.mark.parametrize("name", by_pattern(sorted(NET_METHODS)))
 def test_a_method_without_exchange_is_measured_too(name: str) -> None:
     engine = LocalEngine(small_setup(METHODS[name]()).having(alone=True))
     engine.round(1)

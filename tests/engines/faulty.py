@@ -14,10 +14,9 @@ from fedkin.engines.base import SERVER
 from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.faults import spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
-from fedkin.methods import METHODS
-from support import cases, small_setup
+from support import NET_METHODS, cases, small_setup
 
-CASES: dict[str, ServerMethod | PeerMethod] = {**{name: kind() for name, kind in METHODS.items()}, **cases()}
+CASES: dict[str, ServerMethod | PeerMethod] = {**{name: kind() for name, kind in NET_METHODS.items()}, **cases()}
 ROUNDS = 3
 GARBAGE: dict[str, Callable[[Message], Message]] = {
     **{kind: lambda m, kind=kind: spoiled(m, kind) for kind in ("nan", "inf", "shape", "type", "missing", "extra")},  # type: ignore[misc]

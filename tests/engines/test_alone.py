@@ -17,9 +17,9 @@ from fedkin.methods.ifca import Ifca
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.tfl import Tfl
-from support import by_pattern, cases, small_federation, small_setup
+from support import NET_METHODS, by_pattern, cases, small_federation, small_setup
 
-CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in METHODS.items()} | cases()
+CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in NET_METHODS.items()} | cases()
 
 
 def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, torch.Tensor]]:

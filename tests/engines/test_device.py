@@ -32,7 +32,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment, nets_for
 from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
-from support import by_pattern, small_federation, small_setup, stored
+from support import NET_METHODS, by_pattern, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -79,7 +79,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
         assert other[1][id].right == one[1][id].right
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
     reference = after(setup)

@@ -31,7 +31,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, small_federation, small_setup
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -132,7 +132,7 @@ def test_every_kind_of_garbage_is_refused(kind: str) -> None:
     assert len(spoiled(Message(), kind)) == 1
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     faults = {"dropout": 0.3, "garbage": 0.1, "late": 0.1, "stale": 0.1, "crash": 0.1, "gone": 0.1}
     engine = faulty(faults, METHODS[name](), local_steps=1)

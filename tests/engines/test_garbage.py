@@ -11,8 +11,7 @@ from engines.faulty import CASES, FAILS, GARBAGE, ROUNDS, Spoiling, failing, of,
 from fedkin.codec import tensors_of
 from fedkin.engines import LocalEngine, Traffic
 from fedkin.flow import PeerMethod
-from fedkin.methods import METHODS
-from support import by_pattern
+from support import NET_METHODS, by_pattern
 
 every_case = pytest.mark.parametrize("name", CASES)
 all_cases = by_pattern(CASES)
@@ -73,13 +72,13 @@ def test_honest_clients_are_never_refused(name: str) -> None:
         assert type(CASES[name]).declared(phase) is not None, f"{phase}: declare what it sends"
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 @pytest.mark.parametrize("turn", range(3))
 def test_garbage_is_refused_and_its_sender_absent(name: str, turn: int) -> None:
     """Each phase with three kinds of garbage; all kinds come up over the phases of all methods."""
     kinds = list(GARBAGE)
     for place, phase in enumerate(phases(name)):
-        like_absent(name, phase, kinds[(list(METHODS).index(name) + place + 3 * turn) % len(kinds)])
+        like_absent(name, phase, kinds[(list(NET_METHODS).index(name) + place + 3 * turn) % len(kinds)])
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import by_pattern, local_site, small_federation, small_setup
+from support import NET_METHODS, by_pattern, local_site, small_federation, small_setup
 
 MODES = ["one-by-one", "fast", "workers"]
 
@@ -37,7 +37,7 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[d
         engine.close()
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
     setup = small_setup(METHODS[name](), dtype=dtype, clients_per_round=5)
@@ -54,7 +54,7 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
 _QUICK = ("local", "fedavg", "sfmtl-graph", "flt-same", "mapl", "tfl")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in METHODS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in NET_METHODS])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     setup = small_setup(METHODS[name](), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")

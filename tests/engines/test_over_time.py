@@ -22,7 +22,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, small_federation, small_setup
 
 
 def changed(federation: Federation, **fields: Any) -> Federation:
@@ -111,7 +111,7 @@ def test_a_second_look_at_unseen_clients_finds_the_same_models() -> None:
     assert all(torch.equal(other[name], tensor) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_an_unseen_client_without_training_samples_is_scored_all_the_same(name: str) -> None:
     """`unseen_test = "all"` makes such clients."""
     federation = small_federation()

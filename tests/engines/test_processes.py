@@ -14,11 +14,10 @@ from fedkin.engines.processes import RemoteSite
 from fedkin.engines.simulation import Simulation
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from support import cases, small_federation, small_setup
+from support import NET_METHODS, cases, small_federation, small_setup
 
-ALL = {**{name: method() for name, method in METHODS.items()}, **cases()}
+ALL = {**{name: method() for name, method in NET_METHODS.items()}, **cases()}
 
 
 def told(engine: Simulation, rounds: int) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from fedkin.engines.states import States
 from fedkin.engines.transport import SERVER
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Fitted, Message, PeerFlow
-from fedkin.methods import METHODS
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
@@ -34,7 +33,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
-from support import Losing, Watched, by_pattern, small_federation, small_setup
+from support import NET_METHODS, Losing, Watched, by_pattern, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
@@ -47,7 +46,7 @@ REFUSED = {
     "flt-same": "sums or moments",
     "ifca": "a choice that a client makes",
 }
-CASES: dict[str, Any] = {name: method() for name, method in METHODS.items()}
+CASES: dict[str, Any] = {name: method() for name, method in NET_METHODS.items()}
 CASES["given"] = Given(groups={"all": tuple(small_federation())})
 CASES["sfmtl-mean"] = SfmtlGraph(anchors="mean")
 RUNNING = sorted(set(CASES) - set(REFUSED))

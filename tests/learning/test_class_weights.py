@@ -23,11 +23,11 @@ from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
-from support import by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, small_federation, small_setup
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
 SILENT = ["fedclassavg", "mapl", "mapl-plus"]
-HONOURING = [name for name in METHODS if name not in SILENT]
+HONOURING = [name for name in NET_METHODS if name not in SILENT]
 
 
 def net_of(dtype: torch.dtype = torch.float64) -> Net:

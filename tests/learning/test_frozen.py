@@ -21,14 +21,13 @@ from fedkin.errors import MethodError
 from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, agreed, unlike
-from support import by_pattern, cases, small_federation
+from support import NET_METHODS, by_pattern, cases, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
-CASES = {name: kind() for name, kind in METHODS.items()} | cases()
+CASES = {name: kind() for name, kind in NET_METHODS.items()} | cases()
 PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
 
 

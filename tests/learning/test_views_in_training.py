@@ -15,8 +15,7 @@ from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import Mlp
 from fedkin.learning.sgd import fit
-from fedkin.methods import METHODS
-from support import by_pattern
+from support import NET_METHODS, by_pattern
 
 GENTLE = {"crop": 0.8, "flip": 0.5, "jitter": 0, "grey": 0, "blur": 0}
 OWN = ["fedclassavg", "mapl", "mapl-plus"]
@@ -65,7 +64,7 @@ def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
         torch.testing.assert_close(got.params[name], value.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", by_pattern(name for name in METHODS if name not in OWN))
+@pytest.mark.parametrize("method", by_pattern(name for name in NET_METHODS if name not in OWN))
 def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
     plain, viewed = ran(method, digits), ran(method, digits, augment=GENTLE)
     assert not equal(plain, viewed)

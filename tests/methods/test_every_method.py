@@ -20,11 +20,11 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
-from support import cases, small_federation, small_setup
+from support import NET_METHODS, cases, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
-    **{name: method() for name, method in METHODS.items()},
+    **{name: method() for name, method in NET_METHODS.items()},
     "fedavg-equal": FedAvg(weights="equal"),
     "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
     "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),
@@ -39,7 +39,7 @@ def checked(name: str) -> Checked:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in METHODS else pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in NET_METHODS else pytest.mark.slow) for n in CASES])
 def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
     if promise.server_only and not isinstance(CASES[name], ServerMethod):
         pytest.skip("it has no server")
@@ -52,7 +52,7 @@ def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
 
 
 @pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NET_METHODS)
 def test_a_method_trains_in_bf16(name: str) -> None:
     """Not in float32 without a word, because its loss goes past the features of the model."""
     setup = small_setup(METHODS[name](), dtype=torch.float32)

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from fedkin.flow import ServerMethod
-from fedkin.methods import METHODS
 from fedkin.network.calls import AnsweringLink, CallingLink, Mailbox
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.running.experiment import Experiment
 from network.called import CalledNetwork
 from network.federations import NOWHERE, Clients, Ending, experiment, same, served, simulated, state_in
 from network.memory import MemoryNetwork
+from support import NET_METHODS
 
 WAIT = 60.0
 
@@ -152,7 +152,7 @@ def _clients(network: CalledNetwork, folder: Path, plan: Experiment) -> Clients:
     return Clients(cast(MemoryNetwork, network), plan.federation(NOWHERE), folder)
 
 
-SERVED = sorted(name for name, kind in METHODS.items() if issubclass(kind, ServerMethod))
+SERVED = sorted(name for name, kind in NET_METHODS.items() if issubclass(kind, ServerMethod))
 
 
 @pytest.mark.slow

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from fedkin.flow import Message
-from fedkin.methods import METHODS
 from fedkin.network.consent import largest_message, leaving
 from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, experiment, with_own_metric
+from support import NET_METHODS
 
 FEDERATION = experiment(clients=3).federation(NOWHERE)
 CLIENT = FEDERATION["c00"]
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(NET_METHODS))
 def test_every_method_says_what_leaves_a_participant(method: str) -> None:
     plan = plan_of(settings_of(experiment(method)), FEDERATION.task).equipped()
     lines = leaving(plan, CLIENT)

@@ -27,7 +27,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from learning.test_torch_rng import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
-from support import by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, small_federation, small_setup
 
 FORWARD = 2 * (5 * 7 + 7 * 4)  # of the small MLP
 STEP = FORWARD + 2 * 5 * 7 + 2 * 2 * 7 * 4  # the first layer needs no gradient of its input
@@ -89,7 +89,7 @@ def test_every_mode_counts_the_same(mode: str) -> None:
     assert flops_of(setup.having(mode=mode, workers=2)) == flops_of(setup)
 
 
-@pytest.mark.parametrize("name", by_pattern(METHODS))
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
 def test_a_kind_of_work_is_counted_once(name: str) -> None:
     engine = LocalEngine(small_setup(METHODS[name]()))
     for number in (1, 2, 3):
