@@ -21,9 +21,9 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.files import write_bytes
 from fedkin.running.api import run
+from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.loop import Result
 from fedkin.running.suites import Entry, Suite
-from fedkin.running.holdout import HoldOut, held_out
 
 __all__ = ["REFERENCE", "Bench", "Place", "bench", "points", "read_lines", "standing", "store"]
 
