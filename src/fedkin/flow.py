@@ -70,6 +70,12 @@ class Message(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Message({', '.join(self._fields)}; {self.nbytes} bytes)"
 
+    @property
+    def params(self) -> Params:
+        """Return the field `params`."""
+        params: Params = self["params"]
+        return params
+
     def __getattr__(self, name: str) -> Any:
         """Return a field: message.head is message["head"]."""
         if name.startswith("_"):  # copy and pickle ask for these
