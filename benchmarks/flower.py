@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 .venv-flower/bin/python benchmarks/flower.py [--rounds 5] [--repeats 2] [--folder DIR]
 
 One SuperLink and three SuperNodes on this machine, with TLS and keys, run one after the other, in turn: Flower's own
-strategy FedAvg, whose client imports torch for each message, trains and answers; fedkin's FedAvg with `fedkin flower
-node` at each SuperNode; and with the work done for each message (`alone`). A round is two asks of all three clients,
-training and evaluation. What it prints are the seconds of an ask in each round but the first of each run, their median
-with the smallest and largest, and the ratio of the medians to the plain app's.
+strategy FedAvg, whose client imports torch for each message, trains and answers; and fedkin's FedAvg with `fedkin
+flower node` at each SuperNode. A round is two asks of all three clients, training and evaluation. What it prints are
+the seconds of an ask in each round but the first of each run, their median with the smallest and largest, and the ratio
+of the medians to the plain app's.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def main() -> None:
     # A node's paths have to be absolute.
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="flower-"))).absolute()
     federation = experiment(clients=3).federation(Path())
-    found: dict[str, list[float]] = {"plain": [], "resident": [], "alone": []}
+    found: dict[str, list[float]] = {"plain": [], "fedkin": []}
     with deployed(folder, new_town(), federation) as made:
         made.superlink()
         for name in NAMES:
@@ -131,12 +131,11 @@ def main() -> None:
 
 def measured(made: Deployment, kind: str, name: str, rounds: int) -> list[float]:
     """Seconds of an ask in each round but the first."""
-    sockets = kind == "resident"
     for node in NAMES:
-        own = f'fedkin-data="{made.folder}/{node}.npz" fedkin-state="{made.folder}/{name}-{node}" fedkin-yes=true'
-        made.supernode(node, configuration="" if sockets else own)
+        data = f'fedkin-data="{made.folder}/{node}.npz"'
+        made.supernode(node, configuration=data if kind == "plain" else "")
     try:
-        return plain(made, name, rounds) if kind == "plain" else fedkin(made, name, rounds, sockets)
+        return plain(made, name, rounds) if kind == "plain" else fedkin(made, name, rounds)
     finally:
         for node in NAMES:
             made.stop(f"supernode-{node}")
@@ -163,14 +162,11 @@ def plain(made: Deployment, name: str, rounds: int) -> list[float]:
     return [(after - before) / ASKS for before, after in pairwise(times)]
 
 
-def fedkin(made: Deployment, name: str, rounds: int, sockets: bool) -> list[float]:
+def fedkin(made: Deployment, name: str, rounds: int) -> list[float]:
     network = {"clients": list(NAMES), "classes": 10, "shape": [1, 8, 8], "deadline": 600.0, "grace": 120.0}
     one = made.trial(name, {**experiment("fedavg", clients=3, rounds=rounds).table, "network": network})
-    if sockets:
-        one.nodes()
-    one.app()
-    one.run()
-    one.ended(nodes=NAMES if sockets else ())
+    one.begin()
+    one.ended()
     lines = (one.folder / "run" / "timing.jsonl").read_text().splitlines()
     totals = [float(json.loads(line)["total"]) for line in lines]
     return [(after - before) / ASKS for before, after in pairwise(totals)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import socket
 import sys
 import tomllib
@@ -16,10 +17,15 @@ from fedkin.cli import main
 from fedkin.errors import ConfigError
 from fedkin.learning.metrics import MEASURES
 from fedkin.running import plugins
-from fedkin.running.experiment import load
-from fedkin.running.flowered import in_app
+from fedkin.running.experiment import Experiment, load
 from network.federations import OWN_METRIC
 from tiny import TABLE
+
+
+def loaded(config: dict[str, str]) -> Experiment:
+    """The experiment of an app, with the own files that its configuration names."""
+    files = plugins.read_own({"own": shlex.split(config["own"])}, Path())
+    return load(Path("app/fedkin_app/experiment.toml")).with_own(files)
 
 
 class Terminal:
@@ -58,7 +64,7 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
     project = tomllib.loads(Path("app/pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
     places = {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data")}
-    assert app["config"] == {**places, "restart": False, "simulation": False}
+    assert app["config"] == {**places, "restart": False}
     for module, _, name in (place.partition(":") for place in app["components"].values()):
         tree = ast.parse(Path("app", *module.split(".")).with_suffix(".py").read_text())
         # Flower looks for an assignment without importing the module.
@@ -77,13 +83,6 @@ def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
         words = run.refused("new", "app", "--experiment", "nets.toml", "--out", "run")
         assert words.startswith(f"{place}: ")
         assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")
-    Path("npz.toml").write_text(
-        tomli_w.dumps(
-            {**TABLE, "data": {"source": "npz", "path": "ann.npz"}, "scenario": {"name": "iid", "clients": 2}}
-        )
-    )
-    words = run.refused("new", "app", "--experiment", "npz.toml", "--out", "run", "--simulation")
-    assert words.startswith("data.path: ann.npz is not absolute and not below --data-root, and Flower starts an app in")
     words = run.refused("new", "app", "--experiment", "peers.toml", "--out", "run")
     assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin net peer"
     assert "no such experiment file" in run.refused("new", "app", "--experiment", "no.toml", "--out", "run")
@@ -116,9 +115,9 @@ def test_an_app_has_metrics_by_name_and_the_servers_own_file(run: Terminal, tmp_
     config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     MEASURES.pop("wrong-share")
     plugins._FILES.clear()
-    plan = in_app(Path("app/fedkin_app/experiment.toml"), config)
+    plan = loaded(config)
     assert plan.run.metrics == ("wrong-share",)
     assert plan.table["own"] == load(Path("asked.toml")).table["own"]
     (tmp_path / "own_wrong.py").write_text(OWN_METRIC.replace("!=", "=="))
     with pytest.raises(ConfigError, match="has changed since this was begun"):
-        in_app(Path("app/fedkin_app/experiment.toml"), config)
+        loaded(config)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedkin.cli import flower_app as server_app
+from fedkin.cli import flower as server_app
 from fedkin.network.flower import server_calls as grid
-from fedkin.network.flower.server_calls import GridCalls, NumberedCalls
+from fedkin.network.flower.server_calls import GridCalls
 from fedkin.network.link import LinkError
 
 
@@ -48,11 +48,11 @@ class World:
 def ending(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the watch in a world; returns the second at which the app was ended, None: it was not."""
 
-    def run(kind: type[GridCalls], gone: float, asked: bool = True) -> float | None:
+    def run(gone: float, asked: bool = True) -> float | None:
         world = World(gone)
         monkeypatch.setattr(grid, "time", world)
         monkeypatch.setattr(server_app, "time", world)
-        calls = kind(world)
+        calls = GridCalls(world)
         calls.close()  # its thread
         monkeypatch.setattr(calls, "over", world)
         world.calls = calls if asked else None
@@ -71,19 +71,17 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-@pytest.mark.parametrize("kind", [GridCalls, NumberedCalls])
 def test_it_ends_three_minutes_after_the_last_answer_of_its_superlink(
-    kind: type[GridCalls], ending: Any, capsys: pytest.CaptureFixture[str]
+    ending: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = ending(kind, gone=600)
+    ended = ending(gone=600)
     assert ended is not None
     assert 600 + 175 <= ended <= 600 + 185
     assert "has not answered for 180 s: submit the run again when it is back" in capsys.readouterr().out
-    assert ending(kind, gone=0) <= 190
+    assert ending(gone=0) <= 190
 
 
-@pytest.mark.parametrize("kind", [GridCalls, NumberedCalls])
-def test_it_goes_on_while_its_superlink_answers_and_while_samples_are_read(kind: type[GridCalls], ending: Any) -> None:
-    assert ending(kind, gone=float("inf")) is None
+def test_it_goes_on_while_its_superlink_answers_and_while_samples_are_read(ending: Any) -> None:
+    assert ending(gone=float("inf")) is None
     # The samples of a simulation are read before anything is asked.
-    assert ending(kind, gone=float("inf"), asked=False) is None
+    assert ending(gone=float("inf"), asked=False) is None

@@ -145,14 +145,6 @@ class Deployment:
             self.register(name)
             self.supernode(name)
 
-    def simulation(self) -> None:
-        """Start a SuperLink for Flower's simulation, which has no TLS and no SuperNodes."""
-        self.start(
-            "simulation", "flower-superlink", "--insecure", "--simulation", "--disable-runtime-dependency-installation",
-            "--host", "127.0.0.1", "--port", str(self.ports["simulation"]),
-        )  # fmt: skip
-        self.until("simulation", _UP)
-
     def proxy(self, program: str, server: str) -> None:
         """Start nginx with a section `server`, for this machine's ports."""
         own = server.replace("listen 443", f"listen 127.0.0.1:{self.ports['proxy']}")
@@ -229,14 +221,13 @@ class Trial:
         for name in nodes:
             self.made.ended(f"{self.name}-{name}")
 
-    def simulated(self, clients: Federation | None = None) -> Path:
-        """Run the same experiment in this process; returns its folder. clients: of the scenario, None: the nodes'."""
-        folder, own = self.folder / "simulated", clients
-        if own is None:
-            files = {name: str(self.made.folder / f"{name}.npz") for name in NAMES}
-            each = [own_client(name, data, classes=10, seed=self.plan.run.seed) for name, data in files.items()]
-            own = Federation([client for client, _ in each], each[0][1], self.plan.name)
-        execute(self.plan.setup(own), self.plan.run, name=self.plan.name, folder=folder)
+    def simulated(self) -> Path:
+        """Run the same experiment in this process; returns its folder."""
+        folder = self.folder / "simulated"
+        files = {name: str(self.made.folder / f"{name}.npz") for name in NAMES}
+        each = [own_client(name, data, classes=10, seed=self.plan.run.seed) for name, data in files.items()]
+        federation = Federation([client for client, _ in each], each[0][1], self.plan.name)
+        execute(self.plan.setup(federation), self.plan.run, name=self.plan.name, folder=folder)
         return folder
 
 
@@ -270,7 +261,7 @@ def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deplo
         write_samples(folder, name, federation[name])
     for name in (*names, "mallory"):
         _write_key(folder, name)
-    ports = {name: free_port() for name in ("superlink", "proxy", "simulation", "mallory", *names)}
+    ports = {name: free_port() for name in ("superlink", "proxy", "mallory", *names)}
     made = Deployment(folder, ports, federation)
     (folder / "flwr").mkdir()
     doors = {"here": "superlink", "proxied": "proxy"}
@@ -280,7 +271,6 @@ def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deplo
             f'\n[superlink.{name}]\naddress = "127.0.0.1:{ports[door]}"\nroot-certificates = "{folder / "ca.crt"}"\n'
             for name, door in doors.items()
         )
-        + f'\n[superlink.simulation]\naddress = "127.0.0.1:{ports["simulation"]}"\ninsecure = true\n'
     )
     try:
         yield made

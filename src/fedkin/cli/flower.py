@@ -1,16 +1,19 @@
-"""`fedkin flower`: a federation on a Flower deployment that is there already."""
+"""`fedkin flower`: a federation on a Flower deployment, and the server's app that Flower starts there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fedkin.cli.options import ROOT
-from fedkin.cli.output import make_console
+from fedkin.cli.output import make_console, write_run_report
 from fedkin.cli.participant import (
     DATA,
     DEVICE,
@@ -27,18 +30,22 @@ from fedkin.cli.participant import (
     ledger_in,
     read_samples,
 )  # fmt: skip
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.untrusted import said
 
 if TYPE_CHECKING:
+    from fedkin.network.flower.server_calls import GridCalls
     from fedkin.network.link import Link
 
-__all__ = ["flower"]
+__all__ = ["flower", "server_app"]
 
 flower = typer.Typer(
     no_args_is_help=True, help="A federation on a Flower deployment that is there already (docs/flower.md)."
 )
 
 _PATIENCE = 5.0  # seconds of one wait for the server, whose messages take seconds
+_LOOK = 5.0  # seconds between two looks at the SuperLink
+_GONE = 180.0  # seconds; a message of 25 MB takes 16
 
 
 @flower.command("new")
@@ -47,14 +54,11 @@ def _new(
     experiment: Path = typer.Option(..., "--experiment", metavar="E.toml", help="The experiment file."),
     out: Path = typer.Option(..., "--out", help="Folder for the records, on the machine of the SuperLink."),
     data_root: Path | None = ROOT,
-    simulation: bool = typer.Option(
-        False, "--simulation", help="For Flower's simulation: its nodes are the clients of the experiment's scenario."
-    ),
 ) -> None:
     """Write an app that `flwr run` accepts: the server's part, and what hands messages on at the nodes."""
     from fedkin.running.flowered import write_app
 
-    write_app(folder, experiment, out, data_root, simulation)
+    write_app(folder, experiment, out, data_root)
     console = make_console(soft_wrap=True)
     console.print(f"app:     {folder}")
     console.print(f"records: {out.absolute()}, on the machine of the SuperLink")
@@ -116,3 +120,63 @@ def _listening(path: Path, name: str) -> Iterator[Link]:
         raise ConfigError(f"--socket {path}: {error.strerror or error}") from None
     with listening, link:
         yield link
+
+
+# -- the server's app -----------------------------------------------------------------------------------------------
+
+
+class _RoundLog:
+    """Says how far the run is, in the log that `flwr run --stream` shows."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def started(self, rounds: int, done: int) -> None:
+        self.rounds = rounds
+        _say(f"{done} of {rounds} rounds are done")
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        _say(f"round {row['round']} of {self.rounds} is done")
+
+    def stopping(self) -> bool:
+        """Flower kills an app whose run is stopped; the run goes on from its last round when it is submitted again."""
+        return False
+
+
+def server_app(experiment: Path) -> Any:
+    """Return the ServerApp of an experiment file; raises ImportError without Flower."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    def main(grid: Any, context: Any) -> None:
+        """Run the experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
+        from fedkin.network.flower.server_calls import GridCalls
+        from fedkin.running.flowered import run_app
+
+        calls = GridCalls(grid, _say)
+        Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
+        try:
+            result, folder = run_app(experiment, calls, context.run_config, _say, _RoundLog())
+            write_run_report([folder], folder)
+        except FedkinError as error:
+            raise RuntimeError(said(error)) from None
+        _say(f"the run has ended after {len(result.rounds)} rounds: {folder}")
+
+    app.main()(main)
+    return app
+
+
+def _end_with(calls: GridCalls) -> None:
+    """End at once when the SuperLink is gone: it starts another one of this, which cannot go on with the same records.
+
+    A kill at any moment costs the round at hand and no more.
+    """
+    while not calls.over.wait(_LOOK):
+        if time.monotonic() - calls.answered > _GONE:
+            _say(f"Flower's SuperLink has not answered for {_GONE:g} s: submit the run again when it is back")
+            os._exit(1)
+
+
+def _say(line: str) -> None:
+    print(f"fedkin: {line}", flush=True)

@@ -11,19 +11,17 @@ import secrets
 import struct
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import MethodError
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
 from fedkin.untrusted import said, shown
 
-__all__ = ["AnsweringLink", "Boxed", "CallingLink", "Calls", "Head", "Mailbox", "NotReached", "addressee"]
+__all__ = ["AnsweringLink", "Boxed", "CallingLink", "Calls", "Head", "Mailbox", "NotReached"]
 
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
 _LOOK = 2.0  # seconds between two looks at who can be called
@@ -34,7 +32,6 @@ _MOST = 4 * LARGEST  # bytes of a letter
 _LENGTH = struct.Struct("<I")
 _MOST_SUBJECTS = 1000
 _MOST_HEAD = 1 << 20  # bytes
-_COUNTS = ("life", "version", "told", "known", "other")
 
 
 # -- letters ------------------------------------------------------------------------------------------------------
@@ -87,21 +84,6 @@ class Mailbox:
         self.offers: dict[str, tuple[int, bytes]] = {}
         self.theirs: dict[str, bytes] = {}
 
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> Mailbox:
-        """Return the mailbox of a tree from `tree`; raises KeyError, TypeError or AttributeError for others."""
-        box = cls(tree["me"], tree["name"])
-        box.life, box.version, box.told, box.known, box.other = (tree[field] for field in _COUNTS)
-        box.offers = {subject: (each["version"], _bytes(each["data"])) for subject, each in tree["offers"].items()}
-        box.theirs = {subject: _bytes(each) for subject, each in tree["theirs"].items()}
-        return box
-
-    def tree(self) -> dict[str, Any]:
-        """Return all of it as a tree, to go on with in another process."""
-        counts = {field: getattr(self, field) for field in ("me", "name", *_COUNTS)}
-        offers = {subject: {"version": v, "data": _tensor(data)} for subject, (v, data) in self.offers.items()}
-        return {**counts, "offers": offers, "theirs": {subject: _tensor(data) for subject, data in self.theirs.items()}}
-
     def put(self, subject: str, data: bytes) -> bool:
         """Offer data; returns whether that is new."""
         if (before := self.offers.get(subject)) is not None and before[1] == data:
@@ -144,22 +126,6 @@ class Mailbox:
             self.theirs = {subject: kept[subject] for subject in head.subjects if subject in kept}
             self.known = head.version
         return head
-
-
-def addressee(letter: bytes) -> str:
-    """Return to whom a letter is written; raises MethodError for what is none."""
-    head, _ = _opened(letter)
-    if not is_name(head.to):
-        raise MethodError(f"a letter to {head.to!r}, which is no name")
-    return head.to
-
-
-def _tensor(data: bytes) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def _bytes(data: torch.Tensor) -> bytes:
-    return data.numpy().tobytes()
 
 
 def _opened(data: bytes) -> tuple[Head, Iterator[tuple[str, bytes]]]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal, TypeVar
@@ -65,7 +64,7 @@ class NetworkClient:
     own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
     may. labels: whether to tell the number of samples of each class. ledger: of all that it released under `[privacy]`
     (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after
-    which it leaves whose server is not reached. memory: where it goes on.
+    which it leaves whose server is not reached.
     """
 
     def __init__(
@@ -73,15 +72,12 @@ class NetworkClient:
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
-        memory: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.memory = {} if memory is None else memory
         self.link, self.client, self.task, self.plan_of, self.folder = link, client, task, plan_of, folder
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
         self.give_up = give_up
         self.about, self.ledger = about_of(client, task, labels), ledger or Ledger()
-        self.digest = self.about.digest
         self.agreement: Agreement | None = None
         self.away_since: float | None = None
         self.told_round = 0
@@ -93,10 +89,7 @@ class NetworkClient:
             while True:
                 plan = self._agree()
                 self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
-                self.memory["here"] = self.memory.get("here") or self._join()
-                ended = _ClientRun(self, plan, self.memory["here"]).serve()
-                self.memory.clear()
-                if ended:
+                if _ClientRun(self, plan, self._join()).serve():
                     self.say("the run has ended")
                     return
                 self.say("the server has started again: joining once more")
@@ -186,27 +179,24 @@ class NetworkClient:
             return self.task
         return replace(self.task, classes=there.classes)
 
-    def _join(self) -> dict[str, Any]:
+    def _join(self) -> Welcome:
         """Return where this client begins; raises RunError if the server refuses it."""
         while (welcome := self._hello(_HELLO)) is None:
             pass
         if welcome.refused or not welcome.run:
             raise RunError(f"the server refuses this client: {shown(welcome.refused, 400)}")
-        return {"run": welcome.run, "epoch": welcome.epoch, "number": welcome.number, "digest": self.digest}
+        return welcome
 
     def _hello(self, waits: int) -> Welcome | None:
         """Say what this client has; returns the server's answer, if one came."""
         assert self.agreement is not None
         tree = {"about": self.about.model_dump(), "agreement": self.agreement.tree()}
-        # The server answers each nonce once: who was refused, and now says something else, needs another one.
-        drawn = self.memory.setdefault("drawn", secrets.token_hex(4))
-        nonce = blake2b(codec.encode(tree), digest_size=4, key=drawn.encode()).hexdigest()
+        nonce = secrets.token_hex(4)  # the server answers each one once
         self.link.offer(self.server, "hello", codec.encode({"nonce": nonce, **tree}))
         try:
             for _ in range(waits):
                 if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
                     return welcome
-            del self.memory["drawn"]
             return None
         finally:
             self.link.withdraw("hello", self.server)
@@ -215,9 +205,9 @@ class NetworkClient:
 class _ClientRun:
     """The client's side of one run, until the run ends or the server starts again."""
 
-    def __init__(self, client: NetworkClient, plan: Plan, here: dict[str, Any]) -> None:
+    def __init__(self, client: NetworkClient, plan: Plan, start: Welcome) -> None:
         self.client, self.link, self.plan, self.id = client, client.link, plan, client.client.id
-        self.run, self.epoch, self.number, self.digest = here["run"], here["epoch"], here["number"], here["digest"]
+        self.run, self.epoch, self.number = start.run, start.epoch, start.number
         clients = {self.id: client.client}
         executor = OneByOne(plan.net, clients, Modules(opened(client.device)))
         consented = releases_in(plan, client.client) * plan.training.rounds if plan.privacy.on else None
@@ -249,8 +239,6 @@ class _ClientRun:
                     if order.what == "end":
                         return True
                 self.number += 1
-                here = {"run": self.run, "epoch": self.epoch, "number": self.number, "digest": self.digest}
-                self.client.memory["here"] = here
 
     def _answered(self, order: Order) -> Answer:
         """Return the answer to an order, with what this client has released so far."""
@@ -280,10 +268,6 @@ class _ClientRun:
 
     def _answer(self, order: Order) -> Answer:
         """Return the answer to an order, or why there is none; raises RunError if this client cannot go on."""
-        if self.digest != self.client.digest:
-            raise RunError(
-                f"client {self.id!r} joined this run with other samples: put those back, or begin another run"
-            )
         if words := self._excess(order):
             self.client.say(f"refused: {words}")
             return Answer(number=self.number, error=words)

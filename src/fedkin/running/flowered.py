@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from fedkin._version import __version__
-from fedkin.data.partitions import Partitions
-from fedkin.data.sources.base import locate
 from fedkin.errors import ConfigError, RunError
-from fedkin.federation import Federation
 from fedkin.flow import PeerMethod
 from fedkin.folders import write_new
 from fedkin.network.calls import CallingLink
@@ -25,52 +21,35 @@ from fedkin.running.networked import serve, settings_of
 from fedkin.running.plugins import read_own
 from fedkin.running.shared_metrics import sendable
 
-__all__ = ["in_app", "played", "simulated", "states_in", "write_app"]
+__all__ = ["run_app", "write_app"]
 
 _PACKAGE = "fedkin_app"
-# Seconds for which a client that stays keeps a message back while it works: each message more costs seconds.
+# Seconds for which a client keeps a message back while it works: each message more costs seconds.
 _HOLD = 300.0
-_WITHIN = 90.0  # seconds in which Flower carries a message and its reply
 _SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLink."""
 
 from pathlib import Path
 
-from fedkin.cli.flower_app import server_app
+from fedkin.cli.flower import server_app
 
 app = server_app(Path(__file__).with_name("experiment.toml"))
 '''
-_CLIENT = '''"""What Flower runs on a node for each message: it asks `fedkin flower node`, or does the work itself."""
-
-from pathlib import Path
+_CLIENT = '''"""What Flower runs on a node for each message: it asks `fedkin flower node`."""
 
 from fedkin.network.flower.client_app import client_app
 
-
-def alone(letter, context):
-    """Answer a letter where there is no `fedkin flower node`; only then is torch imported."""
-    from fedkin.cli.flower_app import answered
-
-    return answered(Path(__file__).with_name("experiment.toml"), letter, context)
-
-
-app = client_app(alone)
+app = client_app()
 '''
 
 
-def write_app(
-    folder: Path, experiment: Path, out: Path, data_root: Path | None = None, simulation: bool = False
-) -> None:  # fmt: skip
+def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None = None) -> None:
     """Write the app of an experiment that `flwr run` accepts; raises ConfigError for what cannot run there.
 
     out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
-    simulation: for Flower's simulation, whose nodes have the clients of the experiment's scenario.
     """
     plan = load(experiment)
     _check(plan)
-    root = (data_root or Path("data")).absolute()
-    _check_places(plan, root, simulation)
-    if simulation:
-        plan = simulated(plan, plan.federation(root))
+    _check_models(plan)
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _PACKAGE
@@ -78,8 +57,9 @@ def write_app(
         package.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    root = (data_root or Path("data")).absolute()
     files = {
-        folder / "pyproject.toml": tomli_w.dumps(_project(plan, out.absolute(), root, simulation)),
+        folder / "pyproject.toml": tomli_w.dumps(_project(plan, out.absolute(), root)),
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
@@ -95,24 +75,19 @@ def _check(plan: Experiment) -> None:
     settings_of(plan)
 
 
-def _check_places(plan: Experiment, root: Path, simulation: bool) -> None:
-    """Raise ConfigError for a path that is another one in the folder in which Flower starts an app."""
-    model, data = plan.table.get("model", {}), plan.table.get("data", {})
+def _check_models(plan: Experiment) -> None:
+    """Raise ConfigError for a relative path: Flower starts an app in a folder of its own."""
+    model = plan.table.get("model", {})
     nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
     for where, net in {"model": model, **nets}.items():
         if "path" in net and not Path(net["path"]).is_absolute():
             raise ConfigError(
                 f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
             )
-    if simulation and "path" in data and not locate(root, Path(data["path"])).is_absolute():
-        raise ConfigError(
-            f"data.path: {data['path']} is not absolute and not below --data-root, and Flower starts an app in a "
-            "folder of its own"
-        )
 
 
-def _project(plan: Experiment, out: Path, root: Path, simulation: bool) -> dict[str, Any]:
-    config = {"out": str(out), "data-root": str(root), "restart": False, "simulation": simulation}
+def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
+    config = {"out": str(out), "data-root": str(root), "restart": False}
     if "own" in plan.table:
         config["own"] = shlex.join(plan.table["own"])
     return {
@@ -134,49 +109,22 @@ def _project(plan: Experiment, out: Path, root: Path, simulation: bool) -> dict[
     }  # fmt: skip
 
 
-def simulated(plan: Experiment, federation: Federation) -> Experiment:
-    """Return an experiment for Flower's simulation, whose clients are all those of the scenario; raises ConfigError."""
-    ids = Partitions(federation).ids
-    if left := sorted(set(federation) - set(ids)):
-        raise ConfigError(
-            f"scenario.unseen: client {left[0]!r} takes no part, and over a network all are evaluated alike"
-        )
-    return replace(plan, network=plan.network.model_copy(update={"clients": ids}))
+def run_app(
+    experiment: Path, calls: GridCalls, config: Mapping[str, Any], say: Callable[[str], None], watcher: Watcher
+) -> tuple[Result, Path]:  # fmt: skip
+    """Run an app's experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
 
-
-def states_in(out: Path) -> Path:
-    """Return the folder of the clients' states in Flower's simulation: beside the records."""
-    return out.with_name(f"{out.name}-clients")
-
-
-def in_app(path: Path, config: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of an app on the machine whose files its configuration names (`own`)."""
-    files = read_own({"own": shlex.split(str(config.get("own", "")))}, Path())
-    return load(path).with_own(files)
-
-
-def played(
-    plan: Experiment,
-    calls: GridCalls,
-    config: Mapping[str, Any],
-    say: Callable[[str], None],
-    watcher: Watcher | None = None,
-) -> tuple[Result, Path]:
-    """Run an experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
-
-    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged;
-    `simulation`: whether it is Flower's simulation.
+    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged; `own`:
+    the files of own parts on this machine.
     """
-    out, root = Path(str(config["out"])), Path(str(config["data-root"]))
-    if config.get("simulation"):
-        plan = simulated(plan, plan.federation(root))
+    files = read_own({"own": shlex.split(str(config.get("own", "")))}, Path())
+    plan = load(experiment).with_own(files)
     _check(plan)
+    out, root = Path(str(config["out"])), Path(str(config["data-root"]))
     if not out.is_absolute():
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
-    # A client that does not stay answers when it has done its work.
-    within = max(_WITHIN, plan.network.deadline)
-    with CallingLink("server", calls, hold=_HOLD, within=within, say=say) as link:
+    with CallingLink("server", calls, hold=_HOLD, say=say) as link:
         result = serve(
             plan, link, out, resume=True, restart=bool(config["restart"]), data_root=root, say=say, watcher=watcher
         )

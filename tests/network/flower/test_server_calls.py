@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
-from fedkin.cli.flower_app import answered  # noqa: E402
-from fedkin.errors import DataError  # noqa: E402
-from fedkin.network.calls import Mailbox, NotReached  # noqa: E402
+from fedkin.network.calls import NotReached  # noqa: E402
 from fedkin.network.flower.client_app import SOCKET, Listening, letter_of, message_of, relayed  # noqa: E402
-from fedkin.network.flower.server_calls import GridCalls, NumberedCalls  # noqa: E402
+from fedkin.network.flower.server_calls import GridCalls  # noqa: E402
 from fedkin.network.link import LinkError  # noqa: E402
 
 pytestmark = pytest.mark.slow  # Flower is in an environment of its own
-
-UNABLE = "this client cannot take part: its SuperNode's log says why"
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +40,12 @@ class Context:
     run_config: dict[str, Any] = field(default_factory=dict)
 
 
-def alone(letter: bytes, context: Any) -> bytes:
-    """What the app of `fedkin flower new` does on a node without a socket."""
-    return answered(Path("experiment.toml"), letter, context)
-
-
 class Grid:
     """As Flower's: its replies are those of the program at a node, or nothing."""
 
     def __init__(self, nodes: list[Node], configuration: dict[int, dict[str, Any]]) -> None:
         self.nodes, self.configuration = nodes, configuration
         self.replies: dict[str, Any] = {}
-        self.alone = alone
         self.gone = False
 
     def get_nodes(self) -> list[Node]:
@@ -71,7 +60,7 @@ class Grid:
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             if node in self.configuration:
-                self.replies[name] = relayed(message, Context(self.configuration[node]), self.alone)
+                self.replies[name] = relayed(message, Context(self.configuration[node]))
             names.append(name)
         return names
 
@@ -103,82 +92,31 @@ def test_a_node_is_called_by_its_registered_name(tmp_path: Path) -> None:
         calls.close()
 
 
-def test_a_node_without_a_socket_or_an_answer_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_without_a_socket_or_an_answer_says_why() -> None:
     grid = Grid([Node("ann", 1), Node("bob", 2)], {1: {}})
     calls = GridCalls(grid)
     try:
         calls.names()
-        with pytest.raises(NotReached, match=UNABLE):
+        with pytest.raises(NotReached, match="--node-config has no fedkin-socket"):
             calls.call("ann", b"letter", 30)
-        assert "has no fedkin-socket of fedkin flower node, and no fedkin-data" in capsys.readouterr().out
         with pytest.raises(NotReached, match=r"no reply within 0.01 s"):
             calls.call("bob", b"letter", 0.01)
     finally:
         calls.close()
 
 
-def test_no_value_of_a_sample_is_in_a_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors may quote a cell, and before consent nothing may leave; Flower itself would send any exception's text."""
-    table = {
-        "name": "tables", "data": {"source": "csv", "path": str(tmp_path), "target": "y", "split": "split"},
-        "scenario": {"name": "natural"}, "model": {"name": "mlp"}, "method": {"name": "fedavg"},
-        "training": {"rounds": 1}, "network": {"clients": ["ann"]},
-    }  # fmt: skip
-    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(table))
-    (tmp_path / "ann.csv").write_text("a,y,split\n1,0,train\n2,1,train\n3,0,HIV+ Mary Smith\n")
-    context = Context({"fedkin-data": str(tmp_path / "ann.csv"), "fedkin-state": str(tmp_path / "state")})
-
-    def work(letter: bytes, context: Any) -> bytes:
-        return answered(tmp_path / "experiment.toml", letter, context)
-
-    def surprised(letter: bytes, context: Any) -> bytes:
-        raise KeyError("HIV+ Mary Smith")
-
-    for each in (work, surprised):
-        reply = relayed(message_of(Mailbox("server", "ann").letter(), 1, 30), context, each)
-        assert reply.content["why"]["why"] == UNABLE
-        said = capsys.readouterr()
-        assert "HIV+ Mary Smith" in said.out + said.err
-
-
-def test_the_nodes_of_a_simulation_say_who_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """They have numbers, and no registered names."""
-    said: list[str] = []
-    numbers = {node: {"partition-id": place} for place, node in enumerate((41, 7, 300))}
-    grid = Grid([Node("", node) for node in numbers], numbers)
-
-    def named(letter: bytes, context: Any) -> bytes:
-        number = context.node_config["partition-id"]
-        if number == 2:
-            raise DataError("partition 2: expected a whole number from 0 to 1")
-        return letter.upper() or f"c0{number}".encode()
-
-    grid.alone = named
-    calls = NumberedCalls(grid, said.append)
-    try:
-        assert calls.names() == {"c00", "c01"}
-        assert calls.names() == {"c00", "c01"}
-        assert calls.call("c01", b"letter", 30) == b"LETTER"
-        assert calls.nodes == {"c00": 41, "c01": 7}
-        assert said == [f"a node of the simulation takes no part: {UNABLE}"]
-        assert "fedkin: partition 2: expected a whole number from 0 to 1" in capsys.readouterr().out
-    finally:
-        calls.close()
-
-
-@pytest.mark.parametrize("kind", [GridCalls, NumberedCalls])
-def test_each_answer_of_the_superlink_is_noted(kind: type[GridCalls], tmp_path: Path) -> None:
+def test_each_answer_of_the_superlink_is_noted(tmp_path: Path) -> None:
     """A server's app ends when the last one is too long ago."""
-    grid = Grid([Node("ann", 1)], {1: {}})
-    grid.alone = lambda letter, context: letter.upper() or b"ann"
-    calls = kind(grid)
+    grid = Grid([Node("ann", 1)], {1: {SOCKET: str(tmp_path / "s")}})
+    calls = GridCalls(grid)
     try:
         for _ in range(2):
             calls.answered = before = -1.0
             assert calls.names() == {"ann"}
             assert calls.answered > before
         calls.answered = before
-        assert calls.call("ann", b"letter", 30) == b"LETTER"
+        with Listening(tmp_path / "s", bytes.upper):
+            assert calls.call("ann", b"letter", 30) == b"LETTER"
         assert calls.answered > before
     finally:
         calls.close()

@@ -1,8 +1,7 @@
 """The app that Flower starts on a node for each message: it hands the letter to the process that holds the samples.
 
-That process, `fedkin flower node`, answers at a unix socket. Where there is none, the app does the work itself.
-A letter travels as one array, which Flower sends in chunks. Flower imports this for every message, so that it imports
-no torch.
+That process, `fedkin flower node`, answers at a unix socket. A letter travels as one array, which Flower sends in
+chunks. Flower imports this for every message, so that it imports no torch.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from threading import Thread
-from traceback import print_exc
 from typing import Any
 
 import numpy as np
-
-from fedkin.errors import FedkinError
 
 __all__ = [
     "SOCKET", "Listening", "answer_of", "ask", "client_app", "letter_of", "message_of", "refusal_of", "relayed",
@@ -28,50 +24,30 @@ __all__ = [
 # The name in a SuperNode's configuration of the socket of `fedkin flower node`.
 SOCKET = "fedkin-socket"
 _BODY, _WHY = "fedkin", "why"
-_UNABLE = "this client cannot take part: its SuperNode's log says why"
 _ANSWERED, _REFUSED = b"A", b"R"
 _MOST = 1 << 31  # bytes of one call
 _LONGEST = 3700.0  # seconds of one call, of which a letter may ask for an hour
 
-Alone = Callable[[bytes, Any], bytes]
 
-
-def client_app(alone: Alone) -> Any:
-    """Return the ClientApp of a fedkin experiment; raises ImportError without Flower.
-
-    alone: answers a letter where no socket is configured, given the letter and Flower's context.
-    """
+def client_app() -> Any:
+    """Return the ClientApp of a fedkin experiment; raises ImportError without Flower."""
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
-    def query(message: Any, context: Any) -> Any:
-        return relayed(message, context, alone)
-
-    app.query()(query)
+    app.query()(relayed)
     return app
 
 
-def relayed(message: Any, context: Any, alone: Alone) -> Any:
-    """Return the reply to a Flower message: what `fedkin flower node` or `alone` answers, or why there is no answer.
-
-    What `alone` raises is printed here, into the SuperNode's log, and the reply says no more than that.
-    """
+def relayed(message: Any, context: Any) -> Any:
+    """Return the reply to a Flower message: what `fedkin flower node` answers, or why there is no answer."""
     path = context.node_config.get(SOCKET)
     try:
-        letter = letter_of(message)
-        if path:
-            return reply_of(message, ask(str(path), letter))
+        if not path:
+            raise ValueError(f"its SuperNode's --node-config has no {SOCKET}, where fedkin flower node answers")
+        return reply_of(message, ask(str(path), letter_of(message)))
     except (ConnectionError, ValueError) as error:
         return refusal_of(message, str(error))
-    try:
-        answer = alone(letter, context)
-    except Exception as error:  # it may quote a sample, and Flower would send its text to the server
-        print(f"fedkin: {error}", flush=True)
-        if not isinstance(error, FedkinError):
-            print_exc()
-        return refusal_of(message, _UNABLE)
-    return reply_of(message, answer)
 
 
 # -- Flower's messages --------------------------------------------------------------------------------------------

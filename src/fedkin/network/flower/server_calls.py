@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from threading import Event, Lock, Thread
 from typing import Any
@@ -16,10 +16,9 @@ from fedkin.network.flower.client_app import answer_of, message_of
 from fedkin.network.link import LinkError
 from fedkin.untrusted import said, shown
 
-__all__ = ["GridCalls", "NumberedCalls"]
+__all__ = ["GridCalls"]
 
 _LOOK = 0.3  # seconds between two looks for replies
-_WHO = 600.0  # seconds in which all nodes of a simulation have said who they are
 
 
 class GridCalls:
@@ -41,36 +40,32 @@ class GridCalls:
 
     def names(self) -> set[str]:
         """The names of the nodes that Flower says are online."""
-        found = [(str(node.name), int(node.node_id)) for node in self._nodes() if node.status == "online"]
-        count = Counter(name for name, _ in found)
-        for name, node in found:
+        online = [(str(node.name), int(node.node_id)) for node in self._nodes() if node.status == "online"]
+        count = Counter(name for name, _ in online)
+        for name, node in online:
             if not name:
                 self._once(f"node {node} was registered without a name, which is its client's id: it is not called")
             elif count[name] > 1:
                 self._once(f"{count[name]} nodes are registered as {shown(name, 64)!r}: none of them is called")
-        self.nodes = {name: node for name, node in found if name and count[name] == 1}
+        self.nodes = {name: node for name, node in online if name and count[name] == 1}
         return set(self.nodes)
 
     def _nodes(self) -> list[Any]:
-        """Ask for the nodes; raises LinkError."""
+        """Return Flower's nodes; raises LinkError."""
         self.answered = min(self.answered, time.monotonic())
         try:
             with self.using:
-                found = list(self.grid.get_nodes())
+                nodes = list(self.grid.get_nodes())
         except Exception as error:
             raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
         self.answered = time.monotonic()
-        return found
+        return nodes
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
         """Return what this node's client answers; raises NotReached if nothing comes within so many seconds."""
         node = self.nodes.get(name)
         if node is None:
             raise NotReached("its SuperNode is not connected")
-        return self.carried(node, data, within)
-
-    def carried(self, node: int, data: bytes, within: float) -> bytes:
-        """Return what the app at this node answers; raises NotReached."""
         reply: Future[Any] = Future()
         try:
             message = message_of(data, node, within)
@@ -125,23 +120,3 @@ class GridCalls:
         if line not in self.told:
             self.told.add(line)
             self.say(line)
-
-
-class NumberedCalls(GridCalls):
-    """Calls to the nodes of Flower's simulation: they have no registered names, and each says which client it is."""
-
-    def names(self) -> set[str]:
-        """The names of all clients; raises LinkError."""
-        new = {int(node.node_id) for node in self._nodes()} - set(self.nodes.values())
-        with ThreadPoolExecutor(max(len(new), 1), thread_name_prefix="who") as pool:
-            for node, name in zip(new, pool.map(self._who, new), strict=True):
-                if name:
-                    self.nodes[name] = node
-        return set(self.nodes)
-
-    def _who(self, node: int) -> str:
-        try:
-            return self.carried(node, b"", _WHO).decode()
-        except NotReached as error:
-            self._once(f"a node of the simulation takes no part: {shown(said(error), 300)}")
-            return ""
