@@ -15,7 +15,7 @@ from fedkin.data.scenarios.base import shuffled_ids
 from fedkin.data.scenarios.dealing import cut
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.split import rows_by_name
+from fedkin.federation.arrays import rows_by_name
 
 
 def test_by_class() -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from fedkin.data.skew import of_classes, of_numbers
 from fedkin.data.sources.tables import unnamed_codes
 from fedkin.data.tables import is_number_like, noted
+from fedkin.federation.arrays import rows_by_name
 from fedkin.federation.encoding import Encoded, encoded
-from fedkin.federation.split import rows_by_name
 from fedkin.federation.table import Reading, codes, kinds_of, numbers
 
 __all__ = ["CHECKS", "ClientFacts", "Finding", "Inspection", "inspect", "without"]
@@ -222,42 +222,27 @@ def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
     return float(((values - means[place]) ** 2).sum() / ((values - values.mean()) ** 2).sum())
 
 
-def _duplicates(made: Encoded) -> Iterator[Finding]:
+def _duplicates(encoded: Encoded) -> Iterator[Finding]:
     """Rows that are equal in all inputs and the target, where most rows are not."""
-    _, number, often = np.unique(_hashes(made), return_inverse=True, return_counts=True)
+    # Minus zero is zero.
+    values = np.column_stack([encoded.x, encoded.y.reshape(len(encoded.y), -1).astype(np.float32)]) + np.float32(0)
+    # 64 bits of each row: of a million unlike rows two share them by a chance of 1e-7.
+    hashes = [hash(row.tobytes()) for row in values]
+    _, number, count = np.unique(hashes, return_inverse=True, return_counts=True)
     number = number.reshape(-1)
-    if len(often) < 0.5 * len(number):
+    if len(count) < 0.5 * len(number):
         return
-    owner = np.unique(made.client, return_inverse=True)[1].reshape(-1)
-    shared = np.zeros(len(often), dtype=bool)
-    both = np.zeros(len(often), dtype=bool)
-    first = np.full(len(often), -1)
-    first[number] = owner
-    shared[number[owner != first[number]]] = True
-    trained = np.zeros(len(often), dtype=bool)
-    trained[number[~made.held]] = True
-    both[number[made.held]] = trained[number[made.held]]
-    at_others = int(shared[number].sum())
+    owner = np.unique(encoded.client, return_inverse=True)[1].reshape(-1)
+    first_owner = np.zeros(len(count), np.int64)
+    first_owner[number] = owner
+    several_owners = np.zeros(len(count), bool)
+    several_owners[number[owner != first_owner[number]]] = True
+    at_others = int(several_owners[number].sum())
     if at_others:
         yield Finding("duplicates", f"{at_others} rows have an equal row at another client: is somebody in two tables?")
-    again = int((both[number] & made.held).sum())
+    again = int(np.isin(number[encoded.held], number[~encoded.held]).sum())
     if again:
         yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
-
-
-def _hashes(made: Encoded) -> npt.NDArray[np.uint64]:
-    """[n] a number for each row, equal for equal rows; of a million unlike rows two share one by a chance of 1e-7."""
-    y = made.y.reshape(len(made.y), -1)
-    # Minus zero is zero.
-    columns = [*(made.x + np.float32(0)).view(np.uint32).T, *(y.astype(np.float32) + np.float32(0)).view(np.uint32).T]
-    mixed = np.zeros(len(y), np.uint64)
-    for column in columns:
-        # The steps of splitmix64, which every bit of the row goes through.
-        mixed = (mixed ^ column) + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed
 
 
 def _few(made: Encoded) -> Iterator[Finding]:

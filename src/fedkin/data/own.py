@@ -16,14 +16,15 @@ import pyarrow as pa
 import torch
 
 from fedkin.data.sources.folder import Folder
-from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn_of_codes, warn_of_notes
+from fedkin.data.sources.npz import opened
+from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import SharedEncoding, summary_of
 from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
-from fedkin.untrusted import Refused, arrays_in, said, shown
+from fedkin.untrusted import said, shown
 
 __all__ = ["CLASS", "TABLES", "OwnTable", "own_client", "own_images"]
 
@@ -31,7 +32,6 @@ CLASS = "(class)"  # before a class of images, where participants compare the na
 TABLES = (".csv", ".csv.gz", ".parquet")
 
 _WHOSE = "(client)"  # a column that no file has: its name is the participant's own
-_USED = ("x", "y", "split")
 
 
 class OwnTable:
@@ -60,8 +60,7 @@ class OwnTable:
         self.reading = replace(source.reading(_WHOSE), group=None)
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
-        warn_of_codes(self.table, self.reading, data)
-        warn_of_notes(self.table, self.reading, data)
+        warn(self.table, self.reading, data)
         self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def client(self, shared: SharedEncoding, group: str | None = None) -> tuple[Client, Task]:
@@ -96,7 +95,7 @@ def own_client(
     elif target is not None:
         raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
     elif path.suffix == ".npz":
-        held = _archive(path)
+        held = opened(path)
     else:
         held = _returned(data)
     x, y = held["x"], held["y"]
@@ -132,39 +131,34 @@ def own_images(
 
 
 def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
+    """x, y, "columns", and perhaps "split" of a table of numbers."""
     if target is None:
         raise ConfigError(f"--target NAME: which column of {path} is to be learned?")
-    found = _read(path, target)
-    if target not in found:
-        raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, found)}")
-    y = _numbers(found.pop(target), f"{path}: column {target!r}")
-    split = found.pop("split", None)
-    if not found:
-        raise DataError(f"{path}: no column but {target!r}; expected columns of numbers to learn from")
-    names = sorted(found)
-    columns = [_numbers(found[name], f"{path}: column {name!r}") for name in names]
-    x = np.stack(columns, axis=1).astype(np.float32)
-    held: dict[str, Any] = {
-        "x": x,
-        "columns": names,
-        "y": y if kind == "regression" else _labels(y, f"{path}: column {target!r}"),
-    }
-    return held if split is None else {**held, "split": split}
-
-
-def _read(path: Path, target: str) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
     source = Parquet if path.suffix == ".parquet" else Csv
     table, _ = source(path=path.absolute(), target=target).rows(Path())
-    reading = Reading(target, "", split="split")
-    warn_of_codes(table, reading, str(path), "if they are codes, the experiment's source must be a table, with "
-                  "data.categories, or leave them out")  # fmt: skip
-    warn_of_notes(table, reading, str(path))
-    names = table.column_names
-    if len(set(names)) < len(names) or not all(names):
+    columns = table.column_names
+    if len(set(columns)) < len(columns) or not all(columns):
         raise DataError(f"{path}: expected a name for each column, every one differently")
-    return arrays(table)
+    if target not in columns:
+        raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, columns)}")
+    warn(table, Reading(target, "", split="split"), str(path), "if they are codes, the experiment's source must be a "
+         "table, with data.categories, or leave them out")  # fmt: skip
+    values = arrays(table)
+    split = values.pop("split", None)
+    numbers = {name: _numbers(column, f"{path}: column {name!r}") for name, column in values.items()}
+    y = numbers.pop(target)
+    names = sorted(numbers)
+    if not names:
+        raise DataError(f"{path}: no column but {target!r}; expected columns of numbers to learn from")
+    if kind != "regression":
+        if (y % 1).any():
+            raise DataError(f"{path}: column {target!r}: expected classes as whole numbers from 0, got "
+                            f"{y[y % 1 != 0][0]:g}")  # fmt: skip
+        y = y.astype(np.int64)
+    x = np.stack([numbers[name] for name in names], axis=1).astype(np.float32)
+    return {"x": x, "y": y, "columns": names, **({} if split is None else {"split": split})}
 
 
 def _numbers(values: npt.NDArray[Any], where: str) -> npt.NDArray[np.float64]:
@@ -175,22 +169,6 @@ def _numbers(values: npt.NDArray[Any], where: str) -> npt.NDArray[np.float64]:
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise DataError(f"{where}: row {row + 1} is empty or no finite number; fill it, or leave the row out")
     return numbers
-
-
-def _labels(values: npt.NDArray[np.float64], where: str) -> npt.NDArray[np.int64]:
-    if (values % 1).any():
-        raise DataError(f"{where}: expected classes as whole numbers from 0, got {values[(values % 1) != 0][0]:g}")
-    return values.astype(np.int64)
-
-
-def _archive(path: Path) -> dict[str, Any]:
-    try:
-        found, names = arrays_in(path, lambda name: name in _USED)
-    except (OSError, Refused) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); expected an .npz file with arrays x and y") from None
-    if missing := [name for name in ("x", "y") if name not in found]:
-        raise DataError(f"{path}: no array {missing[0]!r}; it has {shown(', '.join(names), 100) or 'none'}")
-    return found
 
 
 def _returned(data: str) -> dict[str, Any]:

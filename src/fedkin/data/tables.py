@@ -11,8 +11,10 @@ import csv
 import gzip
 import io
 import json
+import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -22,20 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedkin.federation.table import without_views
-from fedkin.untrusted import Refused, most, parquet_in, shown, within
+from fedkin.errors import DataError
+from fedkin.federation.table import is_number, name_of_type, texts, with_files, without_views
+from fedkin.untrusted import Refused, most, parquet_in, said, shown, within
 
-__all__ = [
-    "DATES",
-    "Written",
-    "arrays",
-    "code_like",
-    "is_number_like",
-    "noted",
-    "read_csv",
-    "read_parquet",
-    "with_notes",
-]
+_LOG = logging.getLogger("fedkin")
 
 DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
 
@@ -273,6 +266,138 @@ def _check_quotes(table: pa.Table, delimiter: str) -> None:
 
 def _rows_where(flags: pa.ChunkedArray) -> Iterator[int]:
     yield from np.flatnonzero(flags.fill_null(False).to_numpy()).tolist()
+
+
+# -- a folder of files ---------------------------------------------------------------------------------------------
+
+# The column of the clients where each has a file of its own.
+FILE = "file"
+
+
+def read_folder(
+    place: Path, read: Callable[[Path], pa.Table], endings: Sequence[str], client: str | None,
+    leave_out: Sequence[str], coded: Collection[str],
+) -> tuple[pa.Table, str]:  # fmt: skip
+    """(the rows of all files, the column of the clients); the same columns are expected in each file.
+
+    client: None if each file is a client, called as the file without its ending. coded: columns that stay texts in all
+    files if they are texts in one: "007" in one file, 12 in another. Says what is left out; raises DataError.
+    """
+    entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+    tables, left_out, ids = dict[Path, pa.Table](), dict[Path, str](), dict[str, Path]()
+    empty = None
+    for path in entries:
+        ending = next((end for end in endings if path.name.lower().endswith(end)), None)
+        if path.is_dir() or ending is None:
+            left_out[path] = "a folder" if path.is_dir() else "another ending"
+            continue
+        table = read(path)
+        if not table.num_rows:
+            left_out[path], empty = "no rows", table
+            continue
+        if client is None:
+            id = path.name[: -len(ending)]
+            if id in ids:
+                raise DataError(
+                    f"{path}: another file has the same name but for its ending; each is a client: rename one"
+                )
+            if FILE in table.column_names:
+                raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
+            ids[id] = path
+            table = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
+        tables[path] = table
+    if left_out:
+        reasons = listed([f"{shown(path.name, 60)} ({why})" for path, why in left_out.items()])
+        _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
+    if not tables and empty is None:
+        raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
+    if not tables:
+        return empty, client or FILE
+    _check_columns(tables, leave_out)
+    return _joined(place, tables, leave_out, coded), client or FILE
+
+
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """The first items beside each other, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
+def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) -> None:
+    """Raise DataError for the file whose columns are not those of most, but for columns that are left out."""
+    sets = {path: frozenset(table.column_names) - set(leave_out) for path, table in tables.items()}
+    usual = Counter(sets.values()).most_common(1)[0][0]
+    for path, columns in sets.items():
+        differences = []
+        if lacking := sorted(usual - columns):
+            differences.append(f"no column {', '.join(map(shown, lacking))}, which the other files have")
+        if more := sorted(columns - usual):
+            differences.append(f"a column {', '.join(map(shown, more))}, which the other files do not have")
+        if differences:
+            raise DataError(
+                f"{path}: {', and '.join(differences)}; expected the same ones in each, or those in data.leave_out"
+            )
+
+
+def _joined(
+    place: Path, tables: Mapping[Path, pa.Table], leave_out: Sequence[str], coded: Collection[str]
+) -> pa.Table:  # fmt: skip
+    """The rows of all files, which remember where they are from and how they were read."""
+    notes, leading = dict[str, str](), dict[str, str]()
+    as_text = {
+        name
+        for table in tables.values()
+        for name in coded
+        if name in table.column_names and table.schema.field(name).type == pa.string()
+    }
+    parts = []
+    for path, table in tables.items():
+        leading |= code_like(table)
+        notes |= {name: f"{note} ({path.name})" for name, note in noted(table).items()}
+        for number, name in enumerate(table.column_names):
+            kind = table.schema.field(number).type
+            if name in leave_out:  # who leaves a column out may have any kinds in it
+                table = table.set_column(number, name, pa.nulls(table.num_rows))
+            elif name in as_text and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
+        parts.append(table)
+    try:
+        whole = pa.concat_tables(parts, promote_options="permissive")
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        which = _unlike([path.name for path in tables], parts) or said(error)
+        raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
+    whole = with_files(whole, [(path.name, table.num_rows) for path, table in tables.items()])
+    return with_notes(whole, notes, leading)
+
+
+def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
+    """Say which column cannot be joined, with the kinds of two files; of a text beside numbers, the first such one."""
+    for name in tables[0].column_names:
+        types = [table.schema.field(name).type for table in tables]
+        try:
+            pa.unify_schemas([pa.schema([(name, kind)]) for kind in types], promote_options="permissive")
+            continue
+        except (TypeError, ValueError, pa.ArrowException):
+            kinds = [name_of_type(kind) for kind in types]
+        zoned = {getattr(kind, "tz", None) is not None: file for file, kind in zip(files, types, strict=True)}
+        if len(zoned) == 2 and all(map(pa.types.is_timestamp, types)):
+            return (f"{shown(name)}: times in {zoned[True]} have a zone, those in {zoned[False]} have none: write all "
+                    "with, or all without")  # fmt: skip
+        at = kinds.index("texts") if "texts" in kinds else 0
+        other = next((i for i, kind in enumerate(kinds) if kind not in (kinds[at], "nothing")), None)
+        if other is None:  # of one kind, stored in ways that do not go together
+            odd = next(kind for kind in types if kind != types[0])
+            return f"{shown(name)}: {files[0]} has {types[0]}, another one {odd}"
+        example = ""
+        if kinds[at] == "texts":
+            values = {row: value for row, value in enumerate(texts(tables[at], name), 1) if value is not None}
+            row = next((row for row, value in values.items() if not is_number(value)), min(values))
+            example = f", such as {shown(values[row])!r} in row {row}"
+        advice = "write numbers in all, or name it in categories or leave_out"
+        if kinds[other] != "numbers":
+            advice = f"write {kinds[other]} in all, or name it in leave_out"
+        return f"{shown(name)}: {files[at]} has {kinds[at]}{example}, {files[other]} {kinds[other]}: {advice}"
+    return None
 
 
 # -- types of columns ----------------------------------------------------------------------------------------------

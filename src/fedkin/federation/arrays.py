@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.errors import DataError
+from fedkin.errors import ConfigError, DataError
 from fedkin.federation.inputs import Inputs, parts, shape_of
 from fedkin.federation.samples import Client, Samples, Scale
-from fedkin.federation.split import hold_out, rows_by_name
+from fedkin.keys import rng
 from fedkin.tasks import Kind, Shape, Task
 
 __all__ = [
     "as_inputs", "as_names", "as_numpy", "as_parts", "check_count", "check_ids", "clients_of", "first_not_finite",
-    "group_of_each", "targets_of", "which_test",
+    "group_of_each", "hold_out", "hold_out_last", "rows_by_name", "targets_of", "which_test",
 ]  # fmt: skip
 
 Names = npt.NDArray[np.str_]
@@ -233,3 +233,49 @@ def first_not_finite(x: Tensor) -> int | None:
     if not x.is_floating_point() or bool(torch.isfinite(x).all()):
         return None
     return int(torch.nonzero(~torch.isfinite(x))[0, 0])
+
+
+# -- holding out test samples ----------------------------------------------------------------------------------------
+
+
+def rows_by_name(names: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.int64]]:
+    """The rows of every name, ascending; names in the order in which they first appear.
+
+    >>> rows_by_name(np.array(["b", "a", "b"]))
+    {'b': array([0, 2]), 'a': array([1])}
+    """
+    known, first, number = np.unique(names, return_index=True, return_inverse=True)
+    order = np.argsort(number, kind="stable")
+    parts = np.split(order, np.searchsorted(number[order], np.arange(1, len(known))))
+    return {str(known[i]): parts[i] for i in np.argsort(first)}
+
+
+def hold_out(names: npt.NDArray[np.str_], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which samples are test samples: `fraction` of every name's samples, drawn with a key of (seed, name).
+
+    A name keeps at least one training sample. It gives at least one test sample if it has two and the
+    fraction is not 0. Raises ConfigError unless 0 <= fraction < 1.
+    """
+    return _held(names, fraction, lambda name, rows: rng(seed, "hold-out", name).permutation(rows))
+
+
+def hold_out_last(names: npt.NDArray[np.str_], when: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.bool_]:
+    """As `hold_out`, but the latest samples of every name; of those at one time, the ones stored last.
+
+    >>> hold_out_last(np.array(["a", "a", "a", "b"]), np.array([3.0, 1.0, 2.0, 9.0]), 0.4).tolist()
+    [True, False, False, False]
+    """
+    return _held(names, fraction, lambda name, rows: rows[np.argsort(when[rows], kind="stable")][::-1])
+
+
+def _held(
+    names: npt.NDArray[np.str_], fraction: float, order: Callable[[str, npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+) -> npt.NDArray[np.bool_]:
+    """`fraction` of every name's samples, the first ones in the order of `order`."""
+    if not 0 <= fraction < 1:
+        raise ConfigError(f"test_fraction: expected at least 0 and below 1, got {fraction}")
+    held = np.zeros(len(names), dtype=bool)
+    for name, rows in rows_by_name(names).items():
+        count = min(max(round(len(rows) * fraction), int(fraction > 0)), len(rows) - 1)
+        held[order(name, rows)[:count]] = True
+    return held

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedkin.errors import DataError, nearest
-from fedkin.federation.arrays import check_ids
-from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
+from fedkin.federation.arrays import check_ids, hold_out, hold_out_last, rows_by_name
 
 __all__ = [
     "Column", "Columns", "Kind", "Reading", "as_table", "codes", "columns_of", "is_number", "kinds_of", "name_of_type",

@@ -38,7 +38,7 @@ def test_path_names_the_folder(tmp_path: Path, write_cifar: Write) -> None:
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no such folder; expected .*test_batch\.bin in it; .*data fetch cifar10"):
+    with pytest.raises(DataError, match=r"no such file; expected .*CIFAR-10 beside it; .*data fetch cifar10"):
         Cifar10().load(tmp_path)
 
 
@@ -48,7 +48,7 @@ def test_missing_folder(tmp_path: Path) -> None:
         (None, "no such file; expected data_batch_1..5.bin and test_batch.bin"),
         (b"", "0 bytes, truncated"),
         (bytes(3073 * 2 - 1), "6145 bytes, truncated or another file; expected records of 3073 bytes"),
-        (bytes(3073) + b"\x63" + bytes(3072), "label 99 in record 1, expected 0..9"),
+        (bytes(3073) + b"\x63" + bytes(3072), "label 99 at position 1, expected 0..9"),
     ],
 )
 @pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin"])
@@ -92,8 +92,8 @@ def test_reads_a_hundred_classes(tmp_path: Path) -> None:
     [
         (None, "no such file; expected train.bin and test.bin of CIFAR-100 beside it"),
         (bytes(3073 * 2), "6146 bytes, truncated or another file; expected records of 3074 bytes"),
-        (bytes(3074) + b"\x14\x00" + bytes(3072), "label 20 in record 1, expected 0..19"),
-        (b"\x13\x64" + bytes(3072), "label 100 in record 0, expected 0..99"),
+        (bytes(3074) + b"\x14\x00" + bytes(3072), "label 20 at position 1, expected 0..19"),
+        (b"\x13\x64" + bytes(3072), "label 100 at position 0, expected 0..99"),
     ],
 )
 @pytest.mark.parametrize("name", ["train.bin", "test.bin"])

@@ -143,8 +143,8 @@ def test_bad_arrays(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "changes", "said"),
     [
-        ({"classes": 2}, {"y": np.arange(10)}, "y: label 2 at position 2; expected whole numbers 0..1, as"),
-        ({"classes": 2}, {"y": OWNER}, "array y: got dtype <U3; expected whole numbers 0..1"),
+        ({"classes": 2}, {"y": np.arange(10)}, "y: row 2, of client 'ann', has label 2; expected whole numbers 0..1"),
+        ({"classes": 2}, {"y": OWNER}, "array y: expected whole numbers 0..1, got dtype <U3"),
         ({"mean": [0, 0, 0]}, {}, r"\[data\]: mean has 3 values; expected 1, or 2"),
         ({"channels": "last"}, {}, r'array x: expected \[N, H, W, C\], as channels = "last" says, got'),
         ({"channels": "none"}, {}, r"array x: expected \[N, H, W\]"),
@@ -170,7 +170,8 @@ def test_numbers_are_regressed(tmp_path: Path) -> None:
     made = load(tmp_path, {"kind": "regression"}, y=y)
     assert made.task.metric.name == "squared_error"
     assert sorted(torch.cat([made.train.y, made.test.y]).tolist()) == y.tolist()
-    for wrong, said in ((np.full(10, np.inf), "row 0 holds NaN"), (np.arange(9.0), "expected numbers"),
+    nan = "row 0, of client 'ann', holds NaN"
+    for wrong, said in ((np.full(10, np.inf), nan), (np.arange(9.0), "expected numbers"),
                         (OWNER, "expected numbers")):  # fmt: skip
         with pytest.raises(DataError, match=f"array y: .*{said}"):
             load(tmp_path, {"kind": "regression"}, y=wrong)

@@ -12,8 +12,7 @@ from fedkin.data.dataset import SPLITS, Dataset, Part, Split
 from fedkin.data.scenarios.base import Rows, Scenario
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
-from fedkin.federation.arrays import group_of_each
-from fedkin.federation.split import rows_by_name
+from fedkin.federation.arrays import group_of_each, rows_by_name
 from fedkin.keys import rng
 
 __all__ = ["Domains", "Natural", "Regions"]

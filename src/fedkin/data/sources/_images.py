@@ -17,9 +17,7 @@ from torch import Tensor
 from fedkin.errors import ConfigError, DataError
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["IMAGES", "as_bytes", "class_folders", "image_files", "read_image", "read_images", "size_of"]
-
-IMAGES = frozenset((".bmp", ".jpeg", ".jpg", ".png", ".webp"))
+ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 def read_images(files: Sequence[Path], size: tuple[int, int], *, resize: bool = True, grey: bool = False) -> Tensor:
@@ -71,26 +69,6 @@ def read_image(
         image = image.resize((width, height), image_module.Resampling.BILINEAR)
     held = np.asarray(image, np.uint8)
     return held[None].copy() if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The image files in a folder, in alphabetical order; raises DataError if there are none."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected a folder of images")
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)
-    if not files:
-        raise DataError(f"{folder}: no image in it; expected files {', '.join(sorted(IMAGES))}")
-    return files
-
-
-def class_folders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, in alphabetical order; raises DataError if there are none."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected a folder of images for each class in it")
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not names:
-        raise DataError(f"{folder}: no folder in it; expected a folder of images for each class")
-    return names
 
 
 def _pillow() -> Any:

@@ -6,11 +6,16 @@ from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fedkin.data.dataset import Dataset
+from fedkin.errors import DataError
 from fedkin.settings import Settings
 
-__all__ = ["Source", "everywhere", "locate"]
+__all__ = ["Source", "check_labels", "everywhere", "locate"]
 
 
 class Source(Settings):
@@ -43,3 +48,12 @@ def locate(root: Path, path: Path) -> Path:
     path = path.expanduser()
     below = root / path
     return path if not below.exists() and path.exists() else below
+
+
+def check_labels(labels: npt.NDArray[Any], allowed: range, where: Path) -> None:
+    """Raise DataError that names the file, the first label outside of this range and its position."""
+    wrong = np.flatnonzero((labels < allowed.start) | (labels >= allowed.stop) | (labels % 1 != 0))
+    if len(wrong):
+        raise DataError(
+            f"{where}: label {labels[wrong[0]]} at position {wrong[0]}, expected {allowed.start}..{allowed.stop - 1}"
+        )

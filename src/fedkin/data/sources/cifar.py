@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import missing
-from fedkin.data.sources._images import class_folders, image_files, read_images
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources._images import ENDINGS, read_images
+from fedkin.data.sources.base import Source, check_labels, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 
@@ -42,9 +43,6 @@ class Cifar10(Source):
     def load(self, root: Path) -> Dataset:
         """Read the six files; raises DataError naming the file and what was expected."""
         folder = root / _FOLDER if self.path is None else locate(root, self.path)
-        if not folder.is_dir():
-            expected = "expected CIFAR-10's files data_batch_1..5.bin and test_batch.bin in it"
-            raise DataError(f"{folder}: no such folder; {expected}{missing(folder)}")
         train = _read([folder / f"data_batch_{number}.bin" for number in range(1, 6)], (10,), 0, _FILES)
         test = _read([folder / "test_batch.bin"], (10,), 0, _FILES)
         return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), _SCALE)
@@ -102,14 +100,15 @@ def _images(folders: list[Path]) -> Part:
     files: list[Path] = []
     labels: list[int] = []
     for folder in folders:
-        names = class_folders(folder)
-        if tuple(names) != _CLASSES:
-            odd = sorted(set(names) ^ set(_CLASSES))
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
+        if odd := sorted(names ^ set(_CLASSES)):
             raise DataError(f"{folder}: expected ten folders, {', '.join(_CLASSES)}; missing or foreign: {odd[0]}")
         for label, name in enumerate(_CLASSES):
-            own = image_files(folder / name)
-            files += own
-            labels += [label] * len(own)
+            pictures = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in ENDINGS)
+            if not pictures:
+                raise DataError(f"{folder / name}: no image in it; expected files {', '.join(ENDINGS)}")
+            files += pictures
+            labels += [label] * len(pictures)
     return Part(read_images(files, (32, 32), resize=False), torch.tensor(labels))
 
 
@@ -118,33 +117,24 @@ def _read(files: Sequence[Path], labels: tuple[int, ...], which: int, expected: 
 
     labels: how many values each label byte of a record may have; which: the one to use.
     """
-    heads = len(labels)
-    counts = [_count(path, heads, expected) for path in files]
-    x = np.empty((sum(counts), 3, 32, 32), np.uint8)
-    y = np.empty(sum(counts), np.int64)
-    start = 0
-    for path, count in zip(files, counts, strict=True):
-        try:
-            records = np.fromfile(path, np.uint8).reshape(count, heads + _PIXELS)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error})") from None
-        # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
-        for place, most in enumerate(labels):
-            if records[:, place].max() >= most:
-                row = int(np.argmax(records[:, place] >= most))
-                raise DataError(f"{path}: label {records[row, place]} in record {row}, expected 0..{most - 1}")
-        stop = start + count
-        x[start:stop].reshape(count, _PIXELS)[:] = records[:, heads:]
-        y[start:stop] = records[:, which]
-        start = stop
-    return Part(torch.from_numpy(x), torch.from_numpy(y))
+    records = np.concatenate([_records(path, labels, expected) for path in files])
+    x = records[:, len(labels) :].reshape(-1, 3, 32, 32)
+    return Part(torch.from_numpy(x), torch.from_numpy(records[:, which].astype(np.int64)))
 
 
-def _count(path: Path, heads: int, expected: str) -> int:
-    """How many records a file holds, by its size."""
+def _records(path: Path, labels: tuple[int, ...], expected: str) -> npt.NDArray[np.uint8]:
+    """[records, label bytes and pixels] of a file."""
+    length = len(labels) + _PIXELS
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected {expected} beside it{missing(path)}")
-    size, record = path.stat().st_size, heads + _PIXELS
-    if size == 0 or size % record:
-        raise DataError(f"{path}: {size} bytes, truncated or another file; expected records of {record} bytes")
-    return size // record
+    try:
+        values = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    if values.size == 0 or values.size % length:
+        raise DataError(f"{path}: {values.size} bytes, truncated or another file; expected records of {length} bytes")
+    records = values.reshape(-1, length)
+    # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
+    for place, count in enumerate(labels):
+        check_labels(records[:, place], range(count), path)
+    return records

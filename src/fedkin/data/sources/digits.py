@@ -12,7 +12,7 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source
 from fedkin.federation import Scale, Task
-from fedkin.federation.split import hold_out
+from fedkin.federation.arrays import hold_out
 
 __all__ = ["Digits"]
 

@@ -17,8 +17,7 @@ from fedkin.data.origins import missing
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import check_ids
-from fedkin.federation.split import hold_out
+from fedkin.federation.arrays import check_ids, hold_out
 
 __all__ = ["Femnist"]
 

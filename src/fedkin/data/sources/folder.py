@@ -14,16 +14,15 @@ from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import ROOTED
-from fedkin.data.sources._images import read_images, size_of
+from fedkin.data.sources._images import ENDINGS, read_images, size_of
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
-from fedkin.federation.split import hold_out
+from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import shown
 
 __all__ = ["ENDINGS", "Folder"]
 
-ENDINGS = (".jpg", ".jpeg", ".png")
 _PICTURES = (*ENDINGS, ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 

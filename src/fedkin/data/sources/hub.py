@@ -17,9 +17,8 @@ from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.tables import ids_of
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import as_names, check_ids
+from fedkin.federation.arrays import as_names, check_ids, hold_out
 from fedkin.federation.datasets import picture
-from fedkin.federation.split import hold_out
 from fedkin.untrusted import said
 
 if TYPE_CHECKING:

@@ -15,15 +15,14 @@ from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import missing
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import Source, check_labels, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.split import hold_out
+from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import most
 
 __all__ = ["Emnist", "FashionMnist", "Mnist", "Qmnist", "read_idx"]
 
-_CHUNK = 1 << 24
 # The third byte of the header; values are big-endian.
 _TYPES: dict[str, tuple[int, np.dtype[Any]]] = {"bytes": (0x08, np.dtype(np.uint8)), "ints": (0x0C, np.dtype(">i4"))}
 # EMNIST's labels in the files; those of the letters begin at 1.
@@ -154,9 +153,8 @@ def _labelled(stem: Path, labels: range) -> Part:
 
     labels: the values that the file may hold. Raises DataError naming the file and what was expected.
     """
-    images_at, labels_at = (
-        _packed_or_not(stem.with_name(f"{stem.name}-{end}")) for end in ("images-idx3-ubyte", "labels-idx1-ubyte")
-    )
+    images_at = _packed_or_not(stem.with_name(f"{stem.name}-images-idx3-ubyte"))
+    labels_at = _packed_or_not(stem.with_name(f"{stem.name}-labels-idx1-ubyte"))
     images, given = read_idx(images_at, 3), read_idx(labels_at, 1)
     if len(images) == 0 or images.shape[1:] != (28, 28):
         size = " x ".join(map(str, images.shape))
@@ -165,22 +163,20 @@ def _labelled(stem: Path, labels: range) -> Part:
         raise DataError(
             f"{labels_at}: holds {len(given)} labels, expected {len(images)}: one for each image of {images_at.name}"
         )
-    wrong = np.flatnonzero((given < labels.start) | (given >= labels.stop))
-    if len(wrong):
-        raise DataError(
-            f"{labels_at}: label {given[wrong[0]]} at position {wrong[0]}, expected {labels.start}..{labels.stop - 1}"
-        )
+    check_labels(given, labels, labels_at)
     return Part(torch.from_numpy(images[:, None]), torch.from_numpy(given.astype(np.int64) - labels.start))
 
 
 def _packed_or_not(path: Path) -> Path:
     """`path`, or `path`.gz if only that exists; raises DataError if neither does."""
     packed = path.with_name(path.name + ".gz")
-    if not path.is_file() and not packed.is_file():
+    if path.is_file():
+        return path
+    if not packed.is_file():
         raise DataError(
             f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out{missing(path)}"
         )
-    return path if path.is_file() else packed
+    return packed
 
 
 def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") -> npt.NDArray[Any]:
@@ -189,39 +185,33 @@ def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") ->
     Raises DataError naming the file if it cannot be read, is truncated, is longer than its header says,
     is not valid gzip, or is of another type.
     """
+    code, dtype = _TYPES[kind]
     packed = path.suffix == ".gz"
     try:
+        stored = path.stat().st_size
         with cast(BinaryIO, (gzip.open if packed else open)(path, "rb")) as file:
-            return _read(file, path, dims, kind)
+            header = file.read(4 + 4 * dims)
+            shape = tuple(int.from_bytes(header[at : at + 4]) for at in range(4, len(header), 4))
+            size = math.prod(shape) * dtype.itemsize
+            # What cannot come of this file is refused before memory is taken for it.
+            body, fits = bytearray(), size <= (most(stored) if packed else stored)
+            while fits and len(body) <= size and (piece := file.read(size + 1 - len(body))):
+                body += piece
     except (OSError, EOFError, zlib.error) as error:
-        wanted = "a gzipped idx file" if packed else "an idx file"
-        raise DataError(f"{path}: cannot be read to its end ({error}); expected {wanted}") from None
-
-
-def _read(file: BinaryIO, path: Path, dims: int, kind: str) -> npt.NDArray[Any]:
-    code, dtype = _TYPES[kind]
-    header = file.read(4 + 4 * dims)
-    magic = (code << 8) + dims
-    if len(header) >= 4 and int.from_bytes(header[:4]) != magic:
         raise DataError(
-            f"{path}: starts with 0x{header[:4].hex()}, expected 0x{magic:08x}, "
+            f"{path}: cannot be read to its end ({error}); expected {'a gzipped' if packed else 'an'} idx file"
+        ) from None
+    magic = bytes((0, 0, code, dims))
+    if len(header) >= 4 and header[:4] != magic:
+        raise DataError(
+            f"{path}: starts with 0x{header[:4].hex()}, expected 0x{magic.hex()}, "
             f"which is an idx file of {kind} in {dims} dimensions"
         )
     if len(header) < 4 + 4 * dims:
         raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
-    shape = tuple(int(size) for size in np.frombuffer(header, ">u4")[1:])
-    size = math.prod(shape) * dtype.itemsize
-    stated = f"its header says {size} ({' x '.join(map(str, shape))})"
-    stored = path.stat().st_size
-    # So much cannot come of this file: it is refused before memory is taken for it.
-    if size > (most(stored) if path.suffix == ".gz" else stored):
-        raise DataError(f"{path}: truncated: {stored - len(header)} bytes of data; {stated}")
-    # Read in pieces: a gzip file may never end.
-    body = bytearray()
-    while len(body) <= size and (piece := file.read(_CHUNK)):
-        body += piece
     if len(body) != size:
-        what = f"truncated: {len(body)} bytes of data" if len(body) < size else "longer than it should be"
-        raise DataError(f"{path}: {what}; {stated}")
+        count = len(body) if fits else stored - len(header)
+        what = f"truncated: {count} bytes of data" if count < size else "longer than it should be"
+        raise DataError(f"{path}: {what}; its header says {size} ({' x '.join(map(str, shape))})")
     values: npt.NDArray[Any] = np.frombuffer(body, dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="), copy=False)

@@ -19,7 +19,7 @@ from fedkin.data.origins import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
-from fedkin.federation.split import hold_out
+from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import Refused, most, said
 
 __all__ = ["Nifti"]

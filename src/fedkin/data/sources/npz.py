@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,17 +22,17 @@ from fedkin.federation.arrays import (
     check_ids,
     first_not_finite,
     group_of_each,
+    hold_out,
+    rows_by_name,
+    targets_of,
     which_test,
 )
 from fedkin.federation.inputs import CODES
-from fedkin.federation.split import hold_out, rows_by_name
-from fedkin.untrusted import Refused, arrays_in, said
+from fedkin.untrusted import Refused, arrays_in, said, shown
 
 __all__ = ["Npz", "opened"]
 
 _NAMES = ("x", "y", "client", "group", "split")
-Arrays = dict[str, npt.NDArray[Any]]
-Names = npt.NDArray[np.str_]
 
 
 class Npz(Source):
@@ -77,17 +76,26 @@ class Npz(Source):
         path = locate(root, self.path)
         arrays = opened(path)
         x = self._inputs(arrays["x"], path)
-        task, y = self._task(arrays["y"], f"{path}: array y", tuple(x.shape))
-        names = {key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays}
-        client, group = names.get("client"), names.get("group")
-        _check_partition(client, group, path)
-        if "split" in names:
-            held = which_test(names["split"], f"{path}: array split")
-        else:
-            each = y.astype(np.str_) if task.labels else np.full(len(x), "all")
-            held = hold_out(each if client is None else client, self.test_fraction, self.seed)
-        if held.all():
-            raise DataError(f"{path}: array split leaves no training sample; expected at least one 'train'")
+        try:
+            names = {key: as_names(arrays[key], key, len(x)) for key in ("client", "group", "split") if key in arrays}
+            client, group = names.get("client"), names.get("group")
+            if group is not None and client is None:
+                raise DataError("group is there, but no array client; expected both")
+            if client is not None:
+                rows = rows_by_name(client)
+                check_ids(rows, "client")
+                if group is not None:
+                    group_of_each(rows, group, "group")
+            task, y = self._targets(arrays["y"], client, tuple(x.shape))
+            if "split" in names:
+                held = which_test(names["split"], "split")
+            else:
+                each = y.astype(np.str_) if task.labels else np.full(len(x), "all")
+                held = hold_out(each if client is None else client, self.test_fraction, self.seed)
+            if held.all():
+                raise DataError("split leaves no training sample; expected at least one 'train'")
+        except DataError as error:
+            raise DataError(f"{path}: array {error}") from None
 
         def part(chosen: npt.NDArray[np.bool_]) -> Part:
             owner, planted = (None if values is None else values[chosen] for values in (client, group))
@@ -115,41 +123,23 @@ class Npz(Source):
             raise DataError(f"{where}: row {bad} holds NaN or an infinite value; expected finite numbers")
         return x
 
-    def _task(self, array: npt.NDArray[Any], where: str, shape: tuple[int, ...]) -> tuple[Task, npt.NDArray[Any]]:
-        """(the task, targets in its form)."""
-        if self.kind == "regression":
-            if self.classes is not None:
-                raise DataError(f"{where}: data.classes = {self.classes}, but a regression has none; leave it out")
-            if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != shape[0]:
-                got = f"got {array.dtype} {list(array.shape)}"
-                raise DataError(f"{where}: expected numbers [{shape[0]}] or [{shape[0]}, targets], {got}")
-            table = array.reshape(len(array), -1).astype(np.float64 if array.dtype == np.float64 else np.float32)
-            wrong = np.flatnonzero(~np.isfinite(table).all(1))
-            if len(wrong):
-                raise DataError(f"{where}: row {wrong[0]} holds NaN or an infinite value; expected finite numbers")
-            return Task.regression(table.shape[1], shape[1:]), table
-        classes, labels = self._labels(array, where, shape[0])
+    def _targets(
+        self, y: npt.NDArray[Any], client: npt.NDArray[np.str_] | None, shape: tuple[int, ...]
+    ) -> tuple[Task, npt.NDArray[Any]]:
+        """(the task, targets in its form); distinct labels become 0, 1, ... unless their number is set."""
+        classes = self.classes
+        if self.kind != "regression" and classes is None:
+            check_count(y, "y", shape[0])
+            if y.dtype.kind not in "buiUS":
+                raise DataError(f"y: expected whole numbers or texts, got dtype {y.dtype}")
+            values, y = np.unique(y, return_inverse=True)
+            classes = len(values)
+            if classes < 2:
+                raise DataError(f"y: all labels are {values[0]!s}; expected at least 2 different ones")
         if self.kind == "risk" and classes != 2:
-            raise DataError(f'{where}: {classes} different labels, and data.kind = "risk" has two; expected 2')
-        return Task(classes, shape[1:], self.kind), labels
-
-    def _labels(self, array: npt.NDArray[Any], where: str, count: int) -> tuple[int, npt.NDArray[np.int64]]:
-        """(number of classes, [N] labels below that)."""
-        check_count(array, where, count)
-        if self.classes is None:
-            if array.dtype.kind not in "buiUS":
-                raise DataError(f"{where}: expected whole numbers or texts, got dtype {array.dtype}")
-            values, labels = np.unique(array, return_inverse=True)
-            if len(values) < 2:
-                raise DataError(f"{where}: all labels are {values[0]!s}; expected at least 2 different ones")
-            return len(values), labels.astype(np.int64)
-        expected = f"expected whole numbers 0..{self.classes - 1}, as data.classes = {self.classes} says"
-        if array.dtype.kind not in "bui":
-            raise DataError(f"{where}: got dtype {array.dtype}; {expected}")
-        wrong = np.flatnonzero((array < 0) | (array >= self.classes))
-        if len(wrong):
-            raise DataError(f"{where}: label {array[wrong[0]]} at position {wrong[0]}; {expected}")
-        return self.classes, array.astype(np.int64)
+            raise DataError(f'y: {classes} different labels, and data.kind = "risk" has two; expected 2')
+        owner = np.full(shape[0], "(all)") if client is None else client
+        return targets_of(y, owner, classes, self.kind, shape[1:])
 
     def _scale(self, x: torch.Tensor, path: Path) -> Scale | None:
         divide = self.divide or (255.0 if x.dtype == torch.uint8 else 1.0)
@@ -160,36 +150,22 @@ class Npz(Source):
         return None if scale == Scale(divide=1.0) else scale
 
 
-def opened(path: Path) -> Arrays:
+def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of the file that fedkin uses; raises DataError naming the file and the array."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y{ROOTED}")
-    expected = "expected a numpy .npz file of plain arrays x and y"
     try:
-        arrays, found = arrays_in(path, _NAMES.__contains__)
+        arrays, names = arrays_in(path, _NAMES.__contains__)
     except (OSError, Refused) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
-    _check_contents(found, arrays, path)
-    return arrays
-
-
-def _check_contents(found: Sequence[str], arrays: Arrays, path: Path) -> None:
+        raise DataError(
+            f"{path}: cannot be read ({said(error)}); expected a numpy .npz file of plain arrays x and y"
+        ) from None
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(f"{path}: no array {name}; it holds {', '.join(found) or 'nothing'}")
-    for name in found:
+            raise DataError(f"{path}: no array {name}; it holds {shown(', '.join(names), 100) or 'nothing'}")
+    for name in names:
         meant = name.lower().rstrip("s")
         # Other arrays are ignored, but a misspelt partition must not be.
-        if name not in _NAMES and meant in _NAMES and meant not in found:
+        if name not in _NAMES and meant in _NAMES and meant not in names:
             raise DataError(f"{path}: array {name} is not one of {', '.join(_NAMES)}; expected {meant}")
-
-
-def _check_partition(client: Names | None, group: Names | None, path: Path) -> None:
-    if client is None:
-        if group is not None:
-            raise DataError(f"{path}: array group is there, but no array client; expected both")
-        return
-    rows = rows_by_name(client)
-    check_ids(rows, f"{path}: array client")
-    if group is not None:
-        group_of_each(rows, group, f"{path}: array group")
+    return arrays

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import missing as where
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.origins import missing
+from fedkin.data.sources.base import Source, check_labels, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.untrusted import Refused, most, said
@@ -23,7 +23,7 @@ class Svhn(Source):
     """SVHN: 73,257 / 26,032 digits cut out of images of house numbers, 32x32 colour (Netzer et al., 2011).
 
     Below the data root: SVHN/{train,test}_32x32.mat (and extra_32x32.mat, whose 531,131 digits `extra` adds to the
-    training split), or in the data root itself; `path` names their folder instead. A zero is 10 in the files and 0
+    training split); `path` names their folder instead. A zero is 10 in the files and 0
     here. x [N, 3, 32, 32] uint8; 10 classes.
     """
 
@@ -33,10 +33,7 @@ class Svhn(Source):
 
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file and what was expected."""
-        if self.path is not None:
-            folder = locate(root, self.path)
-        else:
-            folder = root if not (root / "SVHN").is_dir() and (root / "train_32x32.mat").is_file() else root / "SVHN"
+        folder = root / "SVHN" if self.path is None else locate(root, self.path)
         train, test = (_read(folder / f"{name}_32x32.mat") for name in ("train", "test"))
         if self.extra:
             extra = _read(folder / "extra_32x32.mat")
@@ -50,7 +47,7 @@ def _read(path: Path) -> Part:
 
     if not path.is_file():
         raise DataError(
-            f"{path}: no such file; expected SVHN's train_32x32.mat and test_32x32.mat in this folder{where(path)}"
+            f"{path}: no such file; expected SVHN's train_32x32.mat and test_32x32.mat in this folder{missing(path)}"
         )
     expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
     try:
@@ -61,18 +58,14 @@ def _read(path: Path) -> Part:
     # With a damaged file the reader raises many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
-    missing = [name for name in ("X", "y") if name not in held]
-    if missing:
-        raise DataError(f"{path}: no {' and no '.join(missing)} in it; {expected}")
-    images, labels = (np.asarray(held[name]) for name in ("X", "y"))
-    if images.ndim != 4 or images.shape[:3] != (32, 32, 3) or images.dtype != np.uint8 or not images.shape[3]:
+    if not {"X", "y"} <= held.keys():
+        raise DataError(f"{path}: no {' and no '.join(sorted({'X', 'y'} - held.keys()))} in it; {expected}")
+    images, labels = np.asarray(held["X"]), np.asarray(held["y"]).reshape(-1)
+    count = images.shape[3] if images.ndim == 4 else 0
+    if images.shape != (32, 32, 3, count) or images.dtype != np.uint8 or not count:
         raise DataError(f"{path}: X is {list(images.shape)} {images.dtype}; {expected}")
-    count = images.shape[3]
     if labels.size != count or labels.dtype.kind not in "uif":
-        raise DataError(f"{path}: y is {list(labels.shape)} {labels.dtype}, one for each of {count} images; {expected}")
-    flat = labels.reshape(-1).astype(np.int64)
-    wrong = np.flatnonzero((flat < 1) | (flat > 10) | (flat != labels.reshape(-1)))
-    if len(wrong):
-        raise DataError(f"{path}: label {labels.reshape(-1)[wrong[0]]} at position {wrong[0]}, expected 1..10")
+        raise DataError(f"{path}: y is [{labels.size}] {labels.dtype}, one for each of {count} images; {expected}")
+    check_labels(labels, range(1, 11), path)
     x = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
-    return Part(torch.from_numpy(x), torch.from_numpy(flat % 10))
+    return Part(torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64) % 10))

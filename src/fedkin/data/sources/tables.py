@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from fedkin.federation.summaries import SharedEncoding
     from fedkin.federation.table import Reading
 
-__all__ = ["Csv", "Parquet", "TableSource", "dataset_of", "ids_of", "unnamed_codes", "warn_of_codes", "warn_of_notes"]
+__all__ = ["Csv", "Parquet", "TableSource", "dataset_of", "ids_of", "unnamed_codes", "warn"]
 
-# The column of the clients where each has a file of its own.
-FILE = "file"
 _LOG = logging.getLogger("fedkin")
 
 
@@ -70,19 +68,22 @@ class TableSource(Source):
     def read(self, path: Path) -> pa.Table:
         """The table of one file; raises OSError and ValueError."""
 
-    def alike(self, tables: list[pa.Table]) -> list[pa.Table]:
-        """The tables of several files, with the types that they are to have in common."""
-        return tables
+    @property
+    def coded(self) -> list[str]:
+        """The columns whose numbers are names: of categories, and of classes."""
+        return [*self.categories, *([self.target] if self.kind in ("classification", "risk") else [])]
 
     def rows(self, root: Path) -> tuple[pa.Table, str | None]:
         """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
+        from fedkin.data.tables import read_folder
+        from fedkin.federation.table import with_files
+
         place = locate(root, self.path)
         if not place.exists():
             raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
         if place.is_dir():
-            return self._folder(place)
-        from fedkin.federation.table import with_files
-
+            coded = self.coded if isinstance(self, Csv) else []
+            return read_folder(place, self._file, self.endings, self.client, self.leave_out, coded)
         table = self._file(place)
         return with_files(table, [(place.name, table.num_rows)]), self.client
 
@@ -111,8 +112,7 @@ class TableSource(Source):
         where, reading = str(locate(root, self.path)), self.reading(client)
         if self.tokens is not None:
             return _of_tokens(table, reading, self.tokens, self.length, self.padding, where)
-        warn_of_codes(table, reading, where)
-        warn_of_notes(table, reading, where)
+        warn(table, reading, where)
         return dataset_of(table, reading, where)
 
     def _file(self, path: Path) -> pa.Table:
@@ -122,58 +122,6 @@ class TableSource(Source):
             return self.read(path)
         except (OSError, EOFError, ValueError, KeyError, zlib.error, pa.ArrowException) as error:
             raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
-
-    def _ending(self, path: Path) -> str | None:
-        """Which of the endings a file has, whatever its letters' case."""
-        return next((end for end in self.endings if path.name.lower().endswith(end)), None)
-
-    def _folder(self, place: Path) -> tuple[pa.Table, str]:
-        """The tables of all files; the same columns are expected in each."""
-        import pyarrow as pa
-
-        from fedkin.data.tables import code_like, noted, with_notes
-        from fedkin.federation.table import with_files
-
-        entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
-        files = [path for path in entries if path.is_file() and self._ending(path) is not None]
-        if not files:
-            raise DataError(f"{place}: no {' or '.join(self.endings)} in it; expected one file for each client")
-        every = {path: self._file(path) for path in files}
-        left_out = {path: "a folder" if path.is_dir() else "another ending" for path in entries if path not in every}
-        left_out |= {path: "no rows" for path, table in every.items() if not table.num_rows}
-        _say_left_out(place, len(entries), left_out)
-        files = [path for path in files if path not in left_out] or files
-        tables = [every[path] for path in files]
-        _same_columns(files, tables, self.leave_out)
-        if self.client is None:
-            tables = self._with_names(files, tables)
-        codes = {name: value for table in tables for name, value in code_like(table).items()}
-        notes = {name: f"{note} ({path.name})" for path, table in zip(files, tables, strict=True)
-                 for name, note in noted(table).items()}  # fmt: skip
-        tables = self.alike(_without(tables, self.leave_out))
-        try:
-            whole = pa.concat_tables(tables, promote_options="permissive")
-        except (TypeError, ValueError, pa.ArrowException) as error:
-            which = _unlike(files, tables) or said(error)
-            raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
-        whole = with_files(whole, [(path.name, table.num_rows) for path, table in zip(files, tables, strict=True)])
-        return with_notes(whole, notes, codes), self.client or FILE
-
-    def _with_names(self, files: list[Path], tables: list[pa.Table]) -> list[pa.Table]:
-        """The tables with the name of its file in each row: the file's own, without its ending."""
-        import pyarrow as pa
-
-        if FILE in tables[0].column_names:
-            raise DataError(f"{files[0]}: a column is called {FILE!r}; name the column of clients: data.client")
-        ids = [path.name[: -len(self._ending(path) or "")] for path in files]
-        if twice := [path for place, path in enumerate(files) if ids[place] in ids[:place]]:
-            raise DataError(
-                f"{twice[0]}: another file has the same name but for its ending; each is a client: rename one"
-            )
-        return [
-            table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
-            for id, table in zip(ids, tables, strict=True)
-        ]
 
 
 class Csv(TableSource):
@@ -208,35 +156,13 @@ class Csv(TableSource):
         names = [name for name in (self.client, self.group, self.person) if name is not None]
         untyped = [*self.leave_out, *([] if self.tokens is None else [self.tokens])]
         return Written(
-            self.delimiter, self.decimal, self.thousands, self.missing, self.dates, names, self._coded, untyped
+            self.delimiter, self.decimal, self.thousands, self.missing, self.dates, names, self.coded, untyped
         )
 
     def read(self, path: Path) -> pa.Table:
         from fedkin.data.tables import read_csv
 
         return read_csv(path, self.written)
-
-    def alike(self, tables: list[pa.Table]) -> list[pa.Table]:
-        """The tables with texts in columns of names where some of them have texts: "007" in one file, 12 in another."""
-        import pyarrow as pa
-
-        from fedkin.federation.table import texts
-
-        tables = list(tables)
-        for name in set(self._coded) & set(tables[0].column_names):
-            kinds = [table.schema.field(name).type for table in tables]
-            if pa.string() not in kinds:
-                continue
-            for place, (table, kind) in enumerate(zip(tables, kinds, strict=True)):
-                if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-                    column = table.column_names.index(name)
-                    tables[place] = table.set_column(column, name, pa.array(texts(table, name), pa.string()))
-        return tables
-
-    @property
-    def _coded(self) -> list[str]:
-        """The columns whose numbers are names: of categories, and of classes."""
-        return [*self.categories, *([self.target] if self.kind in ("classification", "risk") else [])]
 
 
 class Parquet(TableSource):
@@ -266,102 +192,20 @@ def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
     return {name: value for name, value in code_like(table).items() if name not in named}
 
 
-def warn_of_codes(
+def warn(
     table: pa.Table, reading: Reading, where: str, advice: str = "if they are codes, name them in data.categories"
 ) -> None:
-    """Warn of columns that look like codes and are read as numbers."""
+    """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
+    from fedkin.data.tables import listed, noted
+
     if codes := unnamed_codes(table, reading):
-        _LOG.warning(
-            "%s: whole numbers with leading zeros are read as numbers: %s; %s", where,
-            _listed([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()]), advice,
-        )  # fmt: skip
-
-
-def warn_of_notes(table: pa.Table, reading: Reading, where: str) -> None:
-    """Say how columns were read that are not written plainly."""
-    from fedkin.data.tables import noted
-
-    notes = {name: note for name, note in noted(table).items() if name not in reading.leave_out}
+        columns = listed([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
+        _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; %s", where, columns, advice)
+    notes = [
+        f"column {shown(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
+    ]
     if notes:
-        _LOG.warning("%s: %s", where, _listed([f"column {shown(name, 60)!r}: {note}" for name, note in notes.items()]))
-
-
-def _listed(items: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
-
-
-def _say_left_out(place: Path, count: int, left_out: dict[Path, str]) -> None:
-    """Say which entries of a folder are not read, and why."""
-    if left_out:
-        names = _listed([f"{shown(path.name, 60)} ({why})" for path, why in sorted(left_out.items())])
-        _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), count, names)
-
-
-# -- files that are to go together ---------------------------------------------------------------------------------
-
-
-def _same_columns(files: list[Path], tables: list[pa.Table], leave_out: Sequence[str]) -> None:
-    """Raise DataError for the file whose columns are not those of most, but for columns that are left out."""
-    sets = [frozenset(table.column_names) - set(leave_out) for table in tables]
-    usual = max(sets, key=sets.count)
-    for path, columns in zip(files, sets, strict=True):
-        if columns != usual:
-            lacking, more = (", ".join(map(shown, sorted(names))) for names in (usual - columns, columns - usual))
-            found = [f"no column {lacking}, which the other files have"] if lacking else []
-            found += [f"a column {more}, which the other files do not have"] if more else []
-            raise DataError(
-                f"{path}: {', and '.join(found)}; expected the same ones in each, or those in data.leave_out"
-            )
-
-
-def _without(tables: list[pa.Table], names: Iterable[str]) -> list[pa.Table]:
-    """The tables with nothing in the columns of these names: who leaves a column out may have any kinds in it."""
-    import pyarrow as pa
-
-    plain = []
-    for table in tables:
-        for name in set(names) & set(table.column_names):
-            table = table.set_column(table.column_names.index(name), name, pa.nulls(table.num_rows))
-        plain.append(table)
-    return plain
-
-
-def _unlike(files: list[Path], tables: list[pa.Table]) -> str | None:
-    """Say which column cannot be joined, with the kinds of two files; of a text beside numbers, the first such one."""
-    import pyarrow as pa
-
-    from fedkin.federation.table import is_number, name_of_type, texts
-
-    for name in tables[0].column_names:
-        types = [table.schema.field(name).type for table in tables]
-        try:
-            pa.concat_tables([table.select([name]) for table in tables], promote_options="permissive")
-            continue
-        except (TypeError, ValueError, pa.ArrowException):
-            kinds = [name_of_type(kind) for kind in types]
-        at = kinds.index("texts") if "texts" in kinds else 0
-        other = next((i for i, kind in enumerate(kinds) if kind not in (kinds[at], "nothing")), None)
-        if other is None:  # of one kind, stored in ways that do not go together
-            zones = {getattr(kind, "tz", None) for kind in types if pa.types.is_timestamp(kind)}
-            if len(zones) > 1:
-                zoned = next(i for i, kind in enumerate(types) if getattr(kind, "tz", None))
-                plain = next(i for i, kind in enumerate(types) if getattr(kind, "tz", None) is None)
-                return (f"{shown(name)}: times in {files[zoned].name} have a zone, those in {files[plain].name} have "
-                        "none: write all with, or all without")  # fmt: skip
-            return (
-                f"{shown(name)}: {files[0].name} has {types[0]}, another one {next(k for k in types if k != types[0])}"
-            )
-        example = ""
-        if kinds[at] == "texts":
-            values = [(row, str(one)) for row, one in enumerate(texts(tables[at], name), 1) if one is not None]
-            row, value = next((pair for pair in values if not is_number(pair[1])), values[0])
-            example = f", such as {shown(value)!r} in row {row}"
-        advice = "write numbers in all, or name it in categories or leave_out"
-        if kinds[other] != "numbers":
-            advice = f"write {kinds[other]} in all, or name it in leave_out"
-        return f"{shown(name)}: {files[at].name} has {kinds[at]}{example}, {files[other].name} {kinds[other]}: {advice}"
-    return None
+        _LOG.warning("%s: %s", where, listed(notes))
 
 
 # -- data sets -----------------------------------------------------------------------------------------------------
