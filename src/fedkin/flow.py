@@ -274,9 +274,13 @@ class ServerMethod(Method):
     def offer(self, server: ServerView[Any], id: str) -> Message:
         """Return the message that this client needs for its current model (empty: its own state is enough)."""
 
-    @abstractmethod
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
-        """Return the parameters that the client would use now, given `offer`'s message, or a flow that finds them."""
+        """Return the parameters that the client would use now, given `offer`'s message, or a flow that finds them.
+
+        By default these are the message's `params`.
+        """
+        params: Params = message.params
+        return params
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Return the offers to clients that never took part: {id: Message} for `use`.

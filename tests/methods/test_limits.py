@@ -20,7 +20,7 @@ from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.pfedsim import PFedSim
 from support import after, small_federation
 
-CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1), PcaKmHc(clusters=1)]
+CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
 ALL = tuple(small_federation())
 
 
@@ -43,12 +43,13 @@ def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
     ("method", "limit"),
     [
         (FedProx(mu=0.0), FedAvg()),
+        (PcaKmHc(clusters=1), FedAvg()),
         (Drfa(gamma=0.0, snapshot=False), FedAvg(weights="equal")),
         (PFedSim(warmup=3), FedAvg()),
         (Given(groups={"all": ALL}), FedAvg()),
         (Given(), Local()),
     ],
-    ids=["fedprox", "drfa", "pfedsim", "given", "given-alone"],
+    ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone"],
 )
 def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
     assert_equal_models(after(method, 3)[0], after(limit, 3)[0])

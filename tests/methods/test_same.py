@@ -113,7 +113,7 @@ def test_lost_signatures_are_asked_for_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ifca", "fedsem", "pca-km-hc"])
-@pytest.mark.parametrize(("clusters", "said"), [("sme", "did you mean 'same'"), ("same:2", "below 1"), (0, "clusters")])
+@pytest.mark.parametrize(("clusters", "said"), [("sme", "same:ALPHA"), ("same:2", "below 1"), (0, "clusters")])
 def test_a_wrong_number_of_groups_is_refused(name: str, clusters: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(METHODS[name], {"clusters": clusters}, "method")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET
+from fedkin.forms import NET
 from fedkin.learning.robust import Rule, aggregated
-from fedkin.methods.blocks.averaging import Weights, mean_weights
+from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_weights
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups
 from fedkin.methods.blocks.vectors import inner_products_of_params
@@ -49,7 +49,7 @@ class State(TypedDict):
     same: Same | None
 
 
-class Cfl(SigningMethod):
+class Cfl(WholeModel, SigningMethod):
     """A tree of clusters, of which the leaves are trained.
 
     split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are of several of
@@ -81,12 +81,6 @@ class Cfl(SigningMethod):
         server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0, same=None)
 
     # -- at a client ------------------------------------------------------------------------------------------
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model in the message on the client's own samples."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     @phase(params=NET)
     def settle(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -172,9 +166,6 @@ class Cfl(SigningMethod):
 
     def offer(self, server: ServerView[State], id: str) -> Message:
         return Message(params=server.state["models"][server.state["node"].get(id, _ROOT)])
-
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part go down the tree as newcomers do."""

@@ -57,7 +57,7 @@ class Ditto(FedAvg):
         fitted = yield from Fit(start, Proximal(default_loss(client.task), self.lam), extras={"start": centre})
         return fitted.params
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]
         return self.personal(client, message.params, message)

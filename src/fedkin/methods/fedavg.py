@@ -7,13 +7,12 @@ decentralized data. AISTATS 2017.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET
+from fedkin.flow import Ask, ServerFlow
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ServerView
 
 __all__ = ["FedAvg", "State"]
 
@@ -33,12 +32,6 @@ class FedAvg(OneModel):
 
     weights: Weights = "samples"
     aggregate: Rule = "mean"
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        """Train the global model on the client's own samples."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         asked = {id: self.offer(server, id) for id in sampled}

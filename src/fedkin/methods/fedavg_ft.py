@@ -34,7 +34,7 @@ class FedAvgFT(FedAvg):
 
     passes: int = Field(5, ge=0, json_schema_extra=one_of(1, 2, 3, 5, 8, 10))
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         return self.tuned(client, message.params) if self.passes and client.size else message.params
 
     def tuned(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:

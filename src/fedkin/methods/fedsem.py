@@ -13,10 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from fedkin import graph
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET
+from fedkin.flow import Ask, Message, Params, ServerFlow
 from fedkin.learning.robust import Rule
-from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.averaging import Weights, WholeModel
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -28,7 +27,7 @@ from fedkin.methods.blocks.clusters import (
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import one_of
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ServerView
 
 __all__ = ["FedSem", "State"]
 
@@ -50,7 +49,7 @@ class State(TypedDict):
     same: Same | None
 
 
-class FedSem(SigningMethod):
+class FedSem(WholeModel, SigningMethod):
     """E step: a client's cluster is the centre nearest to its weights (l2). M step: a centre is its clients' mean.
 
     clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
@@ -72,12 +71,6 @@ class FedSem(SigningMethod):
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(models={}, cluster={}, common=server.initial, same=None)
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model in the message on the client's own samples."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
@@ -122,9 +115,6 @@ class FedSem(SigningMethod):
         """The centre of the client's cluster; while it has none, the members' mean of all centres."""
         state = server.state
         return Message(params=state["models"][state["cluster"][id]] if id in state["cluster"] else state["common"])
-
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part train once from the common model and take the centre nearest to the result."""

@@ -148,9 +148,6 @@ class FedU(ServerMethod):
     def offer(self, server: ServerView[State], id: str) -> Message:
         return Message(params=server.state["models"].get(id, server.initial))
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
-
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         models = server.state["models"]
         mean = weighted_mean(models, dict.fromkeys(models, 1)) if models else server.initial

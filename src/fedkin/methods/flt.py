@@ -302,7 +302,8 @@ class Taskonomy(ServerMethod):
     aggregate: Rule = "mean"
     regroup_changed: int | None = Field(1, ge=1)
     regroup_every: int | None = Field(None, ge=1)
-    graph: GraphSettings = GraphSettings()
+    if TYPE_CHECKING:
+        graph: GraphSettings = GraphSettings()  # a setting of each method
 
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control=self.graph.control)
@@ -494,9 +495,6 @@ class Taskonomy(ServerMethod):
     def offer(self, server: ServerView[Any], id: str) -> Message:
         number = server.state["model"].get(id)
         return Message(params=server.initial if number is None else server.state["models"][number])
-
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
-        return message.params
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their signature, and get the model of the nearest group (or client)."""

@@ -32,6 +32,7 @@ from fedkin.methods.blocks.signatures import (
 from fedkin.methods.flt import (
     Array,
     ClientState,
+    GraphSettings,
     Related,
     Sets,
     State,
@@ -69,6 +70,7 @@ class FltSame(Taskonomy, SigningMethod):
     travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
+    graph: GraphSettings = GraphSettings()
 
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView[ClientState], message: Message) -> Message:

@@ -90,7 +90,7 @@ class PerFedAvg(FedAvg):
         fitted = yield from Fit(message.params, AfterOneStep(client.task, self.alpha, self.order == "second"))
         return Message(params=fitted.params, n=client.size)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:  # type: ignore[override]
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         return self.adapted(client, message.params) if self.alpha and client.size else message.params
 
     def adapted(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.flow import Message, Params, ServerMethod
+from fedkin.flow import ClientFlow, Fit, Message, Params, ServerMethod, phase
+from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import AveragedReplies, Mean
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.views import ClientView, ServerView
@@ -54,7 +55,17 @@ class State(TypedDict):
     params: Params
 
 
-class OneModel(ServerMethod):
+class WholeModel(ServerMethod):
+    """Clients train the whole model that they are sent, and use the one that they are offered."""
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the model in the message on the client's own samples."""
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+
+class OneModel(WholeModel):
     """The server's state has the global model in `params`; each client uses that model."""
 
     def start(self, server: ServerView[Any]) -> None:
@@ -62,6 +73,3 @@ class OneModel(ServerMethod):
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
         return Message(params=server.state["params"])
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return message.params
