@@ -129,7 +129,7 @@ def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
     charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "sharing-curve",
-              "influence-plot", "features-plot", "heads-plot", "traffic-plot")  # fmt: skip
+              "influence-plot", "features-plot", "heads-plot")  # fmt: skip
     for chart in charts:
         assert drawn(open_page, chart), chart
 

@@ -259,26 +259,6 @@ def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> Non
         assert said in str(done.exception)
 
 
-@pytest.mark.slow
-def test_finished_runs_keep_their_figures_and_not_their_models(folder: Path) -> None:
-    ran("tiny", "--out", "kept", "--keep-models")
-    ran("tiny", "--out", "light")
-    heavy = [path for path in Path("kept").rglob("*.safetensors") if path.parent.name in ("models", "checkpoint")]
-    assert heavy
-    runs = [path.parent for path in Path("light").rglob("summary.json")]
-    assert len(runs) == len(list(Path("kept").rglob("summary.json"))) > 9
-    assert not [run for run in runs if (run / "models").exists() or (run / "checkpoint").exists()]
-    for run in runs:
-        assert "every file is as it was written" in CliRunner().invoke(app, ["runs", "check", str(run)]).output
-    before = {path.name: path.read_bytes() for path in Path("light/pages").iterdir()}
-    assert before == {path.name: path.read_bytes() for path in Path("kept/pages").iterdir()}
-    ran("tiny", "--out", "light", "--finished", "--pages", "again")
-    assert before == {path.name: path.read_bytes() for path in Path("again").iterdir()}
-    # Also those of an earlier version, whose runs have kept them.
-    ran("tiny", "--out", "kept")
-    assert not [path for path in heavy if path.exists()]
-
-
 def test_quick_says_that_it_is_quick_and_keeps_apart(folder: Path) -> None:
     ran("all", "--quick")
     page = (folder / "runs" / "reproduce" / "quick" / "pages" / "tiny.md").read_text()

@@ -7,13 +7,11 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded
 from fedkin.report import write_report
-from fedkin.report.graphs import _matrix
 from report.made import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'
@@ -99,11 +97,3 @@ def test_a_gpu_is_named(key: str, named: bool, tmp_path: Path) -> None:
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": {key: "H200"}}))
     text = write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")
     assert ("on the same GPU" in text) == named
-
-
-@pytest.mark.parametrize(
-    ("weights", "few"), [([[0, 1, 0], [1, 0, 0], [0, 0, 0]], [0, 1]), ([[0, 1, 2], [1, 0, 3], [2, 3, 0]], None)]
-)
-def test_a_matrix_of_two_values_has_no_scale(weights: list[list[float]], few: list[float] | None) -> None:
-    assert _matrix(np.array(weights, dtype=np.float64), 200).get("few") == few
-    assert "few" not in _matrix(np.zeros((300, 300)), 200)  # averages of neighbours

@@ -12,7 +12,7 @@ import pytest
 
 from fedkin.errors import ConfigError
 from fedkin.report.collect import collect
-from fedkin.report.paper import client_table, method_table, write_paper
+from fedkin.report.paper import method_table, write_paper
 from report.made import make_comparison
 
 
@@ -47,21 +47,12 @@ def test_a_table_of_methods_has_the_figures_of_the_page(place: Path) -> None:
     assert len({line.count("&") for line in body}) == 1
 
 
-def test_names_of_clients_are_no_commands(place: Path) -> None:
-    data = collect([place])
-    run = data["runs"][0] | {
-        "sure": {"own": [[0.1, 0.9]] * 6, "events": [None] * 6, "gain": [None] * 6, "verdict": [None] * 6}
-    }
-    text = client_table(data, run)
-    assert r"a\_b \& 50 \% & 20 & $[10.0, 90.0]$ & -- & -- & --" in text
-
-
 def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install -e .[paper]")
     assert {path.name for path in write_paper([place], tmp_path / "two")} == {
         "table.tex", "curves.svg", "curves.pdf", "curves.tex", "all.tex",
     }  # fmt: skip
-    parts = "table,curves,gains,graph,ranks,clients"
+    parts = "table,curves,gains,graph,ranks"
     written = write_paper([place], tmp_path / "out", parts)
     names = {path.name for path in written}
     for figure in ("curves", "gains-fedavg", "gains-sfmtl-graph", "graph-sfmtl-graph"):

@@ -20,7 +20,7 @@ def run_of(clients: int = 40, **more: Any) -> Any:
 
 
 def about(runs: list[Any], gains: list[Gains | None], mean: float | None = 0.9) -> words.Subject:
-    return words.Subject("FLT", runs, gains, 1, "the test samples", mean)
+    return words.Subject("flt", "FLT", runs, gains, 1, "the test samples", {"flt": mean})
 
 
 def plain(up: int, down: int = 0, equal: int = 0) -> Gains:
@@ -105,7 +105,7 @@ def test_a_better_method_is_named_and_one_that_is_better_by_a_hair_is_not() -> N
 )
 def test_the_headline_has_at_most_twenty_words(gains: list[Gains | None], mean: float | None, said: str) -> None:
     assert words.headline(about([run_of()], gains, mean)).startswith(said)
-    long = words.Subject("A Method With a Very Long Name", [run_of()], gains, 1, "", mean)
+    long = words.Subject("a", "A Method With a Very Long Name", [run_of()], gains, 1, "", {"a": mean})
     assert len(words.headline(long).split()) <= 20
 
 

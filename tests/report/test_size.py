@@ -77,31 +77,6 @@ def test_all_runs_share_the_page(count: int) -> None:
         assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)
 
 
-def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = read_run(make_run(tmp_path / "run", clients=12, rounds=4))
-    ids = sorted(run.client_facts)
-    whole = graphs.graph_of(run, ids)
-    monkeypatch.setattr(graphs, "LARGEST", 12)
-    more = sorted([*ids, *(f"absent-{number}" for number in range(30)), "zz"])
-    assert not graphs.undrawn(run, more)
-    found = graphs.graph_of(run, more)
-    assert whole is not None
-    assert found is not None
-    here = [more.index(id) for id in ids]
-    held = {client for frame in found["frames"] for client in frame["clients"]}
-    assert len(found["x"]) == len(found["y"]) == len(more)
-    places = [(found["x"][client], found["y"][client]) for client in sorted(held)]
-    assert len(set(places)) == len(held)
-    for one, other in zip(whole["frames"], found["frames"], strict=True):
-        assert other["clients"] == [here[client] for client in one["clients"]]
-        assert other["matrix"] == one["matrix"]
-    monkeypatch.setattr(graphs, "LARGEST", len(held) - 1)
-    assert graphs.undrawn(run, more)
-    assert graphs.graph_of(run, more) is None
-
-
 def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(
     thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,6 @@ def reproduce(
         False, "--keep", help="Take the runs that the CSV in --pages has; run the rows and seeds that it lacks."
     ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
-    models: bool = typer.Option(False, "--keep-models", help="Keep models and states of finished runs; needs space."),
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
@@ -62,7 +61,7 @@ def reproduce(
         with stop_on_signals(place / key, "the same command") as stop:
             this = table.shortened() if quick else table
             some = _chosen(this, federation or [])
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, models, stop, keep)
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, stop, keep)
     _index(known, others, shown)
     make_console(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
@@ -80,7 +79,7 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, models: bool, stop: StopFlag, keep: bool,
+    finished: bool, restart: bool, stop: StopFlag, keep: bool,
 ) -> None:  # fmt: skip
     """Run `some` federations of a table; its page is written after each, and says which have not been run.
 
@@ -102,7 +101,7 @@ def _one(
         _write(name, table, done, figures, claims, how, pages, quick)
     shown = ProgressOfSeveral(stop, quiet=False)
     for one in reproduce(
-        some, folder, data_root, out, restart=restart, finished=finished, models=models,
+        some, folder, data_root, out, restart=restart, finished=finished,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
         known=results.known_runs(name, pages) if keep else None,
     ):  # fmt: skip

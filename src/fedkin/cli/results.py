@@ -34,7 +34,7 @@ def report(
     ),
     paper: str | None = typer.Option(
         None, "--paper", metavar="PARTS", help="In place of the page, figures (SVG, PDF) and tables (LaTeX) for a "
-        "paper: table,curves, and also gains, graph, risks, ranks, clients.",
+        "paper: table,curves, and also gains, graph, risks, ranks.",
     ),
 ) -> None:  # fmt: skip
     """Write one HTML file about finished runs: every method and seed, no network needed to view it."""

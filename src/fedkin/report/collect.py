@@ -21,9 +21,8 @@ from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of, undrawn
+from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
 from fedkin.report.ranks import (
-    called,
     entries,
     entropy,
     gains_of,
@@ -37,7 +36,7 @@ from fedkin.report.ranks import (
 from fedkin.report.risks import risks_of
 from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
 from fedkin.report.units import half_interval
-from fedkin.report.words import FEDAVG, LOCAL, Subject, chosen_on, headline, sentence, subject
+from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
 # Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
 _CURVE_POINTS = 400_000
@@ -53,15 +52,14 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
     federations = _Federations()
     titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
     about = Subject.of(runs, labels, gained, titles)
-    candidates = {called(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
         "headline": headline(about),
-        "sentence": sentence(about, runs, labels, titles),
+        "sentence": sentence(about, runs, titles),
         "methods": [{"label": name, "title": title, "method": methods[name]} for name, title in titles.items()],
-        "shown": labels.index(subject(runs, labels)),
+        "shown": labels.index(about.label),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
         "student": _student(len({run.seed for run in runs})),
@@ -78,7 +76,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         ],
         "measures": measures_html(runs, labels),
         "ranks": _ranks(runs),
-        "chosen": chosen_on(runs, labels) if len(candidates) > 1 else "",
+        "chosen": about.chosen_on if about.candidates > 1 else "",
         "rerun": rerun(runs, labels),
     }
 
@@ -116,6 +114,7 @@ def _each(
     for run, label, gain, sent in zip(runs, labels, gained, phases, strict=True):
         federation = federations.add(run)
         ids = federations.ids(federation)
+        graph = graph_of(run, ids, sharing)
         rows.append(
             {
                 "label": label,
@@ -127,8 +126,8 @@ def _each(
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "sure": verdicts_of(run, runs, gain, ids),
                 "risks": risks_of(run),
-                "graph": graph_of(run, ids, sharing),
-                "undrawn": undrawn(run, ids),
+                "graph": graph,
+                "undrawn": bool(run.graphs) and graph is None,
                 "sharing": sharing_of(run, ids),
                 "features": features_of(run, ids, places_left),
             }

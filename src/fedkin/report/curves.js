@@ -1,4 +1,4 @@
-// The methods' curves, and the traffic of each phase.
+// The methods' curves.
 const FIGURES = [
   ["mean", `mean ${METRIC.title}`, METRIC.share], ["unseen", `mean ${METRIC.title} of unseen clients`, METRIC.share],
   ["gap", "gap: how much worse unseen clients do", METRIC.share],
@@ -127,24 +127,4 @@ function lineSample({ color, dash }) {
   return `<svg width="30" height="10" aria-hidden="true"><path d="M0 5H30" stroke="${color}" stroke-width="3" stroke-dasharray="${pattern}"/></svg>`;
 }
 
-function drawTraffic() {
-  const arrows = { up: "↑ to server", down: "↓ to clients", peer: "⇄ between clients" };
-  const rows = DATA.phases.filter((row) => row.bytes > 0).reverse();
-  const names = rows.map((row) => `${escaped(title(row.label))} · ${escaped(row.phase)} ${narrow() ? arrows[row.way][0] : arrows[row.way]}${row.once ? " (once)" : ""}`);
-  $("traffic-plot").style.height = `${70 + 30 * rows.length}px`;
-  draw("traffic-plot", [{
-    type: "bar", orientation: "h", y: names, x: rows.map((row) => row.bytes), text: rows.map((row) => megabytes(row.bytes)),
-    textposition: "outside", cliponaxis: false,
-    customdata: rows.map((row) => `${Math.round(row.messages).toLocaleString("en")} messages`),
-    hovertemplate: "%{y}: %{text} in %{customdata}<extra></extra>",
-    marker: { color: rows.map((row) => methodStyle(row.label).color),
-      pattern: { shape: rows.map((row) => (row.way === "down" ? "" : "/")), fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.5, size: 6 } },
-  }], {
-    xaxis: { ticksuffix: "B", exponentformat: "SI", range: [0, (narrow() ? 1.6 : 1.15) * Math.max(...rows.map((row) => row.bytes))],
-      nticks: narrow() ? 4 : 10 },
-    yaxis: { type: "category", ticksuffix: " " }, margin: { l: 60, r: 12, t: 4, b: 32 },
-  });
-}
-
 if ($("curves")) { fillCurves(); redraws.push(drawCurves); }
-if ($("traffic-plot")) redraws.push(drawTraffic);

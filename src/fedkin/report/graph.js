@@ -152,9 +152,7 @@ function drawMatrix() {
   place.hidden = !graph;
   if (!graph) { $("matrix-note").textContent = `${title(run().label)} records no similarities.`; return; }
   const frame = graph.frames[Math.min(state.frame, graph.frames.length - 1)], { ids } = federation();
-  const { side, few, low, high } = frame, cells = bytesOf(frame.matrix);
-  $("matrix-legend").hidden = !few;
-  if (few) $("matrix-legend").innerHTML = `<div>${few.map((value, i) => `<span><span class="swatch" style="background:${TWO[i]}"></span>${+value.toPrecision(3)}</span>`).join("")}</div>`;
+  const { side, low, high } = frame, cells = bytesOf(frame.matrix);
   const starts = frame.starts ?? frame.clients.map((_, i) => i);
   const at = starts.map((_, i) => i);
   const z = at.map((i) => at.map((j) => (i === j && !frame.starts ? null : low + ((high - low) * cells[i * side + j]) / 255)));
@@ -167,9 +165,8 @@ function drawMatrix() {
   const ticks = { tickvals: at, ticktext: names, showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, zeroline: false };
   place.style.height = `${place.clientWidth - margin.l - margin.r + margin.t + margin.b}px`;
   draw("matrix-plot", [
-    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis",
-      zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false,
-      hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>",
+    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: "Cividis",
+      zmin: low, zmax: high, hoverongaps: false, hovertemplate: "%{text}: %{z:.3~f}<extra></extra>",
       colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01 } },
   ], {
     xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] }, yaxis: { ...ticks, range: [side - 0.5, -0.5] },
@@ -179,10 +176,6 @@ function drawMatrix() {
   $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (chosen by the slider of the graph), the clients of that graph ${order}` +
     (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours.` : "");
 }
-
-// A matrix of two values has two colours and a legend; a scale would promise values between them.
-const TWO = ["#E8E8E4", "#00406E"];
-const twoColours = () => [[0, TWO[0]], [0.5, TWO[0]], [0.5, TWO[1]], [1, TWO[1]]];
 
 function groupMarks(group) {
   const ends = group.flatMap((one, i) => (i && one !== group[i - 1] ? [i - 0.5] : []));

@@ -162,23 +162,6 @@ class Follower:
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-def undrawn(run: Result, ids: Sequence[str]) -> bool:
-    """Whether the run has graphs of more clients than the page can draw: their matrices would not fit into memory."""
-    return bool(run.graphs) and len(_in_graphs(run, ids)) > LARGEST
-
-
-def _in_graphs(run: Result, ids: Sequence[str]) -> list[int]:
-    """Numbers of the clients that are drawn: all of a few, of many those of some graph."""
-    if len(ids) <= LARGEST:
-        return list(range(len(ids)))
-    members: set[str] = set()
-    for round in sorted(run.graphs):
-        members.update(run.graph_at(round).ids)
-        if len(members) > LARGEST:
-            break
-    return [number for number, id in enumerate(ids) if id in members]
-
-
 def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
     """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
 
@@ -187,8 +170,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     `history` uses the groups of all rounds, `verdicts` those of the last graph.
     runs: how many runs with graphs share the page.
     """
-    drawn = _in_graphs(run, ids) if run.graphs else []
-    if not drawn or len(drawn) > LARGEST:
+    if not run.graphs or len(ids) > LARGEST:
         return None
     number = {id: i for i, id in enumerate(ids)}
     rounds = sorted(run.graphs)
@@ -201,7 +183,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     follower = Follower()
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
-    total, seen = np.zeros((len(drawn), len(drawn))), np.zeros((len(drawn), len(drawn)))
+    total, seen = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
     # Graphs are read one at a time: each of 1,000 clients is 8 MB.
     for round in rounds:
         graph = run.graph_at(round)
@@ -210,19 +192,17 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
         if round in kept:
             frame, weights, clients = _frame(graph, named.get(round), number, per_node, side)
             frames.append({"round": round, "until": until[round], **frame})
-            rows = np.searchsorted(drawn, clients)
-            total[np.ix_(rows, rows)] += weights / (float(weights.max()) or 1.0)
-            seen[np.ix_(rows, rows)] += 1
+            total[np.ix_(clients, clients)] += weights / (float(weights.max()) or 1.0)
+            seen[np.ix_(clients, clients)] += 1
     # Places by the mean weight of each pair over the rounds in which both were present.
     mean = total / np.maximum(seen, 1)
     row, column = strongest(mean, 6)
     links = sp.coo_array((mean[row, column], (row, column)), shape=mean.shape)
     xy = places(links + links.T, 0)
-    place = np.zeros((len(ids), 2))
-    place[drawn] = xy / max(1.0, float(np.abs(xy).max()))
+    x, y = np.round(xy / max(1.0, float(np.abs(xy).max())), 3).T.tolist()
     return {
-        "x": np.round(place[:, 0], 3).tolist(),
-        "y": np.round(place[:, 1], 3).tolist(),
+        "x": x,
+        "y": y,
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(rounds),
@@ -285,22 +265,17 @@ def _frame(
 
 
 def _matrix(weights: Array, side: int) -> dict[str, Any]:
-    """The weights in 1/255 of the range between different clients; means of neighbours if there are many.
-
-    few: the values, if there are at most two different ones, so that they are no scale.
-    """
+    """The weights in 1/255 of the range between different clients; means of neighbours if there are many."""
     matrix, starts = blocks(weights, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
-    few = sorted(set(apart.tolist()))
     return {
         "side": len(matrix),
         "starts": starts.tolist() if len(matrix) < len(weights) else None,
         "low": low,
         "high": high,
         "matrix": pack(np.round(255 * scaled), "u1"),
-        **({"few": few} if len(few) <= 2 and len(matrix) == len(weights) else {}),
     }
 
 

@@ -298,7 +298,6 @@ def _traffic(data: Data) -> str:
         summary + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than '
         "half of the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the "
         "run.</p>"
-        + _chart("traffic-plot", "Bytes of each phase")
         + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
         + details("Every phase as a table", every)
         + '<p class="note">All messages of a run in their encoded size, graph building included'
@@ -417,7 +416,6 @@ _TESTS = """<p id="tests-text"></p>
 </div>"""
 
 _MATRIX = f"""<p class="note" id="matrix-note"></p>
-<div class="legend" id="matrix-legend"></div>
 {_chart("matrix-plot", "Similarity matrix")}"""
 
 _SHARING = f"""<p id="sharing-text"></p>

@@ -19,15 +19,14 @@ from fedkin.report.ranks import entries, pair_rows, ranking, tests_text
 from fedkin.report.units import half_interval
 from fedkin.report.words import FEDAVG, LOCAL
 
-PARTS = ("table", "curves", "gains", "graph", "risks", "ranks", "clients")
-_TABLES = ("table", "ranks", "clients")
+PARTS = ("table", "curves", "gains", "graph", "risks", "ranks")
+_TABLES = ("table", "ranks")
 # Okabe and Ito's colours, as on the page: FedAvg and Local have their own.
 _COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#A39600")
 _OWN = {LOCAL: ("#8C8C8C", ":"), FEDAVG: ("#D55E00", "--")}
 _DASHES = ("-", "-.", "--", ":")
 _VERDICTS = {"gained": "#0072B2", "hurt": "#D55E00"}
 _GREY = "#8C8C8C"
-_LARGEST = 60  # clients of a table on a page
 _WIDE = 6.6  # inches: the width of a text
 _STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "pdf.fonttype": 42,
@@ -40,8 +39,8 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     """Write figures and tables about finished runs into a folder; returns the paths, of which the last is a document.
 
     parts: separated by commas. table: the methods. curves: training curves. gains: each client's gain. graph: the
-    client graph. risks: calibration and decision curves. ranks: the tests of all pairs of methods. clients: a table of
-    each method's clients. Those of one run are about the lowest seed. Raises ConfigError for an unknown part, and if
+    client graph. risks: calibration and decision curves. ranks: the tests of all pairs of methods. Those of one
+    run are about the lowest seed. Raises ConfigError for an unknown part, and if
     matplotlib is not installed, and RunError for a part of which the runs have nothing.
     """
     names = list(dict.fromkeys(part for part in parts.split(",") if part))
@@ -100,9 +99,6 @@ def _tables(name: str, data: Data, runs: Sequence[Path]) -> dict[str, str]:
     """The tables of this part, by the names of their files."""
     if name == "table":
         return {"table.tex": method_table(data)}
-    if name == "clients":
-        return {f"clients-{_named(run['label'])}.tex": client_table(data, run)
-                for run in _firsts(data) if clients_fit(run)}  # fmt: skip
     comparison = ranking(entries([read_run(folder) for folder in find_runs(runs)]), bool(data["metric"]["higher"]))
     if comparison is None or comparison.diagram is None:
         return {}
@@ -306,40 +302,6 @@ def method_table(data: Data) -> str:
     return _table_text([("method"), *(head for _, head, *_ in shown)], rows, "; ".join(caption) + ".", "table")
 
 
-def clients_fit(run: Data) -> bool:
-    """Whether a run has something to say of each client, and a table of them fits on a page."""
-    sure = run["sure"]
-    if sure is None or len(sure["own"]) > _LARGEST:
-        return False
-    return any(one is not None for key in ("own", "verdict", "events") for one in sure[key])
-
-
-def client_table(data: Data, run: Data) -> str:
-    """A row for each client of a run: test samples, events, figure and gain with 95 % intervals, verdict."""
-    federation, sure, gains = data["federations"][run["federation"]], run["sure"], run["gain"]
-    scale, digits = (100, 1) if data["metric"]["share"] else (1, 3)
-    events = any(one is not None for one in sure["events"])
-    rows = []
-    for client, id in enumerate(federation["ids"]):
-        if sure["own"][client] is None and sure["verdict"][client] is None and sure["events"][client] is None:
-            continue
-        gain = None if gains is None else gains[client]
-        rows.append([
-            latex_text(id), str(federation["test"][client]), *([str(sure["events"][client])] if events else []),
-            _bounds(sure["own"][client], scale, digits),
-            "--" if gain is None else f"${scale * gain:+.{digits}f}$", _bounds(sure["gain"][client], scale, digits),
-            sure["verdict"][client] or "--",
-        ])  # fmt: skip
-    title = data["metric"]["title"]
-    heads = ["client", "$n$", *(["events"] if events else []), f"{latex_text(title)}, 95\\,\\%", "gain",
-             r"95\,\%", "against Local"]  # fmt: skip
-    caption = (
-        f"Clients with {_titles(data)[run['label']]}, seed {run['seed']}. n: test samples; {title} and gain over Local "
-        "with 95 % intervals; against Local: the verdict of the interval of the paired difference."
-    )
-    return _table_text(heads, rows, caption, f"clients-{_named(run['label'])}", last="l")
-
-
 def pair_table(diagram: Diagram, what: str) -> str:
     """A row for each pair of methods: difference of mean ranks, and Wilcoxon's p-value with Holm's correction."""
     rows = [[latex_text(names), apart, p.replace("<", "$<$")] for names, apart, p in pair_rows(diagram)]
@@ -366,8 +328,8 @@ def _figure_text(name: str, caption: str) -> str:
     return _floating("figure", picture, caption, name)
 
 
-def _table_text(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str, name: str, last: str = "r") -> str:
-    columns = f"l{'r' * (len(heads) - 2)}{last}"
+def _table_text(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str, name: str) -> str:
+    columns = f"l{'r' * (len(heads) - 1)}"
     body = [" & ".join(row) + r" \\" for row in rows]
     head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
     tabular = "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}"])
@@ -388,7 +350,3 @@ def _cell(value: Sequence[float] | None, seeds: int, scale: float, digits: int) 
         return "--"
     half = rf" \pm {scale * value[1]:.{digits}f}" if seeds > 1 and value[1] and digits else ""
     return f"${scale * value[0]:.{digits}f}{half}$"
-
-
-def _bounds(value: Sequence[float] | None, scale: float, digits: int) -> str:
-    return "--" if value is None else f"$[{scale * value[0]:.{digits}f}, {scale * value[1]:.{digits}f}]$"

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedkin.records.comparison import COUNTED
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.units import half_interval, megabytes
-from fedkin.tasks import METRICS, Metric
+from fedkin.tasks import METRICS
 
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
@@ -23,47 +23,26 @@ _WIDTH = 80
 
 
 def one_run(result: Result) -> Table:
-    """The figures of a run, one per line."""
+    """The figures of a run, one per line; summary.json has more."""
     summary = result.summary
-    groups = summary["groups"]
+    groups, sent, seconds = summary["groups"], summary["bytes"], summary["seconds"]
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("method", f"{summary['method']} on {summary['scenario']}, seed {summary['seed']}")
     table.add_row("clients, rounds", f"{summary['clients']}, {summary['rounds']}")
     for line in _quality(summary):
         table.add_row(*line)
     if groups["found"] is not None:
-        against = (
-            "" if groups["ari"] is None else f", ARI {groups['ari']:.3f}, NMI {groups['nmi']:.3f} to the planted ones"
-        )
         given = "".join(f" ({text})" for text in summary.get("given") or ())
-        modularity = f"modularity {groups['modularity']:.3f}"
-        table.add_row("groups in the last round", f"{groups['found']}{given}, {modularity}{against}")
-    for way in ("up", "down"):
-        amount, floats = summary["bytes"], summary["floats"]
-        table.add_row(
-            f"sent {way}",
-            f"{megabytes(amount[way])} in all, {megabytes(amount[way + '_per_client'])} per client; "
-            f"{floats[way]:,} floats in all, {floats[way + '_per_client']:,.0f} per client",
-        )
-    table.add_row("largest upload", f"{summary['floats']['largest_upload']:,} floats")
-    if (operations := summary["flops"]["local_training"]) is not None:
-        table.add_row("local training", f"{operations:.3g} floating-point operations")
+        against = "" if groups["ari"] is None else f", ARI {groups['ari']:.3f} to the planted ones"
+        table.add_row("groups, last round", f"{groups['found']}{given}, modularity {groups['modularity']:.3f}{against}")
+    table.add_row("sent", f"{megabytes(sent['up'])} up, {megabytes(sent['down'])} down")
     if calibration := summary.get("calibration"):
-        slope = "" if calibration["slope"] is None else (
-            f"; calibration slope {calibration['slope']:.2f} ({calibration['slope_low']:.2f} to "
-            f"{calibration['slope_high']:.2f}), intercept {calibration['large']:+.2f}"
-        )  # fmt: skip
-        table.add_row(
-            "pooled Brier score",
-            f"{calibration['brier']:.4f} (one risk for all: {calibration['brier_none']:.4f}){slope}",
-        )
-    for text in summary.get("warnings") or ():
-        table.add_row("warning", Text(text))
+        slope = "" if calibration["slope"] is None else f", calibration slope {calibration['slope']:.2f}"
+        table.add_row("pooled Brier score", f"{calibration['brier']:.4f}{slope}")
     if summary.get("missing"):
         table.add_row("missing", Text(missing_sentence(summary["missing"])))
     if summary.get("privacy"):
         table.add_row("privacy", Text(privacy_sentence(summary["privacy"])))
-    seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")
     return table
@@ -74,35 +53,24 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     metric = metric_of(summary)
     title, own = metric.title, summary[metric.name]
     if own.get("mean") is not None:
-        yield f"{title}, mean over clients", f"{own['mean']:.4f}  (std {own['std']:.4f})"
+        yield f"{title}, mean over clients", f"{own['mean']:.4f}"
         yield "worst 10 %, worst 20 %", f"{own['worst10']:.4f}, {own['worst20']:.4f}"
-        yield ("variance of the percentage" if metric.share else "variance"), f"{own['variance']:.2f}"
-    if own.get("weighted") is not None:
-        yield f"{title}, weighted by test samples", f"{own['weighted']:.4f}"
     if own.get("pooled") is not None:
-        error = f"  (binomial standard error {own['stderr']:.4f})" if "stderr" in own else ""
-        yield f"pooled {title}", f"{own['pooled']:.4f}{error}"
+        yield f"pooled {title}", f"{own['pooled']:.4f}"
     for name, other in METRICS.items():
-        if other != metric and isinstance(own.get(name), Mapping) and own[name]["pooled"] is not None:
-            mean = "" if own[name]["mean"] is None else f"{own[name]['mean']:.4f}, "
-            yield f"{other.title}, mean and pooled", f"{mean}{own[name]['pooled']:.4f}"
+        if other != metric and isinstance(own.get(name), Mapping) and own[name]["mean"] is not None:
+            yield f"{other.title}, mean over clients", f"{own[name]['mean']:.4f}"
     for other in (summary.get("metrics") or {}).values():
         if other.get("mean") is not None:
             best = "higher" if other["higher"] else "lower"
-            told = f"{other['mean']:.4f}  (worst 10 %: {other['worst10']:.4f}; {best} is better)"
-            yield f"{other['title']}, mean over clients", told
+            yield f"{other['title']}, mean over clients", f"{other['mean']:.4f}  ({best} is better)"
     if own.get("left_out"):
-        yield "left out of the mean", f"{own['left_out']} clients without a defined value ({_silent(metric)})"
+        why = "one class only" if metric.name == "auc" else "no foreground, and none predicted"
+        yield "left out of the mean", f"{own['left_out']} clients without a defined value ({why})"
     unseen = summary.get("unseen") or {}
     if unseen.get("mean") is not None:
         gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
         yield f"{title}, mean over {unseen['clients']} unseen clients", f"{unseen['mean']:.4f}{gap}"
-    if unseen.get("pooled") is not None:
-        yield f"pooled {title} of unseen clients", f"{unseen['pooled']:.4f}"
-
-
-def _silent(metric: Metric) -> str:
-    return "one class only" if metric.name == "auc" else "no foreground, and none predicted"
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
@@ -205,9 +173,7 @@ def profiled(summary: Mapping[str, Any]) -> Table:
         del parts["local training"]
         parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
     parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
-    table = Table("where the time went")
-    for heading in ("seconds", "ms a round", "share"):
-        table.add_column(heading, justify="right")
+    table = _titled_table(None, None, ["where the time went", "seconds", "ms a round", "share"])
     for title, spent in [*parts.items(), ("total", seconds["total"])]:
         share = spent / seconds["total"] if seconds["total"] else 0.0
         table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
@@ -216,9 +182,7 @@ def profiled(summary: Mapping[str, Any]) -> Table:
 
 def training_paths(summary: Mapping[str, Any]) -> list[Table]:
     """How each net was trained with each loss, and why not stacked; nothing if it is not known."""
-    table = Table("how nets were trained")
-    for heading in ("loss", "path", "why"):
-        table.add_column(heading)
+    table = Table("how nets were trained", "loss", "path", "why", box=None, pad_edge=False)
     for each in summary.get("training_paths") or ():
         table.add_row(*(Text(str(each[part])) for part in ("net", "loss", "path", "why")))
     return [table] if table.row_count else []

@@ -46,30 +46,45 @@ _LEVELS = {0: "one model for all", 1: "one model for each branch", 2: "one model
 class Subject:
     """The runs of the method that headline and sentence are about, among all runs of a report.
 
-    gains: of each of its runs. candidates: of how many methods it was chosen. chosen_on: on what, in words.
+    label: of its runs. gains: of each of its runs. candidates: of how many methods it was chosen, 0 if there was no
+    choice. chosen_on: on what, in words. means: of all methods by label, over seeds; None if a run has none.
     """
 
+    label: str
     title: str
     runs: Sequence[Result]
     gains: Sequence[Gains | None]
     candidates: int
     chosen_on: str
-    mean: float | None
+    means: Mapping[str, float | None]
 
     @classmethod
     def of(
         cls, runs: Sequence[Result], labels: Sequence[str], gains: Sequence[Gains | None], titles: Mapping[str, str]
     ) -> Subject:
         """The best method besides Local and FedAvg: on held-out data, if a tuning judged all of them, else on test."""
-        chosen = subject(runs, labels)
+        by_label: dict[str, list[Any]] = {label: [] for label in labels}
+        for run, label in zip(runs, labels, strict=True):
+            by_label[label].append(run.figures.get("mean"))
+        means = {label: None if None in each else statistics.fmean(each) for label, each in by_label.items()}
+        methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
+        # A control is there to judge its method by.
+        methods = {label: method for label, method in methods.items() if "@" not in label} or methods
+        others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
+        candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
+        held = _validation(runs, others)
+        judged = means if held is None else dict.fromkeys(labels) | held.means
+        chosen = _best(runs, labels, candidates, judged)
         numbers = [number for number, label in enumerate(labels) if label == chosen]
-        mine = [runs[number] for number in numbers]
-        candidates = 1
-        if mine[0].method not in (LOCAL, FEDAVG):
-            methods = {label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)}
-            candidates = len({label for label in methods if "@" not in label}) or len(methods)
-        return cls(titles[chosen], mine, [gains[number] for number in numbers], candidates, chosen_on(runs, labels),
-                   _means(runs, labels)[chosen])  # fmt: skip
+        return cls(
+            chosen, titles[chosen], [runs[number] for number in numbers], [gains[number] for number in numbers],
+            len(others), _TEST if held is None else _on(held), means,
+        )  # fmt: skip
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the metric over clients and seeds."""
+        return self.means[self.label]
 
     @property
     def metric(self) -> Metric:
@@ -105,13 +120,11 @@ def headline(about: Subject) -> str:
     return f"{text} lose; mean {about.metric.title} {_value(about.mean, about.metric)}."
 
 
-def sentence(
-    about: Subject, runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str]
-) -> str:  # fmt: skip
+def sentence(about: Subject, runs: Sequence[Result], titles: Mapping[str, str]) -> str:
     """Who gains with the method, its groups, what it sent, and whether another is better."""
     rivals = {
-        titles[label]: mean for label, mean in _means(runs, labels).items()
-        if mean is not None and titles[label] != about.title and "@" not in label
+        titles[label]: mean for label, mean in about.means.items()
+        if mean is not None and label != about.label and "@" not in label
     }  # fmt: skip
     head = f"With {about.title}"
     if about.candidates > 1:
@@ -239,47 +252,25 @@ def _value(value: float, metric: Metric) -> str:
 # -- the choice of the method that it is about -------------------------------------------------------------------------
 
 
-def subject(runs: Sequence[Result], labels: Sequence[str]) -> str:
-    """The method, by its label, that the sentence describes and the page shows first."""
-    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
-    # A control is there to judge its method by.
-    methods = {label: method for label, method in methods.items() if "@" not in label} or methods
-    held = _validation(runs, labels)
-    means = _means(runs, labels) if held is None else dict.fromkeys(labels) | held.means
-    others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
-    candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
+def _best(
+    runs: Sequence[Result], labels: Sequence[str], candidates: Sequence[str], means: Mapping[str, float | None]
+) -> str:
+    """The candidate with the best mean; of equal ones, that which says why it made its groups."""
     better = runs[0].metric.better
     worth = {label: -math.inf if (mean := means[label]) is None else better(mean, 0.0) for label in candidates}
     best = [label for label in candidates if worth[label] == max(worth.values())]
-    # Two methods that find the same groups may have equal means: the one that says why it made them is preferred.
     for label in best if len(best) > 1 else ():
-        first = next(run for run, other in zip(runs, labels, strict=True) if other == label)
+        first = runs[labels.index(label)]
         if first.graphs and judged_groups(first.graph_at(max(first.graphs))):
             return label
     return best[0]
 
 
-def chosen_on(runs: Sequence[Result], labels: Sequence[str]) -> str:
-    """On what the subject was chosen, in words."""
-    held = _validation(runs, labels)
-    return _TEST if held is None else _on(held)
-
-
-def _means(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, float | None]:
-    """The mean of the metric over seeds by label; None if a run has none."""
-    by_label: dict[str, list[Any]] = {label: [] for label in labels}
-    for run, label in zip(runs, labels, strict=True):
-        by_label[label].append(run.figures.get("mean"))
-    return {label: None if None in values else statistics.fmean(values) for label, values in by_label.items()}
-
-
-def _validation(runs: Sequence[Result], labels: Sequence[str]) -> reading.Validation | None:
+def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
     """What a tuning found, kept beside the runs; None unless it judged every method that may be chosen."""
     homes = {run.folder.resolve().parent for run in runs if run.folder is not None}
     held = validation_in(homes.pop()) if len(homes) == 1 else None
-    pairs = zip(runs, labels, strict=True)
-    candidates = {label for run, label in pairs if run.method not in (LOCAL, FEDAVG) and "@" not in label}
-    return held if held is not None and candidates <= set(held.means) else None
+    return held if held is not None and set(candidates) <= set(held.means) else None
 
 
 def validation_in(folder: Path) -> reading.Validation | None:
