@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import fedkin
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
 from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean, weighted_mean
@@ -40,6 +43,62 @@ def test_epochs_are_so_many_steps(samples: int, batch: int, epochs: int) -> None
     other = list(by_steps.batches(samples, np.random.default_rng(1)))
     assert len(one) == len(other)
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"schedule": "step", "step_every": 3, "step_factor": 0.5}, [1, 1, 1, 0.5]),
+        ({"schedule": "cosine"}, [(1 + math.cos(math.pi * t / 4)) / 2 for t in range(4)]),
+    ],
+)
+@pytest.mark.parametrize("layer", [nn.ReLU, nn.Softplus], ids=["stacked", "one by one"])
+def test_the_learning_rate_follows_the_schedule_over_rounds(
+    layer: type[nn.Module], settings: Any, rates: list[float], tmp_path: Path
+) -> None:
+    """A run of four rounds is that of a client which takes one step of each of these rates."""
+    model, federation = (nn.Sequential(nn.Linear(3, 4), layer()), nn.Linear(4, 2)), one_client()
+    plan = {"lr": 1.0, "local_steps": 1, "batch_size": "all", **settings}
+    fedkin.run("fedavg", federation, model=model, rounds=4, training=plan, out=tmp_path / "run")
+    net, samples = Net(*model), federation["a"].train
+    params = net.initial
+    for rate in rates:
+        step = Training(lr=rate, local_steps=1, batch_size="all")
+        params = fit(net, net.scratch(), params, CrossEntropy(), samples, step, {}, {}, np.random.default_rng(0)).params
+    for name, tensor in fedkin.load(tmp_path / "run", model=model).model("a").state_dict().items():
+        torch.testing.assert_close(tensor, params[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_schedule_needs_its_rounds() -> None:
+    for wrong in ({"schedule": "step"}, {"step_every": 3}):
+        with pytest.raises(ValueError, match=r"give step_every"):
+            Training(**wrong)
+
+
+def test_a_batch_of_one_sample_names_the_setting() -> None:
+    net = Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2))
+    samples = one_client(10)["a"].train
+    size = len(samples) - 1
+    with pytest.raises(MethodError, match=rf"batches of {size} leave one of {size + 1} .* set another .*batch_size"):
+        fit(net, net.scratch(), net.initial, CrossEntropy(), samples, Training(batch_size=size), {}, {},
+            np.random.default_rng(0))  # fmt: skip
+
+
+def test_values_that_the_nets_type_does_not_hold_are_refused() -> None:
+    exact, fine = nn.Linear(2, 2, dtype=torch.float64), nn.Linear(2, 2).half()
+    with pytest.raises(ConfigError, match=r"'body.weight' holds values of torch.float64 that torch.float32 does not"):
+        Net(exact, nn.Linear(2, 2))
+    assert Net(exact, nn.Linear(2, 2), torch.float64).initial["body.weight"].equal(exact.weight)
+    assert Net(fine, nn.Linear(2, 2)).initial["body.weight"].equal(fine.weight.float())
+    fine.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ConfigError, match=r"'body.turn' is complex"):
+        Net(fine, nn.Linear(2, 2))
+
+
+def one_client(rows: int = 12) -> fedkin.Federation:
+    x = np.random.default_rng(0).normal(size=(rows, 3)).astype("f4")
+    return fedkin.Federation.from_arrays(x, (x[:, 0] > 0).astype(int), client=["a"] * rows)
 
 
 def test_whole_batches() -> None:

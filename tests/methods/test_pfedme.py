@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+import fedkin
+from fedkin.engines import Setup
 from fedkin.federation import Federation
 from fedkin.keys import rng
+from fedkin.learning import Net, Training
 from fedkin.methods.pfedme import PFedMe
 from support import Watched, small_federation, small_setup, stored
 
@@ -121,3 +124,15 @@ def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> Non
                                             client.train.y)))  # fmt: skip
     assert losses[1] < losses[0]
     assert np.isfinite(losses).all()
+
+
+def test_running_statistics_are_averaged_and_never_extrapolated() -> None:
+    """With beta = 2 a variance would fall below 0, where clients' scales differ."""
+    scale = np.repeat([0.01, 0.1, 1.0, 8.0], 20)[:, None]
+    x = (np.random.default_rng(0).normal(size=(80, 3)) * scale).astype("f4")
+    federation = fedkin.Federation.from_arrays(x, (x[:, 0] > 0).astype(int), client=np.repeat(list("abcd"), 20))
+    net = Net(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    engine = Watched(Setup(PFedMe(beta=2.0, evaluate="global"), federation, net, Training(lr=0.1, local_steps=8), 0))
+    for number in range(1, 4):
+        engine.round(number)
+        assert float(engine.server.state["params"]["body.running_var"].min()) > 0

@@ -100,7 +100,7 @@ class ClientSide:
         plan = self.plan
         view: ClientView = ClientView(
             seed=plan.seed, round=self.number, net=plan.net_of(id), task=plan.task,
-            training=plan.training, state={}, id=id, train=self.client(id).train,
+            training=plan.training.at(self.number), state={}, id=id, train=self.client(id).train,
         )  # fmt: skip
         if id in self.states:
             view.state = self.states[id]

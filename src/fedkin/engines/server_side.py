@@ -27,7 +27,7 @@ class ServerSide:
     """The server with its view and the flows of its method; for peer methods it only draws the peers of a round."""
 
     def __init__(self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data) -> None:
-        self.method, self.whole = plan.method, roster
+        self.method, self.whole, self.training = plan.method, roster, plan.training
         self.roster = roster.at(1)
         self.known = frozenset(self.roster.seen)
         self.view: ServerView = ServerView(
@@ -43,6 +43,7 @@ class ServerSide:
     def turn_to(self, number: int) -> None:
         """Set the current round and its clients; the round has no graph and no figures yet."""
         self.view.round, self.view.graph, self.view.info = number, None, {}
+        self.view.training = self.training.at(number)
         now = self.whole.at(number)
         if now is not self.roster:
             self.roster = now

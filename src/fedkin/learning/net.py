@@ -182,7 +182,9 @@ class Net:
         extra: Mapping[str, nn.Module] | None = None, precision: Precision = "float32",
     ) -> None:  # fmt: skip
         # All modules are copied together, so that weights that body and head share stay shared.
-        self.module = BodyHead(*copy.deepcopy((body, head, dict(extra or {})))).to(dtype)
+        parts = BodyHead(*copy.deepcopy((body, head, dict(extra or {}))))
+        _check_cast(parts, dtype)
+        self.module = parts.to(dtype)
         self.dtype = dtype
         self.precision: Precision = precision
         self.module.precision = precision
@@ -291,6 +293,24 @@ class Net:
     def parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(self.initial[name].numel() for name in self.trainable)
+
+
+def _check_cast(module: nn.Module, dtype: torch.dtype) -> None:
+    """Raise ConfigError for tensors that are complex, or whose values the net's type does not hold."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise ConfigError(
+                f"model: {name!r} is complex ({tensor.dtype}), which is not trained here: hold its real and its "
+                "imaginary part in two tensors (torch.view_as_real)"
+            )
+        if not tensor.is_floating_point() or torch.promote_types(tensor.dtype, dtype) == dtype:
+            continue
+        values = tensor.detach()
+        if not torch.allclose(values.to(dtype).to(values.dtype), values, rtol=0, atol=0, equal_nan=True):
+            raise ConfigError(
+                f"model: {name!r} holds values of {values.dtype} that {dtype} does not: hand over module.to({dtype}), "
+                "or set run.dtype = 'float64'"
+            )
 
 
 class _Fixed(Mapping[str, Tensor]):

@@ -72,8 +72,16 @@ def fit(
             mask = torch.ones(len(where), dtype=net.dtype, device=device)
             batch = Batch(x, y, mask, True, None if counts is None else counts[y])
             recall(batch.x, where)
-            with guard():
-                result = loss(module, batch, extras, carry)
+            try:
+                with guard():
+                    result = loss(module, batch, extras, carry)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error) or len(where) > 1:
+                    raise
+                raise MethodError(
+                    f"batch normalisation needs two samples in a batch, and batches of {training.batch_size} leave one "
+                    f"of {len(samples)} samples alone; set another training.batch_size"
+                ) from error
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
             step()

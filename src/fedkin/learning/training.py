@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Self
 
 import numpy as np
@@ -38,6 +39,10 @@ class Training(Settings):
     clients_per_round: clients sampled in each round: a number, a fraction below 1, or "all".
     local_steps or local_epochs: R minibatch steps, or R passes over the client's samples (default: one epoch).
     batch_size: samples per step, or "all"; the last batch of a pass may be smaller.
+    lr, momentum, weight_decay, betas: of the optimiser, which starts anew in each round at each client: no momentum and
+    no moments are kept from round to round.
+    schedule: how the learning rate changes over the rounds t = 1..rounds: "cosine" is lr (1 + cos(pi (t - 1) / rounds))
+    / 2, "step" is lr times step_factor after each step_every rounds. Rates of methods' own steps stay as they are.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
     class_weights: what a sample of each class counts in the loss: numbers above 0 in the order of the classes, or
     "balanced": n / (C n_c) at a client with n_c of its n samples in class c, and C classes among them.
@@ -55,6 +60,9 @@ class Training(Settings):
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    step_every: int | None = Field(None, ge=1)
+    step_factor: float = Field(0.1, gt=0, le=1)
     clip: float | None = Field(None, gt=0)
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     augment: Augment | None = None
@@ -69,6 +77,8 @@ class Training(Settings):
             self.clients_per_round <= 0 or (self.clients_per_round > 1 and self.clients_per_round % 1)
         ):
             raise ValueError('clients_per_round must be a whole number, a fraction below 1, or "all"')
+        if (self.schedule == "step") != (self.step_every is not None):
+            raise ValueError('give step_every, a number of rounds, with schedule = "step", and with no other')
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError("betas must be at least 0 and below 1")
         if isinstance(self.class_weights, tuple) and not (self.class_weights and min(self.class_weights) > 0):
@@ -86,11 +96,21 @@ class Training(Settings):
         if self.class_weights is None:
             return None
         count = torch.bincount(labels.cpu(), minlength=classes).numpy()
-        made = np.array(self.class_weights, np.float64) if self.class_weights != "balanced" else (
-            count.sum() / (max((count > 0).sum(), 1) * np.maximum(count, 1))
-        )  # fmt: skip
+        if self.class_weights == "balanced":
+            weights = count.sum() / (max((count > 0).sum(), 1) * np.maximum(count, 1))
+        else:
+            weights = np.array(self.class_weights, np.float64)
         # Without an effect nothing is multiplied, and the bits are those of training without weights.
-        return None if len(np.unique(made[count > 0])) <= 1 else tuple(made.tolist())
+        return None if len(np.unique(weights[count > 0])) <= 1 else tuple(weights.tolist())
+
+    def at(self, round: int) -> Training:
+        """Return the settings of a round, from 1, with its learning rate.
+
+        >>> training = Training(rounds=4, lr=1.0, schedule="step", step_every=2)
+        >>> [training.at(round).lr for round in (1, 2, 3, 4)]
+        [1.0, 1.0, 0.1, 0.1]
+        """
+        return self if self.schedule == "constant" else _at(self, max(1, min(round, self.rounds)))
 
     @property
     def local(self) -> int:
@@ -143,3 +163,12 @@ class Training(Settings):
         if self.optimiser == "adam":
             return torch.optim.Adam(params, self.lr, betas=self.betas, weight_decay=self.weight_decay)
         return torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+@lru_cache(maxsize=64)  # jobs of one round share the object
+def _at(training: Training, round: int) -> Training:
+    if training.schedule == "cosine":
+        factor = (1 + math.cos(math.pi * (round - 1) / max(training.rounds, 1))) / 2
+    else:
+        factor = training.step_factor ** ((round - 1) // (training.step_every or 1))
+    return training.model_copy(update={"lr": training.lr * factor})

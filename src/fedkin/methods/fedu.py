@@ -120,7 +120,7 @@ class FedU(ServerMethod):
         rate = self.lam * (server.training.lr * server.training.local if self.tau is None else self.tau)
         mixing = laplacian_mixing(weights, None, rate, "models")
         server.graph = graph.Graph(ids, weights, round=server.round, mixing=mixing)
-        moved = dict(zip(ids, mixed([kept[id] for id in ids], mixing), strict=True))
+        moved = dict(zip(ids, mixed([kept[id] for id in ids], mixing, server.net.trainable), strict=True))
         server.state["models"] = {**kept, **{id: moved[id] for id in trained}}
 
     def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Any:

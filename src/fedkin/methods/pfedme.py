@@ -90,7 +90,8 @@ class PFedMe(OneModel):
             return
         old, mean = server.state["params"], mean_model(replies, self.weights, self.aggregate, server.state["params"])
         if self.beta != 1:
-            mean |= {name: torch.lerp(old[name], t, self.beta) for name, t in mean.items() if t.is_floating_point()}
+            # Running statistics are averaged only: beyond 1, beta would make a variance negative.
+            mean |= {name: torch.lerp(old[name], mean[name], self.beta) for name in server.net.trainable}
         server.state["params"] = mean
 
     def use(self, client: ClientView[ClientState], message: Message) -> Params:

@@ -233,7 +233,7 @@ class SfmtlGraph(SigningMethod):
         if self.share != "body":
             tau = server.training.lr * server.training.local if self.tau is None else self.tau
             mixing = laplacian_mixing(weights, labels, self.lam * tau, "heads")
-            new["head"] = mixed([reply["head"] for reply in in_order], mixing)
+            new["head"] = mixed([reply["head"] for reply in in_order], mixing, server.net.trainable)
         if self.share != "head":
             new["body"] = community_bodies(dict(zip(ids, in_order, strict=True)), labels)
         new["anchors"] = community_anchors(in_order, labels, server.task.classes)

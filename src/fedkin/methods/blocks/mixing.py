@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,21 +63,28 @@ class _Sparse:
         return torch.from_numpy(self.matrix @ rows.numpy())
 
 
-def mixed(models: Sequence[Params], mixing: Any) -> list[dict[str, Tensor]]:
+def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | None = None) -> list[dict[str, Tensor]]:
     """Model k becomes sum_l mixing[k, l] model_l, all from the old models, which have the same names and shapes.
 
-    The identity gives each model back bit for bit. Integer tensors (counters) stay each client's own.
+    The identity gives each model back bit for bit. Integer tensors (counters) stay each client's own. trainable: names
+    of parameters; other tensors (running statistics) are averaged by the weights above 0 alone, since weights below 0
+    would make a variance negative.
 
     >>> half = np.full((2, 2), 0.5)
     >>> mixed([{"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}], half)
     [{'w': tensor([1.])}, {'w': tensor([1.])}]
     """
     mix = torch.from_numpy(mixing) if isinstance(mixing, np.ndarray) else _Sparse(mixing)
+    average = mix
+    if trainable is not None and mixing.min() < 0:
+        positive = np.maximum(mixing if isinstance(mixing, np.ndarray) else mixing.toarray(), 0.0)
+        average = torch.from_numpy(positive / positive.sum(1, keepdims=True))
     new: list[dict[str, Tensor]] = [{} for _ in models]
     for name in models[0]:
         old = torch.stack([model[name] for model in models])
         if old.is_floating_point():
-            old = (mix @ old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+            weights = mix if trainable is None or name in trainable else average
+            old = (weights @ old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
         for k, row in enumerate(old):
             new[k][name] = row.clone()
     return new
