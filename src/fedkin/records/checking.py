@@ -42,12 +42,12 @@ def check(folder: Path) -> list[Checked]:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
-    found = list(_checked(folder))
-    if not found and is_state(folder):
+    results = list(_checked(folder))
+    if not results and is_state(folder):
         raise RunError(told_state(folder))
-    if not found:
+    if not results:
         raise RunError(f"{folder}: no run, comparison or tuning is in it")
-    return found
+    return results
 
 
 def _checked(folder: Path) -> Iterator[Checked]:
@@ -83,16 +83,18 @@ def _one(folder: Path) -> Checked:
         if untidy(folder):
             notes += (f"a killed process left files: {_again(folder)} removes them",)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
-    found, wrong = Checkpoints(folder).survey(all=True)
-    problems += [f"{each}; {_BACK if found else remedy}" for each in wrong.values()]
-    if found is None:
+    checkpoint, wrong = Checkpoints(folder).survey(all=True)
+    problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
+    if checkpoint is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
         where = "it cannot be gone on with" if wrong else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
-    lost = faults(folder, found.seal.files, (name for name in found.seal.files if name.startswith(("graphs", "feat"))))
+    lost = faults(
+        folder, checkpoint.seal.files, (name for name in checkpoint.seal.files if name.startswith(("graphs", "feat")))
+    )
     problems += [f"{each}; {_BACK}, or go on without it" for each in lost]
-    where = f"not finished; goes on from round {found.round}: {_again(folder)}"
-    return Checked(folder, tuple(problems), _versions(found.seal), where)
+    where = f"not finished; goes on from round {checkpoint.round}: {_again(folder)}"
+    return Checked(folder, tuple(problems), _versions(checkpoint.seal), where)
 
 
 def _several(folder: Path) -> Checked:

@@ -53,10 +53,10 @@ def spread(values: Sequence[float | None]) -> tuple[float, float] | None:
     >>> spread([1.0, 3.0]), spread([1.0, None]), spread([])
     ((2.0, 1.4142135623730951), None, None)
     """
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
+    numbers = [float(value) for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
         return None
-    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def gains_over(run: Result, alone: Result) -> Gains | None:
     Raises ValueError if the runs' test samples differ.
     """
     by_client = run.gains(alone)
-    sure = {id: found for id, found in run.difference(alone).items() if id not in run.unseen}
+    sure = {id: verdict for id, verdict in run.difference(alone).items() if id not in run.unseen}
     return Gains(by_client, sure) if by_client else None
 
 
@@ -194,18 +194,18 @@ def _metric_mean(run: Result, name: str) -> float | None:
 
 def _against_local(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
     gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
-    known = [one for one in gains if one is not None]
-    if len(known) < len(gains):
+    determined = [one for one in gains if one is not None]
+    if len(determined) < len(gains):
         return {"gain": None, "hurt": None, "surely": None}
-    counts = [one.counts for one in known]
+    counts = [one.counts for one in determined]
     surely = {name: statistics.fmean(one.get(word, 0) for one in counts) for name, word in COUNTED.items()}
     return {
-        "gain": spread([one.mean for one in known]),
-        "hurt": spread([one.hurt / len(one.by_client) for one in known]),
+        "gain": spread([one.mean for one in determined]),
+        "hurt": spread([one.hurt / len(one.by_client) for one in determined]),
         "surely": surely if all(counts) else None,
     }
 
 
 def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
-    found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
-    return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}
+    interval = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
+    return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}

@@ -84,10 +84,10 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
             "self": alone, "one": one, "random": {"method.graph.control": "random"},
             "oracle": {"method.graph.control": "oracle"},
         }  # fmt: skip
-    found: dict[str, dict[str, Any]] = {"self": {"run.alone": True}}
+    controls: dict[str, dict[str, Any]] = {"self": {"run.alone": True}}
     if "clusters" in fields:
-        found["one"] = {"method.clusters": 1}
-    return found
+        controls["one"] = {"method.clusters": 1}
+    return controls
 
 
 def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
@@ -96,11 +96,11 @@ def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
     kind = choose(METHODS, method, where)
     if control is None:
         return {}
-    known = controls_of(kind)
-    if control not in known:
-        have = nearest(control, known) if known else f"{method} exchanges nothing"
+    controls = controls_of(kind)
+    if control not in controls:
+        have = nearest(control, controls) if controls else f"{method} exchanges nothing"
         raise ConfigError(f"{where} {name}: {method} has no control {control!r}; {have}")
-    return known[control]
+    return controls[control]
 
 
 def with_controls(
@@ -111,12 +111,12 @@ def with_controls(
     >>> with_controls(["local", "fedavg", "fedu"], planted=False)
     ['local', 'fedavg', 'fedavg@self', 'fedu', 'fedu@self', 'fedu@one', 'fedu@random']
     """
-    found: list[str] = []
+    names: list[str] = []
     for name in methods:
         method, control = parted(name)
-        mine = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
-        found += [name, *(named(name, each) for each in mine if each in only and (planted or each != "oracle"))]
-    return list(dict.fromkeys(found))
+        controls = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
+        names += [name, *(named(name, each) for each in controls if each in only and (planted or each != "oracle"))]
+    return list(dict.fromkeys(names))
 
 
 def control_of(run: Result) -> str | None:

@@ -112,8 +112,8 @@ def _hash(data: bytes = b"") -> Any:
 def leftovers(folder: Path) -> list[Path]:
     """Return the temporary files that a killed process left in this folder and the folders in it that are no runs."""
     inside = (path for path in folder.iterdir() if path.is_dir() and not (path / "experiment.toml").exists())
-    found = (path for place in (folder, *inside) for path in place.glob("*.part"))
-    return sorted(path for path in found if _ASIDE.fullmatch(path.name))
+    paths = (path for place in (folder, *inside) for path in place.glob("*.part"))
+    return sorted(path for path in paths if _ASIDE.fullmatch(path.name))
 
 
 def read_json(path: Path) -> Any:
@@ -146,8 +146,8 @@ class Seal:
 def versions() -> dict[str, str]:
     """Return the versions of fedkin, Python and the packages on which the bits of a result depend."""
     packages = ("torch", "numpy", "scipy", "scikit-learn", "scikit-network", "rustworkx")
-    found = {package: importlib.metadata.version(package) for package in packages}
-    return {"fedkin": __version__, "python": sys.version.split()[0], **found}
+    numbers = {package: importlib.metadata.version(package) for package in packages}
+    return {"fedkin": __version__, "python": sys.version.split()[0], **numbers}
 
 
 def write_seal(path: Path, files: Mapping[str, Stamp], round: int | None = None) -> None:
@@ -162,9 +162,9 @@ def write_seal(path: Path, files: Mapping[str, Stamp], round: int | None = None)
 
 def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write these files into a folder that has a seal, and list them in it before they are there."""
-    known = seal_of(folder)
+    seal = seal_of(folder)
     stamps = {name: stamp_of(content) for name, content in contents.items()}
-    write_seal(folder / SEAL, {**known.files, **stamps}, known.round)
+    write_seal(folder / SEAL, {**seal.files, **stamps}, seal.round)
     for name, content in contents.items():
         write_bytes(folder / name, content)
 
@@ -172,9 +172,9 @@ def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
 def read_seal(path: Path) -> Seal:
     """Read a seal; raises RunError if it is not as it was written."""
     try:
-        known = read_json(path)
-        body: dict[str, Any] = known["of"]
-        if known["seal"] != stamp_of(json.dumps(body).encode()).blake2b:
+        content = read_json(path)
+        body: dict[str, Any] = content["of"]
+        if content["seal"] != stamp_of(json.dumps(body).encode()).blake2b:
             raise ValueError("its hash differs")
         files = {name: Stamp(**stamp) for name, stamp in body["files"].items()}
         return Seal(files, body["versions"], body["round"])
@@ -210,8 +210,8 @@ def _fault(folder: Path, name: str, stamp: Stamp) -> str | None:
 def faults(folder: Path, files: Mapping[str, Stamp], names: Iterable[str] | None = None) -> list[str]:
     """Return what is wrong with these files of a seal (None: all); names that the seal lacks are passed over."""
     wanted = files if names is None else [name for name in names if name in files]
-    found = (_fault(folder, name, files[name]) for name in wanted)
-    return [each for each in found if each is not None]
+    texts = (_fault(folder, name, files[name]) for name in wanted)
+    return [each for each in texts if each is not None]
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -220,13 +220,13 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"round": 3, "bytes": {"up": 8, "down": 9}, "groups": {"ari": None}})
     {'round': 3, 'bytes.up': 8, 'bytes.down': 9}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
+            values |= flat(value, f"{prefix}{name}.")
         elif value is not None:
-            found[prefix + name] = value
-    return found
+            values[prefix + name] = value
+    return values
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -98,8 +98,8 @@ def check_claim(folder: Path, text: str, resume: bool) -> None:
     if not resume:
         raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
     try:
-        there = text_in(kept, SETTINGS_BYTES)
-        unlike = "" if there == text else _unlike(there, text)
+        text_there = text_in(kept, SETTINGS_BYTES)
+        unlike = "" if text_there == text else _unlike(text_there, text)
     except (OSError, ValueError) as error:
         raise RunError(
             f"{kept}: not readable as the experiment of a run ({said(error)}); put the file back as it was, or "
@@ -111,14 +111,14 @@ def check_claim(folder: Path, text: str, resume: bool) -> None:
         raise RunError(f"{wrong[0]}; put the file back as it was, or name another folder")
 
 
-def _unlike(there: str, here: str) -> str:
+def _unlike(text_there: str, here: str) -> str:
     """Return the first settings in which two experiments differ, as a sentence."""
-    one, other = flat(toml_of(there)), flat(toml_of(here))
+    one, other = flat(toml_of(text_there)), flat(toml_of(here))
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    told = [
+    differences = [
         shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names[:3]
     ]
-    return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
+    return "; ".join(differences) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 _HEAVY = ("models", "checkpoint")
@@ -148,15 +148,15 @@ def tidy(folder: Path) -> None:
 
 def lighten(folder: Path) -> None:
     """Remove the models and the last state of a finished run; its figures stay. Other folders stay as they are."""
-    there = [name for name in _HEAVY if (folder / name).exists()]
-    if not there or not (folder / "summary.json").exists():
+    names = [name for name in _HEAVY if (folder / name).exists()]
+    if not names or not (folder / "summary.json").exists():
         return
     seal = seal_of(folder)
     light = {name: stamp for name, stamp in seal.files.items() if not name.startswith(tuple(f"{h}/" for h in _HEAVY))}
     # First the seal: a process that is killed here leaves files that nobody misses, and the next call removes.
     if len(light) < len(seal.files):
         write_seal(folder / SEAL, light, seal.round)
-    for name in there:
+    for name in names:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 

@@ -67,8 +67,8 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     if not tested:
         return {"clients": 0}
     metric, *more = task.figures
-    known = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
-    values = [value for value, _ in known]
+    determined = [(value, score.n) for score in tested if (value := value_of(score)) is not None]
+    values = [value for value, _ in determined]
     row: dict[str, Any] = dict(statistics(values, metric))
     if values:
         row["variance"] = float(((100 if metric.share else 1) * np.array(values)).var())
@@ -79,7 +79,7 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     else:
         together = pooled(task, [(score.n, score.marks) for score in tested])
         if values:
-            row["weighted"] = float(np.average(values, weights=[n for _, n in known]))
+            row["weighted"] = float(np.average(values, weights=[n for _, n in determined]))
         for place, other in enumerate(more, 1):
             each = [value for score in tested if (value := score.figures[place]) is not None]
             row[other.name] = {"mean": float(np.mean(each)) if each else None, "pooled": together[place]}
@@ -100,11 +100,11 @@ def further(
     for place, measure in enumerate(measures):
         values = {id: scores[id].further[place] for id in sorted(scores)}
         seen = [value for id, value in values.items() if id not in unseen]
-        known = [value for value in seen if value is not None]
+        determined = [value for value in seen if value is not None]
         rows[measure.name] = {
             "title": measure.title, "higher": measure.higher, "share": measure.share,
-            **statistics(known, Metric(measure.name, measure.title, measure.higher, measure.share)),
-            "clients": len(known), "left_out": len(seen) - len(known), "values": values,
+            **statistics(determined, Metric(measure.name, measure.title, measure.higher, measure.share)),
+            "clients": len(determined), "left_out": len(seen) - len(determined), "values": values,
         }  # fmt: skip
     return rows
 
@@ -119,13 +119,13 @@ def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[st
     unseen = set(clients.unseen)
     if not scores:
         return {metric.name: None, **({"unseen": None, "gap": None} if unseen else {})}
-    own = figures({id: score for id, score in scores.items() if id not in unseen}, task)
+    seen_figures = figures({id: score for id, score in scores.items() if id not in unseen}, task)
     if not unseen:
-        return {metric.name: own}
+        return {metric.name: seen_figures}
     others = figures({id: score for id, score in scores.items() if id in unseen}, task)
-    seen_mean, unseen_mean = own.get("mean"), others.get("mean")
+    seen_mean, unseen_mean = seen_figures.get("mean"), others.get("mean")
     gap = None if seen_mean is None or unseen_mean is None else metric.better(seen_mean, unseen_mean)
-    return {metric.name: own, "unseen": others, "gap": gap}
+    return {metric.name: seen_figures, "unseen": others, "gap": gap}
 
 
 def metric_of(row: Mapping[str, Any]) -> Metric:
@@ -204,8 +204,8 @@ def missing_kinds(reasons: Iterable[str]) -> dict[str, int]:
     >>> missing_kinds(["lost", "", "refused: n is missing", "lost"])
     {'lost': 2, 'refused': 1}
     """
-    found = Counter(reason.partition(":")[0] for reason in reasons if reason)
-    return {kind: found[kind] for kind in MISSING if found[kind]}
+    counts = Counter(reason.partition(":")[0] for reason in reasons if reason)
+    return {kind: counts[kind] for kind in MISSING if counts[kind]}
 
 
 def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
@@ -242,9 +242,11 @@ def missing_sentence(missing: Mapping[str, Any]) -> str:
     """
     counts = ", ".join(f"{count:,} {MISSING[kind]}" for kind, count in missing["kinds"].items() if kind in MISSING)
     named = list(missing["clients"].items())
-    told = [f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}" for id, one in named[:3]]
+    sentences = [
+        f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}" for id, one in named[:3]
+    ]
     more = [f"and {len(named) - 3} more clients"] if len(named) > 3 else []
-    return "; ".join([counts, *told, *more])
+    return "; ".join([counts, *sentences, *more])
 
 
 def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

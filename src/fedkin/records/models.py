@@ -94,10 +94,10 @@ class Kept(Mapping[str, Params]):
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
         for id, client in index.clients.items():
-            known = 0 <= client.net < len(index.nets) and (
+            consistent = 0 <= client.net < len(index.nets) and (
                 client.scale is None or client.scale in range(len(index.scales))
             )
-            if Path(client.file).name != client.file or not known:
+            if Path(client.file).name != client.file or not consistent:
                 raise RunError(f"{path}: client {id!r}: a file, net or scale that is not there; {reading.MEND}")
         return index
 
@@ -162,10 +162,10 @@ class Kept(Mapping[str, Params]):
 
     def __getitem__(self, id: str) -> Params:
         client = self._index.clients[id]
-        shapes, found = self.nets[client.net].shapes, self._tensors(client.file)
-        if {name: list(tensor.shape) for name, tensor in found.items()} != shapes:
+        shapes, tensors = self.nets[client.net].shapes, self._tensors(client.file)
+        if {name: list(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise RunError(f"{self.folder / PLACE / client.file}: not the tensors that {INDEX} names; {reading.MEND}")
-        return {name: found[name] for name in shapes}
+        return {name: tensors[name] for name in shapes}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index.clients)
@@ -213,7 +213,7 @@ def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     >>> file_names(["ward 3", "A", "a", "../b"])
     {'../b': '%2E.%2Fb', 'A': 'A', 'a': 'a~ca234c55', 'ward 3': 'ward%203'}
     """
-    used, found = {name.casefold() for name in taken}, {}
+    used, names = {name.casefold() for name in taken}, {}
     for id in sorted(ids):
         name, mark = quote(id, safe=""), f"~{blake2b(id.encode(), digest_size=4).hexdigest()}"
         if name.startswith("."):
@@ -223,8 +223,8 @@ def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
         while name.casefold() in used:
             name += mark
         used.add(name.casefold())
-        found[id] = name
-    return found
+        names[id] = name
+    return names
 
 
 def keep_models(folder: Path, models: Mapping[str, Params], about: About, limit_mb: float) -> dict[str, Stamp]:

@@ -32,31 +32,31 @@ _KINDS: Mapping[str, Kind] = {
 
 def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcomes]:
     """The outcomes of each client whose samples are known one by one, by id in their order."""
-    kind, found = _KINDS[metric.name], {}
+    kind, outcomes = _KINDS[metric.name], {}
     for id, score in sorted(scores.items()):
         if kind == "risk" and len(score.digest) == 2:
             values, labels = (np.array(part, dtype=np.float64) for part in score.digest)
             # A diverged model has no scores or errors to speak of.
             if np.isfinite(values).all():
-                found[id] = Outcomes(kind, values, labels.astype(np.int64))
+                outcomes[id] = Outcomes(kind, values, labels.astype(np.int64))
         elif kind != "risk" and score.outcomes:
             values = np.frombuffer(score.outcomes, _stored(kind)).astype(np.float64)
             if np.isfinite(values).all():
-                found[id] = Outcomes(kind, values)
-    return found
+                outcomes[id] = Outcomes(kind, values)
+    return outcomes
 
 
 def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) -> Stamp | None:
     """Write the file; returns its stamp, or None if no sample is known, and then there is no file."""
-    known = outcomes_of(metric, scores)
-    if not known:
+    outcomes = outcomes_of(metric, scores)
+    if not outcomes:
         return None
     kind = _KINDS[metric.name]
-    values = np.concatenate([one.values for one in known.values()])
-    labels = [one.labels for one in known.values() if one.labels is not None]
-    ids = np.repeat(np.arange(len(known), dtype=np.int32), [len(one) for one in known.values()])
+    values = np.concatenate([one.values for one in outcomes.values()])
+    labels = [one.labels for one in outcomes.values() if one.labels is not None]
+    ids = np.repeat(np.arange(len(outcomes), dtype=np.int32), [len(one) for one in outcomes.values()])
     table = pa.table({
-        "client": pa.DictionaryArray.from_arrays(ids, pa.array(list(known), pa.string())).cast(pa.string()),
+        "client": pa.DictionaryArray.from_arrays(ids, pa.array(list(outcomes), pa.string())).cast(pa.string()),
         # Scores keep all their digits: rounded, two of them might tie.
         "value": pa.array(values, pa.float64() if kind == "risk" else pa.float32()),
         "label": pa.array(np.concatenate(labels), pa.int8()) if labels else pa.nulls(len(ids), pa.int8()),
@@ -102,15 +102,15 @@ def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
     slope_low and slope_high, and large: of the logistic regression of the event on the logit of the risk (see
     `fedkin.analysis.calibration`), None where there is none. Empty for other tasks than risk.
     """
-    known = [one for one in outcomes.values() if one.labels is not None]
-    if not known:
+    with_labels = [one for one in outcomes.values() if one.labels is not None]
+    if not with_labels:
         return {}
-    risks = probabilities(np.concatenate([one.values for one in known]))
-    labels = np.concatenate([one.labels for one in known if one.labels is not None])
+    risks = probabilities(np.concatenate([one.values for one in with_labels]))
+    labels = np.concatenate([one.labels for one in with_labels if one.labels is not None])
     fit, share = calibration(risks, labels), float(labels.mean())
-    found: dict[str, float | None] = {"brier": brier(risks, labels), "brier_none": share * (1 - share)}
+    figures: dict[str, float | None] = {"brier": brier(risks, labels), "brier_none": share * (1 - share)}
     low, high = (None, None) if fit is None else fit.slope_interval
-    return found | {
+    return figures | {
         "slope": None if fit is None else fit.slope, "slope_low": low, "slope_high": high,
         "large": None if fit is None else fit.large,
     }  # fmt: skip

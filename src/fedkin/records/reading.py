@@ -314,8 +314,8 @@ def checked(form: type[Form], value: Any, where: str | Path) -> Any:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
-        told = _WORDS.get(first["type"], first["msg"])
-        raise RunError(f"{where}: {place + ': ' if place else ''}{told}{got}; {MEND}") from None
+        expectation = _WORDS.get(first["type"], first["msg"])
+        raise RunError(f"{where}: {place + ': ' if place else ''}{expectation}{got}; {MEND}") from None
     return value
 
 
@@ -361,14 +361,14 @@ def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not readable as a line of JSON per round ({said(error)})") from None
-    found = []
+    rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json_of(line)
         except ValueError as error:
             raise RunError(f"{path}: line {number}: not readable as JSON ({said(error)})") from None
-        found.append(checked(form, row, f"{path}: line {number}"))
-    return found
+        rows.append(checked(form, row, f"{path}: line {number}"))
+    return rows
 
 
 def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), more: bool = False) -> Any:
@@ -406,13 +406,13 @@ def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def files_in(folder: Path, kind: str) -> dict[int, Path]:
     """Return the files with this ending by their round; raises RunError for a file whose name has no round."""
-    found = {}
+    files = {}
     for path in sorted(folder.glob(f"round-*.{kind}")):
         number = path.stem.removeprefix("round-")
         if not (number.isascii() and number.isdigit()):
             raise RunError(f"{path}: no such round; expected round-NUMBER.{kind}: rename this file or take it away")
-        found[int(number)] = path
-    return found
+        files[int(number)] = path
+    return files
 
 
 def _dated(value: Any, name: str = "") -> str | None:
@@ -420,8 +420,8 @@ def _dated(value: Any, name: str = "") -> str | None:
     if isinstance(value, (date, time)):
         return name
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = (_dated(part, f"{name}.{key}" if name else str(key)) for key, part in inside)
-    return next((one for one in found if one is not None), None)
+    names = (_dated(part, f"{name}.{key}" if name else str(key)) for key, part in inside)
+    return next((one for one in names if one is not None), None)
 
 
 def _short(value: Any) -> str:

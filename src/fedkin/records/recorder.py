@@ -231,14 +231,16 @@ class Records:
         """
         if self.folder is None:
             return None
-        found = Checkpoints(self.folder).choose()
-        if found is None:
+        checkpoint = Checkpoints(self.folder).choose()
+        if checkpoint is None:
             self._drop_after(0)
             return None
-        self.sealed |= {name: stamp for name, stamp in found.seal.files.items() if not name.startswith("checkpoint/")}
-        self.last_graph, self.safe = found.state.pop("graph"), found.round
-        self._read_parts(found.round)
-        return found.round, found.state
+        self.sealed |= {
+            name: stamp for name, stamp in checkpoint.seal.files.items() if not name.startswith("checkpoint/")
+        }
+        self.last_graph, self.safe = checkpoint.state.pop("graph"), checkpoint.round
+        self._read_parts(checkpoint.round)
+        return checkpoint.round, checkpoint.state
 
     def _read_parts(self, round: int) -> None:
         assert self.folder is not None
@@ -317,12 +319,12 @@ class Checkpoints:
         """Write a checkpoint and its seal, which lists `files` too; the checkpoint before it stays, older ones go."""
         name = f"round-{round:06d}"
         older = [number for number in self._rounds() if number < round]
-        known = dict(files)
+        sealed = dict(files)
         if (self.folder / _EXPERIMENT).exists():
-            known[_EXPERIMENT] = stamp_of(self.folder / _EXPERIMENT)
+            sealed[_EXPERIMENT] = stamp_of(self.folder / _EXPERIMENT)
 
         def seal(stamp: Stamp) -> None:
-            write_seal(self.place / f"{name}.json", known | {f"checkpoint/{name}.safetensors": stamp}, round)
+            write_seal(self.place / f"{name}.json", sealed | {f"checkpoint/{name}.safetensors": stamp}, round)
 
         write_with(self.place / f"{name}.safetensors", lambda file: codec.write(state, file), before=seal)
         write_json(self.folder / NEWEST, round)
@@ -340,35 +342,37 @@ class Checkpoints:
 
         What is wrong with a newer one is said in one line. Raises RunError if none is left to go on from.
         """
-        found, wrong = self.survey()
-        if found is None:
+        checkpoint, wrong = self.survey()
+        if checkpoint is None:
             if wrong:
                 raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: put the file "
                                f"back as it was, or {ANEW}")  # fmt: skip
             return None
         if wrong:
-            say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {found.round}")
-            write_json(self.folder / NEWEST, found.round)
-        for lost in faults(self.folder, found.seal.files, (n for n in found.seal.files if n.startswith(_RESULTS))):
+            say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")
+            write_json(self.folder / NEWEST, checkpoint.round)
+        for lost in faults(
+            self.folder, checkpoint.seal.files, (n for n in checkpoint.seal.files if n.startswith(_RESULTS))
+        ):
             say("%s", f"{lost}; going on without it")
-        self.keep({found.round, *(round for round in self._rounds() if round < found.round)})
-        return found
+        self.keep({checkpoint.round, *(round for round in self._rounds() if round < checkpoint.round)})
+        return checkpoint
 
     def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
         """Return the newest checkpoint that is as it was written, and what is wrong with newer ones by round.
 
         all: whether older ones are looked at too.
         """
-        found, wrong = None, {}
+        newest, wrong = None, {}
         for round in sorted({*self._rounds(), *self._marked()}, reverse=True):
             try:
-                known = self.read(round)
-                found = found or known
+                checkpoint = self.read(round)
+                newest = newest or checkpoint
             except RunError as error:
                 wrong[round] = str(error)
-            if found is not None and not all:
+            if newest is not None and not all:
                 break
-        return found, wrong
+        return newest, wrong
 
     def read(self, round: int) -> Checkpoint:
         """Read the checkpoint of this round; raises RunError for the first file that is not as it was written."""

@@ -92,8 +92,8 @@ class Result:
     @cached_property
     def client_facts(self) -> dict[str, Mapping[str, Any]]:
         """The known facts of each client's data, by id: sizes, labels, planted group."""
-        known: Mapping[str, Mapping[str, Any]] = self.federation.get("clients", {})
-        return {id: known.get(id, {}) for id in sorted({*known, *pc.unique(self.client_table["client"]).to_pylist()})}
+        facts: Mapping[str, Mapping[str, Any]] = self.federation.get("clients", {})
+        return {id: facts.get(id, {}) for id in sorted({*facts, *pc.unique(self.client_table["client"]).to_pylist()})}
 
     @cached_property
     def planted(self) -> dict[str, str] | None:
@@ -113,8 +113,8 @@ class Result:
     @property
     def figures(self) -> Mapping[str, Any]:
         """Statistics of the metric over the clients that take part, after the last round."""
-        found: Mapping[str, Any] = self.summary[self.metric.name] or {}
-        return found
+        statistics: Mapping[str, Any] = self.summary[self.metric.name] or {}
+        return statistics
 
     @property
     def value(self) -> float:
@@ -129,23 +129,23 @@ class Result:
     @cached_property
     def values(self) -> dict[str, float]:
         """The metric of each client that takes part and has it, after the last evaluation."""
-        known = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
-        return {id: value for id, value in known.items() if value is not None}
+        values = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
+        return {id: value for id, value in values.items() if value is not None}
 
     @cached_property
     def values_by_round(self) -> dict[int, dict[str, float]]:
         """{evaluated round: {client id: the metric}}, also of unseen clients."""
-        found: dict[int, dict[str, float]] = {}
+        values: dict[int, dict[str, float]] = {}
         columns = self.client_table.select(["round", "client", self.metric.name]).to_pydict()
         for round, id, value in zip(*columns.values(), strict=True):
             if value is not None and math.isfinite(value):
-                found.setdefault(round, {})[id] = value
-        return found
+                values.setdefault(round, {})[id] = value
+        return values
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
         """The further metrics (`run.metrics`) of each client after the last round, by their names; else empty."""
-        return {name: dict(found["values"]) for name, found in (self.summary.get("metrics") or {}).items()}
+        return {name: dict(row["values"]) for name, row in (self.summary.get("metrics") or {}).items()}
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -187,14 +187,14 @@ class Result:
         if isinstance(graph, Graph):
             return graph
         try:
-            found = load_graph(graph)
+            loaded = load_graph(graph)
         except GraphError as error:
             raise RunError(str(error)) from None
-        if strange := [id for id in found.ids if id not in self.client_facts]:
+        if strange := [id for id in loaded.ids if id not in self.client_facts]:
             raise RunError(f"{graph}: client {strange[0]!r} is in no other record of the run")
-        if found.ids and max(found.weights.max(), -found.weights.min()) > _LARGEST_WEIGHT:
+        if loaded.ids and max(loaded.weights.max(), -loaded.weights.min()) > _LARGEST_WEIGHT:
             raise RunError(f"{graph}: a weight beyond {_LARGEST_WEIGHT:g}, which no method records")
-        return found
+        return loaded
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -227,7 +227,7 @@ class Result:
             for id, score in sorted(self.scores.items()):
                 if (value := metrics.value_of(score)) is not None:
                     each[id] = counted_interval(name, value, score.n, level)
-        return {id: found for id, found in each.items() if found is not None}
+        return {id: interval for id, interval in each.items() if interval is not None}
 
     def gains(self, other: Result) -> dict[str, float]:
         """Return how much better the metric of each client that takes part is here; below 0 it is worse off.
@@ -263,14 +263,14 @@ class Result:
 
     def _facts(self) -> dict[str, str]:
         """What a person wants to know first."""
-        found = (self.summary.get("groups") or {}).get("found")
+        group_count = (self.summary.get("groups") or {}).get("found")
         facts = {
             "clients": f"{self.summary['clients']:,}",
             "rounds": f"{self.summary['rounds']:,}",
             "seed": str(self.seed),
             self.metric.title: _short(self.figures.get("mean")),
             "worst 10 %": _short(self.figures.get("worst10")),
-            "groups": "" if found is None else str(found),
+            "groups": "" if group_count is None else str(group_count),
             "MB sent": f"{self.sent / 1e6:,.1f}",
             "folder": "" if self.folder is None else str(self.folder),
         }
@@ -319,7 +319,9 @@ def read_run(folder: Path) -> Result:
     _check_values(folder / "clients.parquet", clients, metric)
     facts = folder / "federation.json"
     federation = reading.checked(reading.Facts, read_json(facts), facts) if facts.is_file() else {}
-    unseen = sorted(id for id, known in federation.get("clients", {}).items() if not known.get("seen", True))
+    unseen = sorted(
+        id for id, facts_of_client in federation.get("clients", {}).items() if not facts_of_client.get("seen", True)
+    )
     return Result(
         summary, rounds, clients, reading.table_of(folder / "messages.parquet", MESSAGES),
         _scores(folder, summary, clients, metric), models=Kept(folder) if (folder / INDEX).exists() else {},
@@ -333,7 +335,7 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
     A folder without such runs stands for those inside its folders, as a sweep has them. Raises RunError for a path that
     is neither.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for place in places:
         if not place.is_dir():
             raise RunError(f"{place}: no such run folder")
@@ -344,8 +346,8 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             if is_state(place):
                 raise RunError(told_state(place))
             raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
-        found += [folder for folder in inside if folder not in found]
-    return found
+        folders += [folder for folder in inside if folder not in folders]
+    return folders
 
 
 def unfinished(places: Sequence[Path]) -> list[str]:
@@ -370,18 +372,18 @@ def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:
 
 def _scores(folder: Path, summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict[str, Score]:
     """The scores of the last evaluation, with what is known of single samples."""
-    further = [found["values"] for found in (summary.get("metrics") or {}).values()]
+    further = [scores["values"] for scores in (summary.get("metrics") or {}).values()]
     samples, rows = read_outcomes(folder, metric), reading.rows_in(table)
     last = max((row[0] for row in rows), default=0)
-    found = {}
+    scores = {}
     for number, id, n, loss, *figures in rows:
         if number == last:
             score = Score(n, math.nan if loss is None else loss, 0, tuple(figures) if n else ())
             if metric.name == "accuracy":
                 score = score._replace(right=round((figures[0] or 0.0) * n), figures=())
             score = score._replace(further=tuple(values.get(id) for values in further))
-            found[id] = with_outcomes(score, samples.get(id))
-    return found
+            scores[id] = with_outcomes(score, samples.get(id))
+    return scores
 
 
 def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:

@@ -92,24 +92,24 @@ def run(
     True
     """
     leave_if_imported()
-    made = _method(method, options)
+    method_object = _method(method, options)
     setup, chosen, named, measures = prepared(
-        made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
-        faults=faults, privacy=privacy, metrics=metrics, data_root=data_root,
+        method_object, federation, rounds=rounds, seed=seed, model=model, head=head, training=training,
+        settings=settings, faults=faults, privacy=privacy, metrics=metrics, data_root=data_root,
     )  # fmt: skip
     folder = place(out, "out") if out is not None else None
-    known = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(made.model_dump())]
-    own = files_of([type(made), *([type(named)] if named is not None else []), *known])
+    parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method_object.model_dump())]
+    files = files_of([type(method_object), *([type(named)] if named is not None else []), *parts])
     expect(trackers, Iterable, "trackers", "a list of names and Tracker objects")
-    told = [trackers] if isinstance(trackers, str) else list(trackers)
-    Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, own):
+    tracker_list = [trackers] if isinstance(trackers, str) else list(trackers)
+    Tracking([*chosen.trackers, *tracker_list], folder)  # raises for unusable trackers, before the folder is made
+    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, files):
         if folder is not None and (done := _finished(folder, federation, restart)) is not None:
             return done
-        shown = RoundsDone(made.name, watcher) if progress else None
+        shown = RoundsDone(method_object.name, watcher) if progress else None
         with nullcontext() if shown is None else closing(shown):
             result = execute(
-                setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
+                setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=tracker_list,
                 restart=restart, model=named, measures=measures,
             )  # fmt: skip
     _warn(result.summary.get("missing", {}), setup.faults)
@@ -239,7 +239,7 @@ def _nets(
 ) -> tuple[Net, dict[str, Net] | None]:
     if isinstance(model, Model):
         return nets_for(model, federation, seed, run.torch_dtype, run.precision)
-    made = model
+    modules = model
     return Net.build(
-        lambda: pair_of(made, federation.task, head), key(seed, "net"), run.torch_dtype, run.precision
+        lambda: pair_of(modules, federation.task, head), key(seed, "net"), run.torch_dtype, run.precision
     ), None

@@ -93,10 +93,10 @@ class RunSettings(EngineSettings):
     @field_validator("trackers", "metrics")
     @classmethod
     def _known(cls, names: tuple[str, ...], about: ValidationInfo) -> tuple[str, ...]:
-        known: Mapping[str, Any] = TRACKERS if about.field_name == "trackers" else MEASURES
+        registry: Mapping[str, Any] = TRACKERS if about.field_name == "trackers" else MEASURES
         for place, name in enumerate(names):
-            if name not in known:
-                raise ValueError(f"no {name!r}; {nearest(name, known)}")
+            if name not in registry:
+                raise ValueError(f"no {name!r}; {nearest(name, registry)}")
             if name in names[:place]:
                 raise ValueError(f"{name!r} is there twice")
         return names
@@ -149,7 +149,7 @@ def nets_for(
     if deal is None:
         return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, precision), None
     dealt = deal(sorted(federation), seed)
-    made: dict[str, Net] = {}
+    nets_by_body: dict[str, Net] = {}
     head: nn.Module | None = None
     for own in sorted({repr(own): own for own in dealt.values()}.items()):
         name, body = own
@@ -161,9 +161,9 @@ def nets_for(
             raise ConfigError(
                 f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
             )
-        made[name] = Net(net.module.body, head, dtype, precision=precision)
-    nets = {id: made[repr(own)] for id, own in dealt.items()}
-    return nets[min(nets)], nets if len(made) > 1 else None
+        nets_by_body[name] = Net(net.module.body, head, dtype, precision=precision)
+    nets = {id: nets_by_body[repr(own)] for id, own in dealt.items()}
+    return nets[min(nets)], nets if len(nets_by_body) > 1 else None
 
 
 def check_padding(source: Source, nets: Iterable[Net]) -> None:
@@ -318,14 +318,14 @@ class Experiment:
         """Check a table; raises one ConfigError naming every field that is wrong, in all sections."""
         add_installed()
         parts, wrong = _checked(table)
-        found = list(wrong)
+        mistakes = list(wrong)
         try:
             for other in _section(table, "methods", {}):
-                found += _wrong_for(table, other, wrong)
+                mistakes += _wrong_for(table, other, wrong)
         except ConfigError as error:
-            found += error.args
-        if found:
-            raise ConfigError(*found)
+            mistakes += error.args
+        if mistakes:
+            raise ConfigError(*mistakes)
         return cls(**parts, table=table)
 
     def for_method(self, method: str) -> Experiment:
@@ -341,26 +341,28 @@ class Experiment:
 
     def with_own(self, files: Sequence[str]) -> Experiment:
         """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
-        own = list(dict.fromkeys([*self.table.get("own", []), *files]))
-        return Experiment.of({**self.table, "own": own}) if own else self
+        every_file = list(dict.fromkeys([*self.table.get("own", []), *files]))
+        return Experiment.of({**self.table, "own": every_file}) if every_file else self
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
         table, name = copy.deepcopy(dict(self.table)), method.name
         sections = dict(_section(table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
-        made = Experiment.of({**table, "methods": sections})
-        if (found := made.for_method(name).method) != method:
-            raise ConfigError(f"{name}: its settings cannot be written to an experiment file: {method} became {found}")
-        return made
+        experiment = Experiment.of({**table, "methods": sections})
+        if (written := experiment.for_method(name).method) != method:
+            raise ConfigError(
+                f"{name}: its settings cannot be written to an experiment file: {method} became {written}"
+            )
+        return experiment
 
     def with_changes(self, **changes: Any) -> Experiment:
         """Return the experiment with other values of some fields, which are written `section.field`.
 
         Files that these name (FILE.py:NAME) are read, relative to the working folder.
         """
-        table, (known, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
-        for path, value in known.items():
+        table, (values, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
+        for path, value in values.items():
             assign(table, path, value, "--set")
         return Experiment.of({**table, "own": list(dict.fromkeys([*table.get("own", []), *files]))} if files else table)
 
@@ -484,25 +486,27 @@ def _varied(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict
     """Return (the table of an experiment for one method, the changes that made it); raises ConfigError."""
     base, control = parted(method)
     changes = changes_of(method)
-    made = copy.deepcopy(dict(table))
-    sections = made.pop("methods", {})
+    varied = copy.deepcopy(dict(table))
+    sections = varied.pop("methods", {})
     changes = flat(_section(sections, base, {})) | changes
     changes |= flat(_section(sections, method, {})) if control is not None else {}
-    own = made.get("method")
-    made["method"] = own if isinstance(own, Mapping) and own.get("name") == base else {"name": base}
+    own_section = varied.get("method")
+    varied["method"] = (
+        own_section if isinstance(own_section, Mapping) and own_section.get("name") == base else {"name": base}
+    )
     for path, value in changes.items():
-        assign(made, path, value, f"methods.{method}")
-    return made, changes
+        assign(varied, path, value, f"methods.{method}")
+    return varied, changes
 
 
-def _wrong_for(table: Mapping[str, Any], method: str, known: Sequence[str]) -> list[str]:
+def _wrong_for(table: Mapping[str, Any], method: str, already_named: Sequence[str]) -> list[str]:
     """What is wrong in the section of a method, beyond what is known to be wrong in the experiment."""
     try:
         changes_of(method, "methods")
         _, wrong = _checked(_varied(table, method)[0])
     except ConfigError as error:
         return [str(error)]
-    return [f"methods.{method}: {one}" for one in wrong if one not in known]
+    return [f"methods.{method}: {one}" for one in wrong if one not in already_named]
 
 
 _PLAIN: Mapping[str, type[Settings]] = {

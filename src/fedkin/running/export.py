@@ -58,13 +58,13 @@ class Columns(nn.Module):
         self._keep("means", means, torch.float64)
         self._keep("deviations", [each or 1.0 for each in deviations], torch.float64)
         self._keep("kept", [float(each > 0) for each in deviations], torch.float64)
-        told = [
+        codes = [
             (at, value)
             for at, name in enumerate(self.categories)
             for value in [*range(len(encoding.values[name]) + 1), *([-1] if name in encoding.flagged else [])]
         ]
-        self._keep("column", [at for at, _ in told], torch.int64)
-        self._keep("value", [value for _, value in told], torch.int64)
+        self._keep("column", [at for at, _ in codes], torch.int64)
+        self._keep("value", [value for _, value in codes], torch.int64)
         self._keep("order", self._order(encoding), torch.int64)
         self.far = encoding.FAR
 
@@ -73,23 +73,23 @@ class Columns(nn.Module):
 
     def _order(self, encoding: Encoding) -> list[int]:
         """Where each input is among all numbers, all their flags, and all values of categories."""
-        count, found = len(self.numbers), list[int]()
+        count, order = len(self.numbers), list[int]()
         number, value = 0, 2 * count
         for name, kind in encoding.kinds.items():
             if kind == "number":
-                found += [number, *([count + number] if name in encoding.flagged else [])]
+                order += [number, *([count + number] if name in encoding.flagged else [])]
                 number += 1
             else:
                 size = len(encoding.values[name]) + 1 + (name in encoding.flagged)
-                found += range(value, value + size)
+                order += range(value, value + size)
                 value += size
-        return found
+        return order
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
-        known = torch.isfinite(numbers)
-        scaled = (torch.where(known, numbers, self.means) - self.means) / self.deviations * self.kept
+        present = torch.isfinite(numbers)
+        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.kept
         has = torch.eq(categories[:, self.column], self.value)
-        parts = [scaled.clamp(-self.far, self.far).float(), (~known).float(), has.float()]
+        parts = [scaled.clamp(-self.far, self.far).float(), (~present).float(), has.float()]
         return torch.cat(parts, 1)[:, self.order]
 
 
@@ -143,17 +143,17 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
     paths = [out, out.with_suffix(".json"), out.with_suffix(".py")]
     if out.suffix != ENDINGS[to]:
         raise ConfigError(f"--out {out}: expected a name that ends with {ENDINGS[to]}")
-    if there := [path for path in paths if path.exists()]:
-        raise ConfigError(f"--out {out}: {there[0]} exists; name another file")
-    known = models.known(client)
-    whole, inputs = _whole(models, known)
+    if existing := [path for path in paths if path.exists()]:
+        raise ConfigError(f"--out {out}: {existing[0]} exists; name another file")
+    client_id = models.known(client)
+    whole, inputs = _whole(models, client_id)
     program = _exported(whole, inputs)
     if to == "onnx":
         data = _as_onnx(program, [one["name"] for one in inputs])
         write_bytes(out, data)
     else:
         write_with(out, lambda file: torch.export.save(program, file))
-    write_bytes(paths[1], json_bytes(_about(models, known, out, inputs)))
+    write_bytes(paths[1], json_bytes(_about(models, client_id, out, inputs)))
     write_bytes(paths[2], inspect.getsource(exported).encode())
     return paths
 
@@ -190,16 +190,18 @@ def _exported(whole: Answer, inputs: Sequence[Mapping[str, Any]]) -> torch.expor
         try:
             return torch.export.export(whole.eval(), example, dynamic_shapes=(tuple({0: rows} for _ in inputs),))
         except Exception as error:  # torch raises many kinds for modules that it cannot follow
-            said = " ".join(str(error).split())[:200]
-            raise ConfigError(f"export: torch cannot follow this model ({said}); load it with fedkin.load") from None
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"export: torch cannot follow this model ({reason}); load it with fedkin.load") from None
 
 
 def _as_onnx(program: torch.export.ExportedProgram, names: Sequence[str]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(names), output_names=["y"])
-    assert made is not None
-    return made.model_proto.SerializeToString()  # type: ignore[no-any-return]
+        onnx_program = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(names), output_names=["y"]
+        )
+    assert onnx_program is not None
+    return onnx_program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
 def _about(models: Loaded, client: str, out: Path, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

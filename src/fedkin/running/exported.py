@@ -34,19 +34,19 @@ def predict(rows: Any, place: Path = Path(__file__)) -> Any:
     rows: for a model of a table, its columns by name; else an array [n, ...], or a dict of arrays. Raises ValueError
     for rows that do not fit.
     """
-    told, found = about(place), outputs(rows, place)
-    if told["task"] == "segmentation":
-        return found.argmax(1)
-    if told["task"] != "classification":
-        return found
-    labels = found.argmax(1)
-    return np.array(told["classes"])[labels] if told["classes"] else labels
+    model, values = about(place), outputs(rows, place)
+    if model["task"] == "segmentation":
+        return values.argmax(1)
+    if model["task"] != "classification":
+        return values
+    labels = values.argmax(1)
+    return np.array(model["classes"])[labels] if model["classes"] else labels
 
 
 def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
     """Return [n, ...] what the program gives: for a classification [n, classes] probabilities."""
-    told = about(place)
-    arrays, run = arrays_of(rows, told), _program(place)
+    model = about(place)
+    arrays, run = arrays_of(rows, model), _program(place)
     count = len(arrays[0])
     if not count:
         raise ValueError("no rows; expected at least one")
@@ -57,14 +57,14 @@ def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
 @lru_cache
 def about(place: Path = Path(__file__)) -> dict[str, Any]:
     """Return what the .json beside this file says of the model."""
-    told: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-    return told
+    content: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+    return content
 
 
 @lru_cache
 def _program(place: Path) -> Any:
-    told = about(place)
-    path, names = place.with_name(told["program"]), [one["name"] for one in told["inputs"]]
+    model = about(place)
+    path, names = place.with_name(model["program"]), [one["name"] for one in model["inputs"]]
     if path.suffix == ".onnx":
         import onnxruntime
 
@@ -94,16 +94,16 @@ def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
         [(one, columns[one["name"]]) for one in told["columns"] if one["kind"] == kind]
         for kind in ("number", "category")
     )
-    made = {
+    arrays = {
         "numbers": np.empty((count, len(numbers)), np.float64),
         "categories": np.empty((count, len(codes)), np.int64),
     }
     for at, (one, values) in enumerate(numbers):
-        made["numbers"][:, at] = [_number(value, one["name"], row) for row, value in enumerate(values)]
+        arrays["numbers"][:, at] = [_number(value, one["name"], row) for row, value in enumerate(values)]
     for at, (one, values) in enumerate(codes):
-        known = {value: number for number, value in enumerate(one["values"])}
-        made["categories"][:, at] = [_code(value, known) for value in values]
-    return [made[one["name"]] for one in told["inputs"]]
+        places = {value: number for number, value in enumerate(one["values"])}
+        arrays["categories"][:, at] = [_code(value, places) for value in values]
+    return [arrays[one["name"]] for one in told["inputs"]]
 
 
 def _column(rows: Any, name: str) -> Any:
@@ -169,7 +169,7 @@ def _read(text: str, name: str, row: int) -> Any:
     raise ValueError(f"column {name!r}, row {row}: expected a number or a date, got {text[:40]!r}")
 
 
-def _code(value: Any, known: Mapping[str, int]) -> int:
+def _code(value: Any, places: Mapping[str, int]) -> int:
     """Return the place of a category, one past the last for one that is not known, -1 for what is missing."""
     value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
     if not isinstance(value, str) and _missing(value):
@@ -180,7 +180,7 @@ def _code(value: Any, known: Mapping[str, int]) -> int:
     elif isinstance(value, str) and value.endswith(".0"):
         # A column of whole numbers with gaps, as pandas writes it.
         texts.append(value[:-2])
-    return next((known[text] for text in texts if text in known), len(known))
+    return next((places[text] for text in texts if text in places), len(places))
 
 
 def _main() -> None:
@@ -191,10 +191,10 @@ def _main() -> None:
     if not read:
         sys.exit(f"{sys.argv[1]}: no rows; expected at least one below the names of the columns")
     try:
-        found = predict({name: [row[name] or None for row in read] for name in read[0]})
+        predictions = predict({name: [row[name] or None for row in read] for name in read[0]})
     except ValueError as error:
         sys.exit(f"{sys.argv[1]}: {error}")
-    print("prediction", *(value.item() for value in found), sep="\n")
+    print("prediction", *(value.item() for value in predictions), sep="\n")
 
 
 if __name__ == "__main__":

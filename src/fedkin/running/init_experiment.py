@@ -64,13 +64,13 @@ class Asked:
 
     def given(self) -> dict[str, Any]:
         """What is said, by name."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
-    def only(self, known: Collection[str], instead: str) -> None:
+    def only(self, names: Collection[str], instead: str) -> None:
         """Raise ConfigError for anything but these."""
         for name in self.given():
-            if name not in known:
+            if name not in names:
                 raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
 
 
@@ -135,16 +135,16 @@ def first_experiment(data: Path, asked: Asked) -> First:
     path = data.absolute()
     if kind == "npz":
         asked.only(("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split")
-        told, dataset = of_arrays(path, asked.kind)
-        notes = [_SCALED] if "mean" in told else []
+        settings, dataset = of_arrays(path, asked.kind)
+        notes = [_SCALED] if "mean" in settings else []
     elif kind == "folder":
         asked.only((), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
-        told, dataset = of_images(path)
+        settings, dataset = of_images(path)
         notes = [_FOLDERS]
     else:
         asked.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
-        told, dataset = of_saved(path, asked.given())
-    return _checked(_named(data), told, dataset, notes)
+        settings, dataset = of_saved(path, asked.given())
+    return _checked(_named(data), settings, dataset, notes)
 
 
 def _named(data: Path) -> str:
@@ -176,8 +176,8 @@ def table_source(data: Path, asked: Asked) -> TableSource:
         asked.only({each.name for each in fields(Asked)} - set(_CSV), "a Parquet file has numbers and dates of its own")
     given = {"target": "", **asked.given(), "path": str(data.absolute())}
     source: Any = parse(SOURCES[kind], given, "data")
-    found: TableSource = source
-    return found
+    typed_source: TableSource = source
+    return typed_source
 
 
 def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
@@ -192,29 +192,30 @@ def _of_table(data: Path, asked: Asked) -> First:
     if asked.target is None:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {listed(rows.column_names)}")
-    whole, found = inspected_table(source, data)
-    coded = [name for finding in found.findings if finding.kind == "codes" for name in finding.about]
+    whole, inspection = inspected_table(source, data)
+    coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
     told_of = [
         Finding("codes", f"column {name!r} is in categories, since its numbers have leading zeros: if it is a number, "
                 "take it out of there", (name,)) for name in coded
     ]  # fmt: skip
     if coded:
         source = source.model_copy(update={"categories": tuple(coded)})
-        whole, found = inspected_table(source, data)
-    reading = without(whole, found)
-    told = {"source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
-            "time": reading.time, "group": reading.group, "kind": found.encoded.target.kind,
-            "leave_out": list(reading.leave_out) or None, "categories": coded or None,
+        whole, inspection = inspected_table(source, data)
+    reading = without(whole, inspection)
+    settings = {"source": source.source, "path": str(data.absolute()), "target": reading.target,
+            "client": source.client, "time": reading.time, "group": reading.group,
+            "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
+            "categories": coded or None,
             **{name: value for name, value in asked.given().items() if name in _CSV}}  # fmt: skip
-    sizes = sorted(one.train for one in found.clients)
-    made = _table(_named(data), told, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
-    return First(made, (*found.findings, *told_of))
+    sizes = sorted(one.train for one in inspection.clients)
+    table = _table(_named(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
+    return First(table, (*inspection.findings, *told_of))
 
 
 # -- other data ----------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str, told: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> First:
+def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> First:
     """The experiment with a scenario and a net that fit the data set, of which clients and net were made once."""
     owner, count = dataset.train.client, len(dataset.train)
     if owner is not None:
@@ -222,7 +223,9 @@ def _checked(name: str, told: Mapping[str, Any], dataset: Dataset, notes: Sequen
         sizes = np.sort(np.unique(owner, return_counts=True)[1])
         size = int(sizes[len(sizes) // 2])
     elif not len(dataset.test):
-        raise DataError(f"{told['path']}: no test samples; mark some, or leave the split out, so that a fifth is drawn")
+        raise DataError(
+            f"{settings['path']}: no test samples; mark some, or leave the split out, so that a fifth is drawn"
+        )
     else:
         clients = max(1, min(_CLIENTS, count // _SAMPLES, len(dataset.test)))
         scenario, size = {"name": "iid", "clients": clients}, count // clients
@@ -230,7 +233,7 @@ def _checked(name: str, told: Mapping[str, Any], dataset: Dataset, notes: Sequen
             *notes,
             f"The data do not say whose they are: they are dealt at random to {clients} client{'s' * (clients != 1)}.",
         )
-    table = _table(name, told, scenario, _model(dataset), size)
+    table = _table(name, settings, scenario, _model(dataset), size)
     experiment = Experiment.of(table)
     federation = experiment.scenario.federation(dataset, experiment.run.seed)
     experiment.setup(federation)

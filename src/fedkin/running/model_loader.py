@@ -169,9 +169,9 @@ class Loaded(Mapping[str, nn.Module]):
         precision = run.get("precision", "float32")
         net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype, precision))
         frozen = self.kept.frozen(number)
-        made, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
-        if odd := sorted(name for name in {*made, *wanted} if made.get(name) != wanted.get(name)):
-            one = f"{odd[0]} is {made.get(odd[0], 'not there')} here, {wanted.get(odd[0], 'not there')} in the run"
+        shapes, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
+        if odd := sorted(name for name in {*shapes, *wanted} if shapes.get(name) != wanted.get(name)):
+            one = f"{odd[0]} is {shapes.get(odd[0], 'not there')} here, {wanted.get(odd[0], 'not there')} in the run"
             raise ConfigError(f"model: not the net of {self.folder}: {one}; it was {was}")
         with torch.no_grad():
             for name, tensor in net.frozen.items():
@@ -188,8 +188,8 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _need_own(self, what: str) -> None:
         """Raise ConfigError if the run read files of its user's: they are code, and are run only on request."""
-        if own := reading.settings_in(self.folder / "experiment.toml").get("own"):
-            files = ", ".join(str(each).partition("#")[0] for each in own)
+        if own_files := reading.settings_in(self.folder / "experiment.toml").get("own"):
+            files = ", ".join(str(each).partition("#")[0] for each in own_files)
             raise ConfigError(
                 f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "
                 f"fedkin.load({str(self.folder)!r}, own=True)"
@@ -210,14 +210,14 @@ class Loaded(Mapping[str, nn.Module]):
     def _outputs(self, x: Any, id: str) -> Tensor:
         given, model = self._inputs(x, id), self._model(id)
         rows = len(given if isinstance(given, Tensor) else next(iter(given.values())))
-        found = []
+        parts = []
         with torch.no_grad():
             for start in range(0, max(rows, 1), _BATCH):
                 part = slice(start, start + _BATCH)
-                found.append(
+                parts.append(
                     model(given[part] if isinstance(given, Tensor) else {n: t[part] for n, t in given.items()})
                 )
-        return torch.cat(found).double()
+        return torch.cat(parts).double()
 
     def _in_units(self, outputs: Tensor) -> Tensor:
         return outputs if self.target is None else outputs[:, 0] * self.target.deviation + self.target.mean
@@ -247,9 +247,9 @@ class Loaded(Mapping[str, nn.Module]):
         if gone:
             raise DataError(f"frame: no column {gone[0]!r}; {_some(table.column_names)}")
         try:
-            found = kinds_of(table.select(list(self.encoding.kinds)))
+            kinds = kinds_of(table.select(list(self.encoding.kinds)))
             for name, kind in self.encoding.kinds.items():
-                if kind == "number" and found[name] != "number":
+                if kind == "number" and kinds[name] != "number":
                     raise DataError(
                         f"column {name!r}: expected numbers, as in training, got {table.schema.field(name).type}"
                     )
@@ -279,6 +279,6 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
 
 def _some(names: Any) -> str:
     """Up to eight names, and how many there are."""
-    known = list(names)
-    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-    return f"known: {', '.join(map(str, known[:8]))}{more}"
+    name_list = list(names)
+    more = f" and {len(name_list) - 8} more" if len(name_list) > 8 else ""
+    return f"known: {', '.join(map(str, name_list[:8]))}{more}"

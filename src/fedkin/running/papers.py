@@ -165,11 +165,11 @@ class PaperTable(Settings):
         ):
             if len(set(names)) < len(names):
                 raise ValueError(f"two {kind} share a name")
-        known = set(self.names(planted=True))
+        row_names = set(self.names(planted=True))
         for claim in self.claim:
             for name in (claim.better, claim.than):
-                if name is not None and name not in known:
-                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, known)}")
+                if name is not None and name not in row_names:
+                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, row_names)}")
             if wrong := set(claim.on or ()) - {part.name for part in self.federation}:
                 raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
         return self
@@ -181,11 +181,11 @@ class PaperTable(Settings):
         for row in self.rows():
             if "augment" not in METHODS[row.method].model_fields:
                 continue
-            own = row.set.get("method.augment")
-            if not beside or (own is not None and own not in beside):
+            views = row.set.get("method.augment")
+            if not beside or (views is not None and views not in beside):
                 raise ValueError(
                     f"row {row.name!r} trains on views of the samples: add a row with method local and "
-                    f"training.augment{' ' + str(own) if own is not None else ''}, so that what views give is not "
+                    f"training.augment{' ' + str(views) if views is not None else ''}, so that what views give is not "
                     "credited to the exchange"
                 )
         return self
@@ -196,15 +196,15 @@ class PaperTable(Settings):
 
     def names(self, planted: bool) -> list[str]:
         """The names of all rows, each with its controls behind it; `oracle` only where planted groups are known."""
-        found: list[str] = []
+        row_names: list[str] = []
         for row in self.rows():
-            mine = controls_of(METHODS[row.method])
-            found.append(row.name)
-            found += [
+            possible = controls_of(METHODS[row.method])
+            row_names.append(row.name)
+            row_names += [
                 named(row.name, control) for control in CONTROLS
-                if control in mine and control in self.controls and (planted or control != "oracle")
+                if control in possible and control in self.controls and (planted or control != "oracle")
             ]  # fmt: skip
-        return found
+        return row_names
 
     def row_of(self, name: str) -> tuple[Row, str | None]:
         """The row and the control that a name stands for."""
@@ -234,7 +234,7 @@ def known_tables(folder: Path, code: Callable[[str], bool] = lambda name: True) 
 
     code: of which definitions the Python files that they name may run; others that name some are left out.
     """
-    found = {}
+    tables = {}
     for path in sorted(folder.glob("*.toml")):
         if not code(path.stem) and _names_files(read_table(path)):
             continue
@@ -242,8 +242,8 @@ def known_tables(folder: Path, code: Callable[[str], bool] = lambda name: True) 
             table = _taken(read_table(path), path.parent)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
-        found[path.stem] = parse(PaperTable, table, str(path))
-    return found
+        tables[path.stem] = parse(PaperTable, table, str(path))
+    return tables
 
 
 def unread_tables(folder: Path, known: Collection[str]) -> dict[str, str]:
@@ -263,17 +263,17 @@ def _names_files(value: object) -> bool:
 
 def _taken(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a definition with the names of parts for FILE.py:NAME, and the files of these in `own`."""
-    own = read_own(table, folder)
+    own_files = read_own(table, folder)
     methods = table.get("methods")
     if isinstance(methods, list) and all(isinstance(name, str) for name in methods):
         table["methods"], files = named_in(methods, "method", folder, "methods")
-        own += files
+        own_files += files
     lists = [several for kind in ("row", "federation") if isinstance(several := table.get(kind), list)]
     for each in [one for several in (*lists, [table.get("quick")]) for one in several if isinstance(one, dict)]:
         if isinstance(method := each.get("method"), str):
             (each["method"],), files = named_in([method], "method", folder, "row: method")
-            own += files
+            own_files += files
         if isinstance(changes := each.get("set"), Mapping):
             each["set"], files = taken_changes(changes, folder)
-            own += files
-    return {**table, "own": list(dict.fromkeys(own))} if own else table
+            own_files += files
+    return {**table, "own": list(dict.fromkeys(own_files))} if own_files else table

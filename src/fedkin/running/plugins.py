@@ -57,8 +57,8 @@ class Kind(NamedTuple):
     def has(self, part: Any, module: str) -> bool:
         """Whether this is meant to be such a part, and is defined in this module."""
         if isinstance(part, type):
-            own = part.__module__ == module and not isabstract(part)
-            return own and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
+            defined_here = part.__module__ == module and not isabstract(part)
+            return defined_here and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
         return isinstance(part, self.bases) and _home(part) == module
 
     def taken(self, part: Any) -> tuple[str, Any]:
@@ -70,11 +70,13 @@ class Kind(NamedTuple):
             part = plain(part)
         if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
             return part.name, part
-        told = getattr(part, "__name__", repr(part))
+        label = getattr(part, "__name__", repr(part))
         if self.known is STAGES:
-            raise ConfigError(f"{told} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
+            raise ConfigError(f"{label} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
         if self.known is MEASURES:
-            raise ConfigError(f"{told} does not say whether higher is better: put @fedkin.metric(higher=True) above it")
+            raise ConfigError(
+                f"{label} does not say whether higher is better: put @fedkin.metric(higher=True) above it"
+            )
         of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
@@ -275,8 +277,8 @@ def _module(place: str, where: str) -> Any:
     name, folder = Path(place).stem, str(Path(place).parent)
     if not name.isidentifier():
         raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
-    known = sys.modules.get(name)
-    spec = known.__spec__ if known is not None else importlib.util.find_spec(name)
+    loaded = sys.modules.get(name)
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     if spec is not None and spec.origin != place:
         raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
     if folder not in sys.path:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fedkin.analysis.intervals import Added, added
-from fedkin.data.dataset import Dataset
 from fedkin.errors import ConfigError
 from fedkin.records.comparison import differences
 from fedkin.records.controls import changes_of, named
@@ -17,8 +17,9 @@ from fedkin.records.folder import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.grid import OfExperiment
 from fedkin.running.holdout import HoldOut
-from fedkin.running.loop import Watcher, run_experiment
+from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import best, tune
 from fedkin.tasks import METRICS, Metric
@@ -131,12 +132,10 @@ class Done:
 
     def unmatched_views(self, table: PaperTable) -> list[str]:
         """Return the rows that train on views, as tuned, that no row of Local has."""
-        made = {
-            row.name: _changed(self.experiment, row, self.chosen[row.name].settings, None) for row in table.rows()
-        }  # fmt: skip
-        beside = [one.training.augment for one in made.values() if one.method.name == "local"]
-        views = {name: getattr(one.method, "augment", None) for name, one in made.items()}
-        return [name for name, one in views.items() if one is not None and one not in beside]
+        experiments = {row.name: _changed(self.experiment, row, self.chosen[row.name].settings) for row in table.rows()}
+        of_local = [one.training.augment for one in experiments.values() if one.method.name == "local"]
+        views = {name: getattr(one.method, "augment", None) for name, one in experiments.items()}
+        return [name for name, view in views.items() if view is not None and view not in of_local]
 
     @property
     def share(self) -> bool:
@@ -163,113 +162,111 @@ def reproduce(
     hears(what, runs done, runs in all) returns the watcher of a run. known: runs by federation, row and seed that are
     taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and `run_experiment`.
     """
-    done, total = 0, runs_of(table)
+    runs = _TableRuns(table, data_root, folder, known or {}, restart, not (models or finished), hears)
     for part in table.federation:
-        place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
-        known_runs = (known or {}).get(part.name, {})
-        if finished and not place.is_dir() and not known_runs:
+        if finished and not runs.folder_of(part).is_dir() and part.name not in runs.known:
             continue
-        base = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
-        dataset = base.data.load(data_root)
-        planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
-        runs = _FederationRuns(
-            table, part, base, dataset, data_root, place, table.names(planted), known_runs, restart=restart,
-            light=not (models or finished), hears=hears, done=done, total=total,
-        )  # fmt: skip
-        if finished and not runs.ended():
+        base = OfExperiment(load(presets / part.preset).with_own(table.own).with_changes(**part.set), data_root)
+        names = table.names(base.planted(table.seeds[0]))
+        if finished and not runs.ended(part, names):
             continue
-        chosen = runs.tune_rows()
-        results = runs.run_rows(chosen)
-        done = runs.done
-        yield Done(part, base, results, chosen)
+        chosen = runs.tune_rows(part, base)
+        yield Done(part, base.experiment, runs.run_rows(part, base, names, chosen), chosen)
 
 
 @dataclass
-class _FederationRuns:
-    """The runs of one federation of a table. names: rows and controls. known: runs that are taken as they are.
+class _TableRuns:
+    """The runs of a table. known: runs that are taken as they are, by federation, row and seed.
 
-    light: remove models and states of finished runs. done, total: runs of the whole table, for the progress.
+    light: remove models and states of finished runs. done: runs so far, for the progress.
     """
 
     table: PaperTable
-    part: Part
-    base: Experiment
-    dataset: Dataset
     data_root: Path
     folder: Path
-    names: Sequence[str]
-    known: Mapping[str, Mapping[int, Known]]
+    known: Mapping[str, Mapping[str, Mapping[int, Known]]]
     restart: bool
     light: bool
     hears: Hears | None
-    done: int
-    total: int
+    done: int = 0
 
-    def ended(self) -> bool:
-        """Whether all tunings and runs have ended."""
+    def ended(self, part: Part, names: Sequence[str]) -> bool:
+        """Whether all tunings and runs of a federation have ended."""
+        kept_runs = self.known.get(part.name, {})
         for row in _tuned_rows(self.table):
-            if not self.known.get(row.name) and not (self._tuning_folder(row) / "tuned.toml").is_file():
+            if (
+                not kept_runs.get(row.name)
+                and not (self.folder_of(part) / "tuning" / row.name / "tuned.toml").is_file()
+            ):
                 return False
         return all(
-            seed in self.known.get(name, {}) or (self._run_folder(name, seed) / "summary.json").is_file()
-            for name in self.names
+            seed in kept_runs.get(name, {}) or (self._run_folder(part, name, seed) / "summary.json").is_file()
+            for name in names
             for seed in self.table.seeds
         )
 
-    def tune_rows(self) -> dict[str, Chosen]:
+    def tune_rows(self, part: Part, base: OfExperiment) -> dict[str, Chosen]:
         """Tune every row that is not tuned as another one; return what was chosen for each row."""
-        how = self.table.tune
-        chosen = {row.name: Chosen({}) for row in self.table.rows() if row.tuned_as is None}
-        if how is not None:
-            for row in _tuned_rows(self.table):
-                known = next(iter(self.known.get(row.name, {}).values()), None)
-                chosen[row.name] = self._tune(how, row) if known is None else _recalled(how, self.base, row, known)
-                self.done += _tries(how)
+        chosen = {row.name: Chosen({}) for row in self.table.rows()}
+        for row in _tuned_rows(self.table):
+            assert self.table.tune is not None
+            kept_runs = self.known.get(part.name, {}).get(row.name, {})
+            if kept_runs:
+                chosen[row.name] = _recalled(self.table.tune, base.experiment, row, next(iter(kept_runs.values())))
+            else:
+                chosen[row.name] = self._tune(part, base, self.table.tune, row)
+            self.done += _tries(self.table.tune)
         for row in self.table.rows():
             if row.tuned_as is not None:
                 chosen[row.name] = chosen[row.tuned_as]
         return chosen
 
-    def run_rows(self, chosen: Mapping[str, Chosen]) -> dict[str, dict[int, Run]]:
+    def run_rows(
+        self, part: Part, base: OfExperiment, names: Sequence[str], chosen: Mapping[str, Chosen]
+    ) -> dict[str, dict[int, Run]]:
         """Run every row and control with every seed; return the runs by name and seed."""
-        results: dict[str, dict[int, Run]] = {name: {} for name in self.names}
-        for seed in self.table.seeds:
-            for name in self.names:
-                known = self.known.get(name, {}).get(seed)
-                results[name][seed] = self._run(name, seed, chosen) if known is None else known.run
-                self.done += 1
+        results: dict[str, dict[int, Run]] = {name: {} for name in names}
+        for seed, name in itertools.product(self.table.seeds, names):
+            kept_runs = self.known.get(part.name, {}).get(name, {})
+            if seed in kept_runs:
+                results[name][seed] = kept_runs[seed].run
+            else:
+                row, control = self.table.row_of(name)
+                experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
+                folder = self._run_folder(part, name, seed)
+                result = replace(base, experiment=experiment).run(
+                    seed, folder, resume=True, restart=self.restart,
+                    watcher=self._watcher(part, f"{name} seed {seed}", self.done),
+                )  # fmt: skip
+                self._lighten(folder)
+                results[name][seed] = Run.of(result)
+            self.done += 1
         return results
 
-    def _run(self, name: str, seed: int, chosen: Mapping[str, Chosen]) -> Run:
-        row, control = self.table.row_of(name)
-        experiment = _changed(self.base, row, chosen[row.name].settings, control).with_changes(**{"run.seed": seed})
-        folder = self._run_folder(name, seed)
-        result = run_experiment(
-            experiment, self.data_root, folder, resume=True, restart=self.restart,
-            federation=None if experiment.data != self.base.data
-            else lambda: experiment.scenario.federation(self.dataset, seed),
-            watcher=self._watcher(f"{name} seed {seed}", self.done),
-        )  # fmt: skip
-        self._lighten(folder)
-        return Run.of(result)
-
-    def _tune(self, how: Equally, row: Row) -> Chosen:
-        equal, experiment = how.equal(tuple(row.set)), _changed(self.base, row, {}, None)
-        folder = self._tuning_folder(row)
+    def _tune(self, part: Part, base: OfExperiment, how: Equally, row: Row) -> Chosen:
+        equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)
+        folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
             experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
             folder, resume=True, restart=self.restart,
-            watcher=lambda method, settings, seed, done, total: self._watcher(
-                f"tuning {row.name} seed {seed}", self.done + done
+            watcher=lambda _, settings, seed, done, total: self._watcher(
+                part, f"tuning {row.name} seed {seed}", self.done + done
             ),
         )[row.method]  # fmt: skip
         self._lighten(folder)
         failed = sum(candidate.failed is not None for candidate in candidates)
-        winner = best(candidates, self.dataset.task.metric.higher)
+        winner = best(candidates, base.dataset().task.metric.higher)
         if winner is None:
             return Chosen({}, failed=failed)
         tried = [candidate.settings for candidate in candidates]
         return Chosen(winner.settings, tuple(equal.border(experiment, winner.settings, tried)), failed)
+
+    def folder_of(self, part: Part) -> Path:
+        """The folder of a federation."""
+        return self.folder / re.sub(r"[^\w.+-]+", "-", part.name)
+
+    def _run_folder(self, part: Part, name: str, seed: int) -> Path:
+        return self.folder_of(part) / "runs" / f"{name}-seed{seed}"
 
     def _lighten(self, folder: Path) -> None:
         """Remove the models and states of all finished runs in this folder, where they are not kept."""
@@ -277,14 +274,8 @@ class _FederationRuns:
             for path in folder.rglob("summary.json"):
                 lighten(path.parent)
 
-    def _watcher(self, what: str, done: int) -> Watcher | None:
-        return None if self.hears is None else self.hears(f"{self.part.name}: {what}", done, self.total)
-
-    def _tuning_folder(self, row: Row) -> Path:
-        return self.folder / "tuning" / row.name
-
-    def _run_folder(self, name: str, seed: int) -> Path:
-        return self.folder / "runs" / f"{name}-seed{seed}"
+    def _watcher(self, part: Part, what: str, done: int) -> Watcher | None:
+        return None if self.hears is None else self.hears(f"{part.name}: {what}", done, runs_of(self.table))
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:
@@ -303,23 +294,25 @@ def _tries(how: Equally) -> int:
     return len(how.seeds) * sum(count for count, _ in how.equal().rungs(1))
 
 
-def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str | None) -> Experiment:
+def _changed(
+    base: Experiment, row: Row, chosen: Mapping[str, Any] | None = None, control: str | None = None
+) -> Experiment:
     """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
     last = {} if control is None else changes_of(named(row.method, control))
-    return base.for_method(row.method).with_changes(**{**chosen, **row.set, **last})
+    return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
 
 
-def _recalled(how: Equally, base: Experiment, row: Row, known: Known) -> Chosen:
+def _recalled(how: Equally, base: Experiment, row: Row, kept: Known) -> Chosen:
     """What the tuning of a row chose, by the words that a page has for it; raises ConfigError for unknown words."""
     if how.optuna:
         raise ConfigError(f"row {row.name!r}: Optuna chose its candidates by their figures, which no page has: run it")
-    experiment, equal = _changed(base, row, {}, None), how.equal(tuple(row.set))
+    experiment, equal = _changed(base, row), how.equal(tuple(row.set))
     tried = equal.settings(experiment)
     for one in tried:
-        if words_of(one) == known.tuned:
-            return Chosen(one, tuple(equal.border(experiment, one, tried)), known.failed)
+        if words_of(one) == kept.tuned:
+            return Chosen(one, tuple(equal.border(experiment, one, tried)), kept.failed)
     raise ConfigError(
-        f"row {row.name!r}: the page says that it was tuned to {known.tuned!r}, which is none of the candidates of "
+        f"row {row.name!r}: the page says that it was tuned to {kept.tuned!r}, which is none of the candidates of "
         f"this definition ({'; '.join(map(words_of, tried))}): it was written from another one"
     )
 

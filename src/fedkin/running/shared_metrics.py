@@ -62,17 +62,21 @@ def with_metrics(table: Mapping[str, Any], own: Sequence[str] = ()) -> Experimen
     add_installed()
     run = table.get("run", {})
     listed = run.get("metrics", ()) if isinstance(run, Mapping) else ()
-    asked = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else listed
-    if not isinstance(asked, (list, tuple)) or not all(isinstance(name, str) for name in asked):
+    metric_names = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else listed
+    if not isinstance(metric_names, (list, tuple)) or not all(isinstance(name, str) for name in metric_names):
         return Experiment.of(table)
-    if more := [name for name in own if name not in asked]:
+    if more := [name for name in own if name not in metric_names]:
         raise ConfigError(f"--metric: the experiment does not ask for {more[0]!r}: "
-                          f"{shown(', '.join(asked), 200) or 'for none'}")  # fmt: skip
-    lacking = [name for name in asked if name not in MEASURES]
+                          f"{shown(', '.join(metric_names), 200) or 'for none'}")  # fmt: skip
+    lacking = [name for name in metric_names if name not in MEASURES]
     if not lacking:
         return Experiment.of(table)
-    known = Experiment.of({**table, "run": {**run, "metrics": [name for name in asked if name in MEASURES]}})
-    return replace(known, run=known.run.model_copy(update={"metrics": tuple(asked)}), table=table)
+    partial_experiment = Experiment.of(
+        {**table, "run": {**run, "metrics": [name for name in metric_names if name in MEASURES]}}
+    )
+    return replace(
+        partial_experiment, run=partial_experiment.run.model_copy(update={"metrics": tuple(metric_names)}), table=table
+    )
 
 
 def sendable(experiment: Experiment, text: str) -> str:

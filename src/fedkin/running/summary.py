@@ -120,8 +120,8 @@ def _groups(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     with_graph = [row["groups"] for row in rounds if row["groups"]]
     if not with_graph:
         return {"found": None, "ari": None, "nmi": None, "modularity": None}
-    known = [row["ari"] for row in with_graph if row["ari"] is not None]
-    return {**with_graph[-1], "ari_mean": sum(known) / len(known) if known else None}
+    aris = [row["ari"] for row in with_graph if row["ari"] is not None]
+    return {**with_graph[-1], "ari_mean": sum(aris) / len(aris) if aris else None}
 
 
 def given(method: Mapping[str, Any], network: str) -> list[str]:
