@@ -26,8 +26,7 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
 from fedkin.records.controls import controls_of, named, parted, with_controls
-from fedkin.records.files import flat
-from fedkin.records.folder import claimed
+from fedkin.records.files import claimed, flat
 from fedkin.records.run import Result, framed
 from fedkin.running.api import AnyModel, metrics_in, prepared, run
 from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none

@@ -9,7 +9,7 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.records.checking import check
-from fedkin.records.folder import begun, claimed, free
+from fedkin.records.files import begun, claimed, free
 from fedkin.records.run import find_runs, read_listed
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'

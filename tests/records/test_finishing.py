@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedkin.records.checking import check
-from fedkin.records.folder import lighten
+from fedkin.records.files import lighten
 from fedkin.records.run import read_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment

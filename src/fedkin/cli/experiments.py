@@ -365,7 +365,7 @@ def start_or_resume(
 
     marker: the file that a folder to resume must hold. methods: those of --methods, which `changes` may name.
     """
-    from fedkin.records.folder import free
+    from fedkin.records.files import free
     from fedkin.running.experiment import load
     from fedkin.running.grid import listed
     from fedkin.running.plugins import named_in
@@ -397,7 +397,7 @@ def start_or_resume(
 
 def _check_resumable(folder: Path, marker: str) -> None:
     """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
-    from fedkin.records.folder import begun, free
+    from fedkin.records.files import begun, free
     from fedkin.records.reading import plan_in
 
     if folder.is_dir() and not begun(folder) and free(folder):

@@ -13,8 +13,20 @@ import pyarrow.parquet as pq
 from fedkin.errors import RunError
 from fedkin.folders import holder
 from fedkin.records import reading
-from fedkin.records.files import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
-from fedkin.records.folder import begun, free, is_state, told_state, untidy
+from fedkin.records.files import (
+    GONE,
+    RESULT,
+    SEAL,
+    Seal,
+    begun,
+    faults,
+    free,
+    is_state,
+    seal_of,
+    told_state,
+    untidy,
+    versions,
+)
 from fedkin.records.recorder import Checkpoints
 
 __all__ = ["Checked", "check"]

@@ -45,6 +45,7 @@ from fedkin.records.files import (
     GONE,
     Seal,
     Stamp,
+    conclude,
     csv_text,
     faults,
     read_json,
@@ -56,7 +57,6 @@ from fedkin.records.files import (
     write_seal,
     write_with,
 )
-from fedkin.records.folder import conclude
 from fedkin.records.models import About, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.tasks import METRICS, Task

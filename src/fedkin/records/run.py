@@ -22,8 +22,7 @@ from fedkin.errors import ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
-from fedkin.records.files import RESULT, faults, flat, read_json, seal_of
-from fedkin.records.folder import is_state, told_state
+from fedkin.records.files import RESULT, faults, flat, is_state, read_json, seal_of, told_state
 from fedkin.records.metrics import metric_of
 from fedkin.records.models import INDEX, Kept
 from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes

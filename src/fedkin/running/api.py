@@ -29,7 +29,7 @@ from fedkin.learning.net import Net
 from fedkin.learning.precision import check_precision
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.records.folder import claimed
+from fedkin.records.files import claimed
 from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
 from fedkin.running.experiment import RunSettings, nets_for, public_from, without_none

@@ -38,8 +38,7 @@ from fedkin.learning.precision import Precision, check_precision
 from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, parted
-from fedkin.records.files import SETTINGS_BYTES, flat
-from fedkin.records.folder import check_claim, claimed
+from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed, flat
 from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, taken_value
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers

@@ -21,8 +21,7 @@ from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import reading
-from fedkin.records.files import say
-from fedkin.records.folder import tidy, untidy
+from fedkin.records.files import say, tidy, untidy
 from fedkin.records.models import About, Kept
 from fedkin.records.recorder import ANEW, Records
 from fedkin.records.run import Result, read_run

@@ -13,7 +13,7 @@ from fedkin.analysis.intervals import Added, added
 from fedkin.errors import ConfigError
 from fedkin.records.comparison import differences
 from fedkin.records.controls import changes_of, named
-from fedkin.records.folder import lighten
+from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
