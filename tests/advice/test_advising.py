@@ -52,9 +52,9 @@ def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
 
 def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
     rows = {id: Rows(when=np.arange(made[id].size, dtype=float)) for id in made}
-    folds, unknown, _ = _judgeable(made, Plan(), 0, rows)
-    assert "hal" not in folds
-    assert re.fullmatch(r"[012] events? in the latest 25% of its rows", unknown["hal"])
+    judgeable = _judgeable(made, Plan(), 0, rows)
+    assert "hal" not in judgeable.ids.values()
+    assert re.fullmatch(r"[012] events? in the latest 25% of its rows", judgeable.unknown["hal"])
 
 
 def test_one_model_for_all_would_hurt_the_loner_and_the_notes_say_so(found: Advice) -> None:

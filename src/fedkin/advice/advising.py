@@ -13,7 +13,7 @@ import numpy as np
 import tomli_w
 
 from fedkin.advice.candidates import CANDIDATES, Shape, shapes_of
-from fedkin.advice.choice import Judged, Marks, Trials, known, marks_of, outcomes_of
+from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, known, marks_of, outcomes_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained
 from fedkin.analysis.paired import Difference, Outcomes, difference
@@ -28,16 +28,8 @@ from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
 from fedkin.running.loop import run_experiment
 
-__all__ = [
-    "ADVICE", "KEPT", "RECOMMENDED", "Budget", "Plan", "advise", "check", "recommend", "recommended", "rows_of",
-    "without_column",
-]  # fmt: skip
-
-
 # The file that says what the runs in a folder are of.
 KEPT = "advice-plan.json"
-
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,10 +45,6 @@ class Plan:
     rounds: int | None = None
 
 
-def _quiet(step: str, done: int, total: int) -> None:
-    pass
-
-
 def advise(
     federation: Federation,
     bench: Bench,
@@ -64,7 +52,7 @@ def advise(
     *,
     rows: Mapping[str, Rows] | None = None,
     folder: Path | None = None,
-    told: Told = _quiet,
+    told: Callable[[str, int, int], None] = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
 ) -> Advice:
     """Who should train with whom, judged on training samples that were held out.
@@ -81,36 +69,39 @@ def advise(
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
     check(federation)
-    rows = dict(rows or {})
-    folds, unknown, named = _judgeable(federation, plan, bench.seed, rows)
-    if len(folds) < 2:
-        some = ", ".join(f"{id}: {why}" for id, why in sorted(unknown.items())[:4])
+    judgeable = _judgeable(federation, plan, bench.seed, rows or {})
+    if len(judgeable.ids) < 2:
+        some = ", ".join(f"{id}: {why}" for id, why in sorted(judgeable.unknown.items())[:4])
         raise DataError(
             "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
-            f"8); {len(folds)} of {len(federation)} have them ({some})"
+            f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
         )
-    back = {name: id for id, name in named.items()}
-    inner = Federation(
-        [_named(federation, back[name], name) for name in sorted(back)], federation.task, federation.name
-    )
-    own = {named[id]: each for id, each in folds.items()}
+    renamed = judgeable.renamed(federation)
     told("candidates", 0, 1)
-    splits = [shapes_of(_trained_on(inner, own, split), inner.task, bench.seed)[0] for split in range(_splits(own))]
-    final, missing = shapes_of({id: client.train for id, client in inner.items()}, inner.task, bench.seed)
-    names = _different(splits, final)
-    work = _work(inner, own, splits, names, plan, bench)
-    _claim(folder, work, plan, bench)
-    kept = None if folder is None else folder / "folds"
-    done = work.done(kept, lambda done, total: told("validation", done, total), goes_on)
-    if (tried := 1 + max(rate for rate, _, _ in done)) < len(plan.rates):
+    splits = []
+    for split in range(max(each.splits for each in judgeable.folds.values())):
+        trained_on = {id: client.train.take(judgeable.folds[id].trained(split)) for id, client in renamed.items()}
+        splits.append(shapes_of(trained_on, renamed.task, bench.seed)[0])
+    final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
+    candidates = _different(splits, final)
+    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
+    work = Work(renamed, judgeable.folds, shapes, [bench.training.lr * factor for factor in plan.rates], bench)
+    if folder is not None:
+        _claim(folder, _identity(work, plan))
+    outputs = work.done(
+        None if folder is None else folder / "folds", lambda done, total: told("validation", done, total), goes_on
+    )
+    tried = 1 + max(rate for rate, _, _ in outputs)
+    if tried < len(plan.rates):
         plan = replace(plan, rates=plan.rates[:tried])
         work = replace(work, rates=work.rates[:tried])
         if folder is not None:
-            write_json(folder / KEPT, _claimed(work, plan, bench))
-    share = sum(each.share for each in own.values()) / len(own)
-    judged = Judged.of(_trials(work, splits, final, names, plan, done), share)
-    found = _advice(federation, bench, plan, back, unknown, judged, final, tuple(missing), work.rates, told, splits)
-    return replace(found, left_out=_left_out(plan, bench.training.rounds, rounds))
+            write_json(folder / KEPT, _identity(work, plan))
+    share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
+    judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
+    advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, told)
+    left_out = _left_out(plan, bench.training.rounds, rounds)
+    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out)
 
 
 def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
@@ -135,45 +126,46 @@ def check(federation: Federation) -> None:
             raise ConfigError(f"advice is for data that stand still; client {client.id!r} joins later or changes")
 
 
-def _judgeable(
-    federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]
-) -> tuple[dict[str, Folds], dict[str, str], dict[str, str]]:
-    """(folds of the clients with enough samples, of others what they have, names of the first that come from content).
+@dataclass(frozen=True, eq=False)
+class _Judgeable:
+    """Clients with enough samples, under names that come from their content.
 
-    Names from content make the advice the same whatever clients are called, and whoever else is there.
+    So the advice is the same whatever clients are called, and whoever else is there. ids: {name: client id}. folds: by
+    name. unknown: {client id: what it has} of the others.
     """
+
+    ids: Mapping[str, str]
+    folds: Mapping[str, Folds]
+    unknown: Mapping[str, str]
+
+    def renamed(self, federation: Federation) -> Federation:
+        """These clients without their test samples."""
+        clients = []
+        for name in sorted(self.ids):
+            client = federation[self.ids[name]]
+            clients.append(replace(client, id=name, test=client.train.take([]), group=None, about={}))
+        return Federation(clients, federation.task, federation.name)
+
+
+def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]) -> _Judgeable:
+    ids: dict[str, str] = {}
     folds: dict[str, Folds] = {}
     unknown: dict[str, str] = {}
-    named: dict[str, str] = {}
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
-        while name in named.values():
+        while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
-        made = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
-        judged = np.flatnonzero(made.fold >= 0)
-        enough, has = known(federation.task, client.train.labels()[judged])
-        trains = all(len(made.trained(split)) for split in range(made.splits))
+        dealt = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
+        enough, has = known(federation.task, client.train.labels()[np.flatnonzero(dealt.fold >= 0)])
+        trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
-            folds[id], named[id] = made, name
-        else:
-            if made.by_time:
-                has += f" in the latest {LATEST:.0%} of its rows"
-            unknown[id] = has if trains else "too few that belong together"
-    return folds, unknown, named
-
-
-def _named(federation: Federation, id: str, name: str) -> Any:
-    client = federation[id]
-    return replace(client, id=name, test=client.train.take([]), group=None, about={})
-
-
-def _splits(folds: Mapping[str, Folds]) -> int:
-    return max(each.splits for each in folds.values())
-
-
-def _trained_on(federation: Federation, folds: Mapping[str, Folds], split: int) -> dict[str, Any]:
-    return {id: client.train.take(folds[id].trained(split)) for id, client in federation.items()}
+            ids[name], folds[name] = id, dealt
+            continue
+        if dealt.by_time:
+            has += f" in the latest {LATEST:.0%} of its rows"
+        unknown[id] = has if trains else "too few that belong together"
+    return _Judgeable(ids, folds, unknown)
 
 
 def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape]) -> list[str]:
@@ -188,118 +180,103 @@ def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape]
     return names
 
 
-def _work(
-    federation: Federation, folds: Mapping[str, Folds], splits: Sequence[Mapping[str, Shape]], names: Sequence[str],
-    plan: Plan, bench: Bench,
-) -> Work:  # fmt: skip
-    each = [list(dict.fromkeys(split[name] for name in names)) for split in splits]
-    rates = [bench.training.lr * factor for factor in plan.rates]
-    return Work(federation, folds, each, rates, bench)
-
-
-def _claim(folder: Path | None, work: Work, plan: Plan, bench: Bench) -> None:
+def _claim(folder: Path, identity: dict[str, Any]) -> None:
     """Note in the folder what its runs are of; raises RunError if they are of something else."""
-    if folder is None:
-        return
-    told = _claimed(work, plan, bench)
     path = folder / KEPT
-    if path.exists():
-        if read_json(path) != told:
-            raise RunError(f"{folder}: holds an advice on other data or with other settings; take another --out")
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, told)
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, identity)
+    elif read_json(path) != identity:
+        raise RunError(f"{folder}: holds an advice on other data or with other settings; take another --out")
 
 
-def _claimed(work: Work, plan: Plan, bench: Bench) -> dict[str, Any]:
+def _identity(work: Work, plan: Plan) -> dict[str, Any]:
+    bench, folds = work.bench, b"".join(each.fold.tobytes() for _, each in sorted(work.folds.items()))
     return {
         "federation": work.federation.fingerprint(), "folds": plan.folds, "factors": list(plan.rates),
-        "rounds": bench.training.rounds,
-        "model": bench.model.model_dump(mode="json"), "training": bench.training.model_dump(mode="json"),
-        "seed": bench.seed, "held_out": blake2b(
-            b"".join(each.fold.tobytes() for _, each in sorted(work.folds.items())), digest_size=8
-        ).hexdigest(),
+        "rounds": bench.training.rounds, "model": bench.model.model_dump(mode="json"),
+        "training": bench.training.model_dump(mode="json"), "seed": bench.seed,
+        "held_out": blake2b(folds, digest_size=8).hexdigest(),
     }  # fmt: skip
 
 
 def _trials(
-    work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], names: Sequence[str], plan: Plan,
-    done: Mapping[tuple[int, int, int], Mapping[str, Any]],
+    work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], candidates: Sequence[str],
+    folds: int, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]],
 ) -> Trials:  # fmt: skip
     """What every candidate's models did, by fold."""
-    task = work.federation.task
+    kind: Any = work.federation.task.kind
     labels = {id: client.train.labels().numpy() for id, client in work.federation.items()}
 
     def marks(name: str, rate: int, id: str) -> list[Marks | None]:
-        own, found = work.folds[id], []
-        for fold in range(plan.folds):
-            split = 0 if own.by_time else fold
-            rows = own.validated(split)
-            values = done[rate, split, work.shapes[split].index(splits[split][name])][id]
-            inside = own.fold[rows] == fold
-            kind: Any = task.kind
+        dealt, each = work.folds[id], []
+        for fold in range(folds):
+            split = 0 if dealt.by_time else fold
+            rows = dealt.validated(split)
+            values = outputs[rate, split, work.shapes[split].index(splits[split][name])][id]
+            inside = dealt.fold[rows] == fold
             truth = labels[id][rows][inside] if kind == "risk" else None
-            found.append(marks_of(Outcomes(kind, values[inside], truth)))
-        return found
+            each.append(marks_of(Outcomes(kind, values[inside], truth)))
+        return each
 
     did = {
         name: [{id: marks(name, rate, id) for id in work.federation} for rate in range(len(work.rates))]
-        for name in names
+        for name in candidates
     }
     shares = {
-        name: frozenset(id for id in work.federation if final[name].partners(id)) for name in names if name != "local"
-    }
-    return Trials(names, did, shares, plan.folds)
+        name: frozenset(id for id in work.federation if final[name].partners(id))
+        for name in candidates if name != "local"
+    }  # fmt: skip
+    return Trials(candidates, did, shares, folds)
 
 
 def _advice(
-    federation: Federation, bench: Bench, plan: Plan, back: Mapping[str, str], unknown: Mapping[str, str],
-    judged: Judged, final: Mapping[str, Shape], missing: tuple[str, ...], rates: Sequence[float], told: Told,
-    splits: Sequence[Mapping[str, Shape]],
+    federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, rates: Sequence[float],
+    told: Callable[[str, int, int], None],
 ) -> Advice:  # fmt: skip
     """Put the choice together with the test figures of the models of the end."""
-    shape = final[judged.candidate].renamed(back)
-    gains = {back[id]: one for id, one in judged.gains.items()}
-    whole = {back[id]: one for id, one in judged.whole.items()}
-    takes = {back[name] for name in judged.takes}
-    keep = sorted(id for id in gains if id not in takes)
-    if not takes:
-        # Nobody would use a shared model: nothing is trained together.
-        shape_used, keep = Shape(), []
-    else:
-        shape_used = shape
+    shape = shape.renamed(judgeable.ids)
+    gains = {judgeable.ids[name]: one for name, one in judged.gains.items()}
+    whole = {judgeable.ids[name]: one for name, one in judged.whole.items()}
+    takes = {judgeable.ids[name] for name in judged.takes}
     rate, local_rate = rates[judged.rate], rates[judged.local_rate]
-    method = method_of(shape_used, keep, None if local_rate == rate else local_rate)
+    # Where nobody would use a shared model, nothing is trained together.
+    used = shape if takes else Shape()
+    keep = sorted(set(gains) - takes) if takes else []
+    method = method_of(used, keep, None if local_rate == rate else local_rate)
     told("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
     net, shared = trained(method_of(shape), seen, bench, rate)
     told("models of the end", 1, 2)
     _, alone = trained(method_of(Shape()), seen, bench, local_rate)
     told("models of the end", 2, 2)
+    task, module = federation.task, net.scratch()
+
+    def on_test_samples(id: str) -> Difference | None:
+        test = federation[id].test
+        if not len(test) or not shape.partners(id):
+            return None
+        mine, local = (
+            outcomes_of(task, infer(net, module, run.models[id], "logits", test), test.labels())
+            for run in (shared, alone)
+        )
+        return difference(task.metric.name, mine, local, LEVEL)
+
     clients = []
-    for id in sorted(federation.seen):
+    for id in seen:
         client = federation[id]
-        test: Difference | None = None
-        if len(client.test) and shape.partners(id):
-            module = net.scratch()
-            pair = [
-                outcomes_of(
-                    federation.task, infer(net, module, run.models[id], "logits", client.test), client.test.labels()
-                )
-                for run in (shared, alone)
-            ]
-            test = difference(federation.task.metric.name, pair[0], pair[1], 0.9)
+        has = known(task, client.train.labels())[1]
         clients.append(
             OfClient(
-                id, client.size, known(federation.task, client.train.labels())[1], unknown.get(id),
-                shape.partners(id), id in takes, gains.get(id), whole.get(id), test,
+                id, client.size, has, judgeable.unknown.get(id), shape.partners(id), id in takes, gains.get(id),
+                whole.get(id), on_test_samples(id),
             )
         )  # fmt: skip
-    models = {id: shared.models[id] if id in takes else alone.models[id] for id in seen}
     return Advice(
-        federation.name, federation.task, tuple(clients), judged.candidate if takes else "local", judged.candidate,
-        shape_used, shape.differs, method, rate, local_rate, plan.folds, tuple(rates), judged.stable, missing,
-        models, alone.models, shared.models, net,
+        name=federation.name, task=task, clients=tuple(clients), candidate=judged.candidate if takes else "local",
+        judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
+        rates=tuple(rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
+        models={id: shared.models[id] if id in takes else alone.models[id] for id in seen},
     )  # fmt: skip
 
 
@@ -387,11 +364,11 @@ class Budget:
     def _tests(self, federation: Federation, bench: Bench) -> tuple[float, int]:
         """(seconds to find the candidates, how many of them differ at most)."""
         task = federation.task
-        own = {id: client.train for id, client in federation.items() if known(task, client.train.labels())[0]}
+        samples = {id: client.train for id, client in federation.items() if known(task, client.train.labels())[0]}
         begun = self._clock()
-        found, _ = shapes_of(own, task, bench.seed)
+        shapes, _ = shapes_of(samples, task, bench.seed)
         # Other folds may tell candidates apart that are equal here.
-        return self._clock() - begun, min(len(found), len(set(found.values())) + 1)
+        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1)
 
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:
@@ -428,12 +405,11 @@ def rows_of(
         values = [repr(value) for value in texts(table, together)]
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)[train]
     when = None if source.time is None else numbers(table, source.time)[train]
-    found = {}
+    rows_by_id = {}
     for id, client in federation.items():
-        rows = client.train.rows
-        own = np.arange(len(train)) if rows is None else rows.numpy()
-        found[id] = Rows(None if unit is None else unit[own], None if when is None else when[own])
-    return found
+        rows = np.arange(len(train)) if client.train.rows is None else client.train.rows.numpy()
+        rows_by_id[id] = Rows(None if unit is None else unit[rows], None if when is None else when[rows])
+    return rows_by_id
 
 
 ADVICE, RECOMMENDED = "advice.json", "recommended.toml"
@@ -457,38 +433,33 @@ def recommend(
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
     experiment = without_column(experiment, together)
-    dataset = experiment.data.load(data_root)
-    federation = experiment.scenario.federation(dataset, experiment.run.seed)
+    federation = experiment.scenario.federation(experiment.data.load(data_root), experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
     if budget is not None and plan is None:
         told("plan", 0, 1)
         plan = budget.plan(federation, bench, folder)
-    more = {} if budget is None else {"goes_on": budget.goes_on}
-    found = advise(federation, bench, plan, rows=rows, folder=folder, told=told, **more)
-    final = recommended(experiment, found, plan)
-    write_bytes(folder / RECOMMENDED, _text(found, final).encode())
-    alone = final.with_changes(**{"training.lr": found.own_rate, "method": {"name": "local"}})
+    goes_on = (lambda rate: True) if budget is None else budget.goes_on
+    advice = advise(federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on)
+    final = recommended(experiment, advice, plan)
+    text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(final.resolved())
+    write_bytes(folder / RECOMMENDED, text.encode())
+    alone = final.with_changes(**{"training.lr": advice.own_rate, "method": {"name": "local"}})
     told("recorded runs", 0, 2)
     run_experiment(alone, data_root, folder / "local", resume=True, federation=lambda: federation)
     told("recorded runs", 1, 2)
     run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
     told("recorded runs", 2, 2)
-    write_json(folder / ADVICE, found.to_json() | {"heads": found.heads, "rows": found.rows()})
-    return found
+    write_json(folder / ADVICE, advice.to_json() | {"heads": advice.heads, "rows": advice.rows()})
+    return advice
 
 
-def recommended(experiment: Experiment, found: Advice, plan: Plan | None) -> Experiment:
+def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:
     """The experiment that does what is recommended: its method has the groups, by client."""
     table = experiment.resolved()
     table.pop("methods", None)
     rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds
-    method: dict[str, Any] = without_none(found.method.model_dump(mode="json"))
-    table["method"] = {"name": found.method.name, **{name: value for name, value in method.items() if value}}
-    table["training"] = {**table["training"], "lr": found.rate, "clients_per_round": "all", "rounds": rounds}
+    method: dict[str, Any] = without_none(advice.method.model_dump(mode="json"))
+    table["method"] = {"name": advice.method.name, **{name: value for name, value in method.items() if value}}
+    table["training"] = {**table["training"], "lr": advice.rate, "clients_per_round": "all", "rounds": rounds}
     return replace(Experiment.of(table), table=table)
-
-
-def _text(found: Advice, final: Experiment) -> str:
-    said = [f"# {line}" for line in (found.sentence, found.why)]
-    return "\n".join(said) + "\n" + tomli_w.dumps(final.resolved())

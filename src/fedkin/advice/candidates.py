@@ -15,9 +15,6 @@ from fedkin.graph import Plan, Signature, Spread, Verdicts, sign
 from fedkin.keys import key
 from fedkin.methods.blocks.signatures import LEAST, find_groups, numeric_rows
 
-__all__ = ["CANDIDATES", "MOST_CLIENTS", "Coefficients", "Shape", "alike", "coefficients_of", "grouped", "shapes_of"]
-
-
 Array = npt.NDArray[np.float64]
 
 MOST_CLIENTS = 100

@@ -20,12 +20,6 @@ from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Outcomes, enough
 from fedkin.tasks import Task
 
-__all__ = [
-    "LEVEL", "SURE", "Estimate", "Gain", "Judged", "Marks", "Trials", "gain_over", "known", "marks_of", "outcomes_of",
-    "shrunk",
-]  # fmt: skip
-
-
 Values = npt.NDArray[np.float64]
 
 # The squared error of a model that has diverged: worse than any other, and of a finite variance, so that its rate loses

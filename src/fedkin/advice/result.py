@@ -14,8 +14,6 @@ from fedkin.learning.net import Net
 from fedkin.methods.given import Given
 from fedkin.tasks import Task
 
-__all__ = ["Advice", "OfClient", "named"]
-
 _NAMED = 8
 
 
@@ -72,14 +70,14 @@ class Advice:
     method: Given
     rate: float
     own_rate: float
-    folds: int
     rates: tuple[float, ...]
     stable: int
-    missing: tuple[str, ...]
     models: Mapping[str, Params]
     alone: Mapping[str, Params]
     shared: Mapping[str, Params]
     net: Net
+    folds: int = 0
+    missing: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     def __getitem__(self, id: str) -> OfClient:
@@ -93,36 +91,29 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The recommendation in one sentence."""
-        parts = []
-        known = [client for client in self.clients if client.unknown is None]
-        takes = [client for client in known if client.takes]
-        alone = [client.id for client in known if not client.partners or not self._together]
-        beside = [client.id for client in known if client.partners and not client.takes and self._together]
+        judged = [client for client in self.clients if client.unknown is None]
+        shared = bool(self.shape.groups or self.shape.near)
+        takes = [client.id for client in judged if client.takes]
+        alone = [client.id for client in judged if not client.partners or not shared]
+        beside = [client.id for client in judged if client.partners and not client.takes and shared]
         if not takes:
-            parts.append(
-                f"Train alone: all {len(known)} clients that could be judged" if len(known) > 1 else "Train alone"
-            )
+            parts = ["Train alone" + (f": all {len(judged)} clients that could be judged" if len(judged) > 1 else "")]
         elif self.shape.near:
-            parts.append(f"Average {len(self.shape.near)} clients' models with those of their own neighbours")
-        elif len(self.groups) == 1 and len(self.groups[0]) == len(known):
-            parts.append(f"Train one model for all {len(known)} clients that could be judged")
+            parts = [f"Average {len(self.shape.near)} clients' models with those of their own neighbours"]
+        elif len(self.groups) == 1 and len(self.groups[0]) == len(judged):
+            parts = [f"Train one model for all {len(judged)} clients that could be judged"]
         else:
-            count = len(self.groups)
-            told = "; ".join(f"{named(members)} together" for members in self.groups)
-            parts.append(f"Train {count} group{'s' * (count != 1)}: {told}")
+            groups = "; ".join(f"{named(members)} together" for members in self.groups)
+            parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
         if takes and alone:
             parts.append(f"{named(alone)} alone")
         if beside:
             parts.append(f"{named(beside)} keep{'s' * (len(beside) == 1)} a local model beside it")
-        unknown = [client for client in self.clients if client.unknown is not None]
+        unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
         if unknown:
-            told = ", ".join(str(client.unknown) for client in unknown[:_NAMED])
-            parts.append(f"for {named([client.id for client in unknown])} nothing can be said yet ({told})")
+            reasons = ", ".join(list(unknown.values())[:_NAMED])
+            parts.append(f"for {named(list(unknown))} nothing can be said yet ({reasons})")
         return "; ".join(parts) + "."
-
-    @property
-    def _together(self) -> bool:
-        return bool(self.shape.groups or self.shape.near)
 
     @property
     def why(self) -> str:
@@ -140,44 +131,37 @@ class Advice:
     def notes(self) -> list[str]:
         """What else a reader should know: who one model for all would hurt, and what could not be tried."""
         hurt = [client.id for client in self.clients if client.whole is not None and client.whole.hurt]
-        found = []
+        notes = []
         if hurt and self.candidate != "all":
-            found.append(f"One model for all would hurt {named(hurt)} (interval below 0).")
+            notes.append(f"One model for all would hurt {named(hurt)} (interval below 0).")
         if self.left_out:
-            found.append(f"Within the budget, {'; '.join(self.left_out)}.")
-        return found + [f"Not tried: {why}." for why in self.missing]
+            notes.append(f"Within the budget, {'; '.join(self.left_out)}.")
+        return notes + [f"Not tried: {why}." for why in self.missing]
 
     def rows(self) -> list[list[str]]:
         """The table: client, what it has, advice, gain with its interval, with one model for all, on test samples."""
         return [
-            [client.id, client.has, client.advice, self._said(client.gain), self._said(client.whole),
-             self._tested(client.test)]
+            [client.id, client.has, client.advice, *map(self._text, (client.gain, client.whole, client.test))]
             for client in self.clients
-        ]  # fmt: skip
+        ]
 
     @property
     def heads(self) -> list[str]:
         """The heads of `rows`."""
         metric = self.task.metric.title
         unit = ", in points" if self.task.metric.share else ""
-        return [
-            "client",
-            "has",
-            "advice",
-            f"gain in {metric} [{LEVEL:.0%}]{unit}",
-            "one model for all",
-            "on test samples",
-        ]
+        gain = f"gain in {metric} [{LEVEL:.0%}]{unit}"
+        return ["client", "has", "advice", gain, "one model for all", "on test samples"]
 
-    def _said(self, one: Estimate | None) -> str:
-        return "" if one is None else _interval(one.value, one.low, one.high, self.task.metric.share)
-
-    def _tested(self, found: Difference | None) -> str:
-        if found is None or found.value is None:
+    def _text(self, one: Estimate | Difference | None) -> str:
+        """A gain with its interval, in points if the metric is a share."""
+        if one is None or one.value is None:
             return ""
-        if found.low is None or found.high is None:
-            return _interval(found.value, None, None, self.task.metric.share)
-        return _interval(found.value, found.low, found.high, self.task.metric.share)
+        scale, form = (100.0, "{:+.1f}") if self.task.metric.share else (1.0, "{:+.3g}")
+        value = form.format(scale * one.value)
+        if one.low is None or one.high is None:
+            return value
+        return f"{value} [{form.format(scale * one.low)}, {form.format(scale * one.high)}]"
 
     def to_json(self) -> dict[str, Any]:
         """All but models, as plain data."""
@@ -192,15 +176,16 @@ class Advice:
 
 
 def _as_dict(client: OfClient) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    def interval(one: Estimate | Difference | None) -> dict[str, Any] | None:
+        return None if one is None else {"value": one.value, "low": one.low, "high": one.high}
+
+    test = interval(client.test)
+    return {
         "id": client.id, "samples": client.samples, "has": client.has, "advice": client.advice,
         "known": client.unknown is None, "takes": client.takes, "partners": list(client.partners),
+        "gain": interval(client.gain), "one_model_for_all": interval(client.whole),
+        "test": None if test is None or client.test is None else test | {"n": client.test.n},
     }  # fmt: skip
-    for name, one in (("gain", client.gain), ("one_model_for_all", client.whole)):
-        told[name] = None if one is None else {"value": one.value, "low": one.low, "high": one.high}
-    test = client.test
-    told["test"] = None if test is None else {"value": test.value, "low": test.low, "high": test.high, "n": test.n}
-    return told
 
 
 def named(ids: Sequence[str]) -> str:
@@ -209,13 +194,7 @@ def named(ids: Sequence[str]) -> str:
     >>> named(["b", "a", "c"]), named(["a", "b"])
     ('a, b and c', 'a and b')
     """
-    told = sorted(ids)
-    if len(told) > _NAMED:
-        return f"{', '.join(told[: _NAMED - 2])} and {len(told) - _NAMED + 2} more"
-    return " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
-
-
-def _interval(value: float, low: float | None, high: float | None, share: bool) -> str:
-    scale, form = (100.0, "{:+.1f}") if share else (1.0, "{:+.3g}")
-    told = form.format(scale * value)
-    return told if low is None or high is None else f"{told} [{form.format(scale * low)}, {form.format(scale * high)}]"
+    names = sorted(ids)
+    if len(names) > _NAMED:
+        return f"{', '.join(names[: _NAMED - 2])} and {len(names) - _NAMED + 2} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -29,9 +29,6 @@ from fedkin.running.experiment import RunSettings, nets_for
 from fedkin.running.loop import Result, execute
 from fedkin.settings import parse
 
-__all__ = ["LATEST", "Bench", "Folds", "Rows", "Work", "folds_of", "method_of", "trained"]
-
-
 # The share of a client's samples, the latest, that is validated where times are known.
 LATEST = 0.25
 
