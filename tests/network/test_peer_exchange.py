@@ -18,8 +18,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement
 from fedkin.network.link import Missed
-from fedkin.network.peer_exchange import PeerExchange, Whereabouts, _offers
-from fedkin.network.peer_outbox import PeerOutbox
+from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
 from network.memory import MemoryNetwork

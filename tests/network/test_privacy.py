@@ -15,7 +15,7 @@ from fedkin.flow import Message
 from fedkin.network import agreement
 from fedkin.network.consent import leaving
 from fedkin.network.ledger import Ledger, composed
-from fedkin.network.peer_outbox import PeerOutbox
+from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.networked import plan_of, settings_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,26 +85,17 @@ def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
 
     flag, stop = StopFlag(), Event()
 
-    def ask(number: int, frame: object) -> None:
-        if flag.asked:
-            raise KeyboardInterrupt
-        flag.asked = True
+    def ask() -> None:
         stop.set()
         say("leaving after what is being done now; once more to leave at once")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield flag, stop
-    except (Left, Stop, KeyboardInterrupt):
-        for bar in flag.bars:
-            bar.stop()
-        say("left; the same command comes back")
-        sys.exit(130 if flag.asked else 0)
-    finally:
-        for bar in flag.bars:
-            bar.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with flag.on_signals(ask):
+        try:
+            yield flag, stop
+        except (Left, Stop, KeyboardInterrupt):
+            flag.stop_bars()
+            say("left; the same command comes back")
+            sys.exit(130 if flag.asked else 0)
 
 
 def consenting(yes: bool, to: str) -> Consent:

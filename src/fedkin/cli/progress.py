@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,29 @@ class StopFlag:
         self.asked = False
         self.bars: list[Any] = []
 
+    def stop_bars(self) -> None:
+        """Remove the bars from the screen."""
+        for bar in self.bars:
+            bar.stop()
+
+    @contextmanager
+    def on_signals(self, say: Callable[[], None]) -> Iterator[None]:
+        """Note the first Ctrl-C or SIGTERM and call `say`; raise KeyboardInterrupt at the second."""
+
+        def ask(number: int, frame: object) -> None:
+            if self.asked:
+                raise KeyboardInterrupt
+            self.asked = True
+            say()
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            self.stop_bars()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
 
 @contextmanager
 def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag]:
@@ -38,27 +61,14 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
 
     flag = StopFlag()
     console = make_console(stderr=True, soft_wrap=True)
-
-    def ask(number: int, frame: object) -> None:
-        if flag.asked:
-            raise KeyboardInterrupt
-        flag.asked = True
-        console.print("stopping after this round; once more to stop at once")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield flag
-    except (Stop, KeyboardInterrupt) as stop:
-        where = str(stop) if isinstance(stop, Stop) else "stopped at once: the last checkpoint stands"
-        for bar in flag.bars:
-            bar.stop()
-        console.print(f"{where}; go on with {again or f'--resume {folder}'}")
-        sys.exit(130)
-    finally:
-        for bar in flag.bars:
-            bar.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with flag.on_signals(lambda: console.print("stopping after this round; once more to stop at once")):
+        try:
+            yield flag
+        except (Stop, KeyboardInterrupt) as stop:
+            where = str(stop) if isinstance(stop, Stop) else "stopped at once: the last checkpoint stands"
+            flag.stop_bars()
+            console.print(f"{where}; go on with {again or f'--resume {folder}'}")
+            sys.exit(130)
 
 
 class Progress:

@@ -112,21 +112,26 @@ def unlike(here: Agreement, there: Agreement) -> str:
     >>> unlike(here, Agreement(settings=here.settings, task=Task(2, (5,))))
     'inputs have shape (4,) here and (5,) there'
     """
+    both = here, there
     if here.version != there.version:
-        return f"fedkin is {_text(here.version)} here and {_text(there.version)} there: install the same version"
+        versions = [shown(side.version, 60) for side in both]
+        return f"fedkin is {versions[0]} here and {versions[1]} there: install the same version"
     if here.settings != there.settings:
         return _settings_differ(here.settings, there.settings)
     for side, where in ((here, "here"), (there, "there")):
         if side.cannot:
-            return f"the experiment cannot be run {where}: {_text(side.cannot, 200)}"
+            return f"the experiment cannot be run {where}: {shown(side.cannot, 200)}"
     if here.task is None or there.task is None:  # the server does not know its task before the first client comes
         return ""
     if here.columns and there.columns and here.columns != there.columns:
         return _columns_differ(here.columns, there.columns)
-    if here.task != there.task:
-        return _tasks_differ(here.task, there.task)
+    if words := _first_difference(_task_facts(here.task), _task_facts(there.task)):
+        return words
+    nets = [{f"the net's {name} is": f"{dtype} {list(shape)}" for name, shape, dtype in side.net} for side in both]
+    if words := _first_difference(*nets):
+        return words
     if here.net != there.net:
-        return _nets_differ(here, there)
+        return "the net's tensors are in another order"
     if here.first != there.first:
         return (
             "the first values of the net differ, though its tensors do not: use the same version of torch, and the "
@@ -135,15 +140,33 @@ def unlike(here: Agreement, there: Agreement) -> str:
     # Equal settings name the same metrics in the same order, so only what they compute can differ.
     for one, other in zip(here.metrics, there.metrics, strict=False):
         if one != other:
-            return f"metric {_text(repr(one[0]))} is other code here than there: use the same file, or version of it"
+            return (
+                f"metric {shown(repr(one[0]), 60)} is other code here than there: use the same file, or version of it"
+            )
     return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
+
+
+def _first_difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """Return the first fact that differs, in words; empty if none does."""
+    for name in sorted({*here, *there}):
+        one, other = here.get(name, "not there"), there.get(name, "not there")
+        if one != other:
+            return f"{shown(name, 100)} {shown(str(one), 60)} here and {shown(str(other), 60)} there"
+    return ""
+
+
+def _task_facts(task: Task) -> dict[str, Any]:
+    return {
+        "the task is": task.kind, "inputs have shape": task.shape, "the number of classes is": task.classes,
+        "the number of targets is": task.targets, "the inputs with codes are": task.codes,
+    }  # fmt: skip
 
 
 def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:
     odd = min(set(here) ^ set(there), default="")
     where = "here and not there" if odd in here else "there and not here"
-    what = f"class {_text(repr(odd[len(CLASS) + 1 :]))}" if odd.startswith(CLASS) else f"column {_text(repr(odd))}"
-    return f"the {what} is {where}"
+    kind, name = ("class", odd[len(CLASS) + 1 :]) if odd.startswith(CLASS) else ("column", odd)
+    return f"the {kind} {shown(repr(name), 60)} is {where}"
 
 
 def _settings_differ(here: str, there: str) -> str:
@@ -151,9 +174,12 @@ def _settings_differ(here: str, there: str) -> str:
         one, other = _flat(toml_of(here)), _flat(toml_of(there))
     except ValueError:
         return "the settings of the other side are not readable"
-    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
-    words = [f"{_text(n)} is {_value(one.get(n))} here and {_value(other.get(n))} there" for n in names[:3]]
-    return "; ".join(words) + (f"; and {len(names) - 3} more differ" if len(names) > 3 else "")
+    unequal = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    words = []
+    for name in unequal[:3]:
+        values = [shown(str(side.get(name, "not set")), 60) for side in (one, other)]
+        words.append(f"{shown(name, 60)} is {values[0]} here and {values[1]} there")
+    return "; ".join(words) + (f"; and {len(unequal) - 3} more differ" if len(unequal) > 3 else "")
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -161,30 +187,3 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
     return flat
-
-
-def _tasks_differ(here: Task, there: Task) -> str:
-    for what, words in (("kind", "the task is"), ("shape", "inputs have shape"),
-                        ("classes", "the number of classes is"),
-                        ("targets", "the number of targets is"), ("codes", "the inputs with codes are")):  # fmt: skip
-        one, other = getattr(here, what), getattr(there, what)
-        if one != other:
-            return f"{words} {_text(str(one))} here and {_text(str(other))} there"
-    return "the tasks differ"
-
-
-def _nets_differ(here: Agreement, there: Agreement) -> str:
-    one, other = ({name: f"{dtype} {list(shape)}" for name, shape, dtype in side.net} for side in (here, there))
-    for name in sorted({*one, *other}):
-        if one.get(name) != other.get(name):
-            words = one.get(name, "not there"), _text(other.get(name, "not there"))
-            return f"the net's {_text(name)} is {words[0]} here and {words[1]} there"
-    return "the net's tensors are in another order"
-
-
-def _value(value: Any) -> str:
-    return "not set" if value is None else _text(str(value))
-
-
-def _text(text: str, most: int = 60) -> str:
-    return shown(text, most)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal, TypeVar
@@ -23,10 +24,10 @@ from fedkin.engines.states import States
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
+from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
-from fedkin.network.client_checkpoints import ClientCheckpoints
 from fedkin.network.consent import about, leaving, releases_in
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
@@ -49,9 +50,11 @@ from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["NetworkClient"]
+__all__ = ["ClientCheckpoints", "NetworkClient"]
 
 S = TypeVar("S", bound=Sent)
+_KEPT = 3  # rounds of which a client keeps its state
+_HASH = 32  # bytes
 _HELLO = 10  # waits for an answer to a hello, before the client says hello anew
 _UNABLE = 1  # waits of one that cannot take part, for the server to hear why
 _GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is not reached
@@ -382,3 +385,52 @@ class _ClientRun:
             "work": {"samples": samples, "inferred": inferred, "flops": flops}, "answer": tree_of(answer),
         }  # fmt: skip
         self.checkpoints.put(order.round, tree)
+
+
+class ClientCheckpoints:
+    """The states of one client in one run, in this folder: a file for each round in which it took part, the last three.
+
+    Each file begins with a hash of the rest: a state in which a bit has changed is refused. A server that writes a
+    checkpoint after every round goes on at most two rounds earlier, so that three are enough.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        made_private(folder, "the client's states")
+
+    def rounds(self) -> list[int]:
+        """Return the rounds of which there is a state, ascending."""
+        names = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def put(self, round: int, tree: Mapping[str, Any]) -> None:
+        """Write the state of a round; it is on the disk before this returns."""
+        path, data = self._path(round), codec.encode(tree)
+        try:
+            write_private(path, lambda file: file.write(_hash(data) + data))
+        except OSError as error:
+            raise RunError(f"{path}: the client's state cannot be written ({error})") from None
+        self.drop(self.rounds()[:-_KEPT])
+
+    def get(self, round: int) -> dict[str, Any]:
+        """Return the state of this round; raises RunError for a file that is damaged."""
+        path = self._path(round)
+        try:
+            data = path.read_bytes()
+            if _hash(data[_HASH:]) != data[:_HASH]:
+                raise MethodError("its hash does not fit: it was changed or is damaged")
+            return codec.decode(data[_HASH:])
+        except (OSError, MethodError) as error:
+            raise RunError(f"{path}: not readable ({error}); remove it to take part with an older state") from None
+
+    def drop(self, rounds: list[int]) -> None:
+        """Forget the states of these rounds."""
+        for round in rounds:
+            self._path(round).unlink(missing_ok=True)
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:06d}.safetensors"
+
+
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_HASH).digest()

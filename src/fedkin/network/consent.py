@@ -1,9 +1,10 @@
-"""What leaves a participant, in words, from what the method declares: shown before anything is sent."""
+"""What leaves a participant, in words and in bytes, from what the method declares: shown before anything is sent."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS
 from fedkin.engines.privacy import protects
@@ -30,12 +31,12 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
     columns = [str(name) for name in client.about.get("columns", ())]
     classes = [name.removeprefix(CLASS).strip() for name in columns if name.startswith(CLASS)]
     inputs = [name for name in columns if not name.startswith(CLASS)]
-    told = ["its name", "the shape of its inputs", "the number of its classes or targets"]
+    facts = ["its name", "the shape of its inputs", "the number of its classes or targets"]
     if not peer:
-        told += ["its numbers of training and test samples", "a hash of its samples"]
-        told += ["its number of samples of each class"] if labels else []
-        told += [f"its group {shown(client.group)!r}"] if client.group is not None else []
-    lines = [f"about this {'peer' if peer else 'client'}: {', '.join(told)}"]
+        facts += ["its numbers of training and test samples", "a hash of its samples"]
+        facts += ["its number of samples of each class"] if labels else []
+        facts += [f"its group {shown(client.group)!r}"] if client.group is not None else []
+    lines = [f"about this {'peer' if peer else 'client'}: {', '.join(facts)}"]
     for what, names in (("columns", inputs), ("classes", classes)):
         lines += [f"names of its {what}: {', '.join(map(shown, names))}"] if names else []
     return lines
@@ -46,21 +47,22 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
     labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
     """
-    lines, place, peers = list[str](), _place(plan, client.id), isinstance(plan.method, PeerMethod)
-    for name in _names(plan):
+    place, private, peer = _place(plan, client.id), plan.privacy.on, isinstance(plan.method, PeerMethod)
+    lines = []
+    for name in _messages(plan):
         sets = plan.method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        described = [_fields(fields, place, plan.privacy.on) for fields in sets]
-        size = max(count for _, count in described)
+        described = [_describe_fields(fields, place, private) for fields in sets]
+        size = max(size for _, size in described)
         large = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(words for words, _ in described)}{large}")
-    if plan.privacy.on:
-        lines += _noise(plan, releases_in(plan, client), page)
-    lines += about(client, labels, peers)
-    if not peers:
-        exact = ", without noise" if plan.privacy.on else ""
+    if private:
+        lines += _describe_noise(plan, releases_in(plan, client), page)
+    lines += about(client, labels, peer)
+    if not peer:
+        exact = ", without noise" if private else ""
         lines.append(f"evaluation: the loss and the task's figures over its test samples, and their number{exact}")
         further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
         lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
@@ -68,12 +70,18 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
 
 def releases_in(plan: Plan, client: Client) -> int:
-    """Return how many releases a round has, with one message of each kind, under `[privacy]`."""
-    place, count = _place(plan, client.id), 0
-    for name in _names(plan):
-        sets = plan.method.declared(name) or ()
-        count += max((_releases(fields, place, plan) for fields in sets), default=0)
-    return count
+    """Return how many releases a round has, with one message of each kind, under `[privacy]`.
+
+    All noised fields of a message are one release, or one each where `clip` has a norm for each field.
+    """
+    place, total = _place(plan, client.id), 0
+    for name in _messages(plan):
+        most = 0
+        for fields in plan.method.declared(name) or ():
+            noised = sum(_wanted(form, place) is not False and protects(form) for form in fields.values())
+            most = max(most, noised if isinstance(plan.privacy.clip, Mapping) else min(1, noised))
+        total += most
+    return total
 
 
 def largest_message(plan: Plan, id: str) -> int:
@@ -81,74 +89,34 @@ def largest_message(plan: Plan, id: str) -> int:
 
     By its declared form twice that; `run.message_limit_mb` where a form leaves the size open, and never more.
     """
-    limit, place, largest = int(plan.engine.message_limit_mb * 2**20), _place(plan, id), 0
-    for name in _names(plan):
+    place, largest = _place(plan, id), 0
+    for name in _messages(plan):
         sets = plan.method.declared(name)
         if sets is None:
-            return limit
+            return place.most_bytes
         for fields in sets:
-            sizes = [_bound(form, place) for form in fields.values()]
-            known = [size for size in sizes if size is not None]
-            if len(known) < len(sizes):
-                return limit
-            largest = max(largest, sum(known))
-    return min(limit, 2 * largest + _ROOM)
+            total = 0
+            for form in fields.values():
+                bound = _describe(form, place).bound
+                if bound is None:
+                    return place.most_bytes
+                total += bound
+            largest = max(largest, total)
+    return min(place.most_bytes, 2 * largest + _ROOM)
 
 
-def _bound(form: Form, place: Place) -> int | None:
-    """Return the most bytes of a field; None if its form leaves that open."""
-    match form:
-        case Sometimes():
-            return _bound(form.form, place)
-        case Weights():
-            return _weights(form, place)[1]
-        case Shaped():
-            sizes = [_most(dim, place) for dim in form.dims]
-            width = (form.dtype or place.net.dtype).itemsize
-            known = [size for size in sizes if size is not None]
-            return math.prod(known) * width if len(known) == len(sizes) else None
-        case Wholes():
-            length = _most(form.dim, place)
-            return None if length is None else 16 * length
-        case Whole() | Number() | Flag():
-            return 32
-        case Choice():
-            return max(map(len, form.texts), default=0)
-        case Bytes():
-            return form.most
-    return None
-
-
-def _most(dim: Dim, place: Place) -> int | None:
-    """Return the largest length; None for a name that is free, or a length that depends on what is asked."""
-    if isinstance(dim, Upto):
-        return _most(dim.most, place)
-    if isinstance(dim, str) and dim not in ("classes", "width", "size"):
-        return None
-    try:
-        return length_of(dim, place)
-    except KeyError:  # nothing was asked yet
-        return None
-
-
-def _names(plan: Plan) -> list[str]:
+def _messages(plan: Plan) -> list[str]:
     """Return the names of the messages that the method sends."""
     method = plan.method
     return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
 
 
 def _place(plan: Plan, id: str) -> Place:
-    most = int(plan.engine.message_limit_mb * 2**20)
-    return Place(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, most)
+    limit = int(plan.engine.message_limit_mb * 2**20)
+    return Place(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, limit)
 
 
-def _releases(fields: Fields, place: Place, plan: Plan) -> int:
-    """Return how many releases one message of these fields is."""
-    noised = [form for form in fields.values() if _wanted(form, place) is not False and protects(form)]
-    return len(noised) if isinstance(plan.privacy.clip, Mapping) else min(1, len(noised))
-
-
-def _noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
+def _describe_noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
     """Return what is done to messages, and what it costs. releases: in a round with one message of each kind."""
     private, rounds = plan.privacy, plan.training.rounds
     clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip or 0.0}
@@ -166,16 +134,28 @@ def _noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
     return lines
 
 
-def _fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
+# -- fields ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A field in words. size: bytes, as far as they are known. bound: the most bytes; None: left open."""
+
+    words: str
+    size: int = 0
+    bound: int | None = None
+
+
+def _describe_fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size = [], 0
     for name, form in fields.items():
         if _wanted(form, place) is False:
             continue
-        told, count = _form(form, place)
+        field = _describe(form, place)
         how = ("; with noise" if protects(form) else "; as it is") if noise else ""
-        words.append(f"{name} ({told}{how})")
-        size += count
+        words.append(f"{name} ({field.words}{how})")
+        size += field.size
     return ", ".join(words) or "an empty message", size
 
 
@@ -187,51 +167,58 @@ def _wanted(form: Form, place: Place) -> bool | None:
         return None
 
 
-def _form(form: Form, place: Place) -> tuple[str, int]:
+def _describe(form: Form, place: Place) -> _Described:
     match form:
         case Sometimes():
-            told, size = _form(form.form, place)
-            return (f"perhaps: {told}" if _wanted(form, place) is None else told), size
+            field = _describe(form.form, place)
+            return replace(field, words=f"perhaps: {field.words}") if _wanted(form, place) is None else field
         case Weights():
-            return _weights(form, place)
+            tensors = {name: place.net.initial[name] for name in form.names(place.net)}
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            shapes = _list_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+            return _Described(f"of the net: {shapes}", size, size)
         case Shaped():
+            lengths = [_length(dim, place) for dim in form.dims]
             width = (form.dtype or place.net.dtype).itemsize
-            sizes = [_length(dim, place) for dim in form.dims]
-            known = math.prod(n for n in sizes if isinstance(n, int)) * width
-            return f"numbers [{', '.join(map(str, sizes))}]", known
-        case Whole():
-            return "a whole number", 8
-        case Number():
-            return "a number", 8
-        case Flag():
-            return "true or false", 1
-        case Choice():
-            return f"one of {', '.join(form.texts)}", max(map(len, form.texts), default=0)
+            bounds = [most for _, most in lengths if most is not None]
+            bound = math.prod(bounds) * width if len(bounds) == len(lengths) else None
+            size = math.prod(words for words, _ in lengths if isinstance(words, int)) * width
+            return _Described(f"numbers [{', '.join(str(words) for words, _ in lengths)}]", size, bound)
         case Wholes():
-            length = _length(form.dim, place)
-            return f"whole numbers [{length}]", 8 * length if isinstance(length, int) else 0
+            words, most = _length(form.dim, place)
+            size = 8 * words if isinstance(words, int) else 0
+            return _Described(f"whole numbers [{words}]", size, None if most is None else 16 * most)
+        case Whole():
+            return _Described("a whole number", 8, 32)
+        case Number():
+            return _Described("a number", 8, 32)
+        case Flag():
+            return _Described("true or false", 1, 32)
+        case Choice():
+            longest = max(map(len, form.texts), default=0)
+            return _Described(f"one of {', '.join(form.texts)}", longest, longest)
         case Each():
-            told, size = _form(form.form, place)
-            return f"any number of: {told}", size
+            field = _describe(form.form, place)
+            return _Described(f"any number of: {field.words}", field.size)
         case Bytes():
-            return f"at most {form.most:,} bytes", form.most
-    return type(form).__name__, 0
+            return _Described(f"at most {form.most:,} bytes", form.most, form.most)
+    return _Described(type(form).__name__)
 
 
-def _weights(form: Weights, place: Place) -> tuple[str, int]:
-    chosen = {name: place.net.initial[name] for name in form.names(place.net)}
-    size = sum(tensor.numel() * tensor.element_size() for tensor in chosen.values())
-    return f"of the net: {_shapes({name: tuple(tensor.shape) for name, tensor in chosen.items()})}", size
+def _list_shapes(tensors: Mapping[str, Sequence[int]]) -> str:
+    shapes = [f"{name} {list(shape)}" for name, shape in tensors.items()]
+    return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else "")
 
 
-def _shapes(tensors: Mapping[str, Sequence[int]]) -> str:
-    shown = [f"{name} {list(shape)}" for name, shape in tensors.items()]
-    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more tensors" if len(shown) > 6 else "")
-
-
-def _length(dim: Dim, place: Place) -> int | str:
+def _length(dim: Dim, place: Place) -> tuple[int | str, int | None]:
+    """Return a length, or words for one that is not fixed; and the largest it can be, None if that is open."""
     if isinstance(dim, Upto):
-        return f"up to {_length(dim.most, place)}"
+        words, most = _length(dim.most, place)
+        return f"up to {words}", most
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
-        return dim
-    return length_of(dim, place)
+        return dim, None
+    try:
+        length = length_of(dim, place)
+    except KeyError:  # nothing was asked yet
+        return "as asked", None
+    return length, length

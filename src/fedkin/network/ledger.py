@@ -13,7 +13,6 @@ import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,12 @@ def composed(noises: Iterable[float], delta: float) -> float:
     >>> abs(composed([5.0] * 100, 1e-5) - epsilon(5.0, 100, 1e-5)) < 1e-9, composed([], 1e-5), composed([0.0], 1e-5)
     (True, 0.0, inf)
     """
-    told = list(noises)
-    if not told:
+    multipliers = list(noises)
+    if not multipliers:
         return 0.0
-    if min(told) <= 0:
+    if min(multipliers) <= 0:
         return math.inf
-    return epsilon(1 / math.sqrt(math.fsum(noise**-2 for noise in told)), 1, delta)
+    return epsilon(1 / math.sqrt(math.fsum(noise**-2 for noise in multipliers)), 1, delta)
 
 
 class Ledger:
@@ -77,22 +76,18 @@ class Ledger:
 
     def epsilon(self, delta: float, more: Iterable[float] = ()) -> float:
         """Return the epsilon of all releases of all runs, and of those with this noise besides."""
-        made = [line["noise"] for line in self.lines for _ in range(line["count"])]
-        return composed([*made, *more], delta)
+        released = [line["noise"] for line in self.lines for _ in range(line["count"])]
+        return composed([*released, *more], delta)
 
     def salted(self, digest: str) -> str:
         """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
-        return hmac.new(self._salt(), digest.encode(), "blake2b").hexdigest()[:32]
-
-    def _salt(self) -> bytes:
-        if self.folder is None:
-            self.salt = self.salt or secrets.token_bytes(32)
-            return self.salt
-        path = self.folder / _SALT
-        with suppress(FileNotFoundError):
-            return path.read_bytes()
-        _write(path, made := secrets.token_bytes(32))
-        return made
+        if not self.salt:
+            self.salt = secrets.token_bytes(32)
+            if self.folder is not None and (path := self.folder / _SALT).exists():
+                self.salt = path.read_bytes()
+            elif self.folder is not None:
+                _write(path, self.salt)
+        return hmac.new(self.salt, digest.encode(), "blake2b").hexdigest()[:32]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count one release; it is on the disk before this returns."""
@@ -141,7 +136,8 @@ class Ledger:
 class Page:
     """The releases of one run (see `engines.releases.Store`).
 
-    open: fields that were sent as they are, by phase. consented: the most releases of this run (None: no limit).
+    count: releases so far. open: fields that were sent as they are, by phase. consented: the most releases of this run
+    (None: no limit).
     """
 
     def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
@@ -149,26 +145,20 @@ class Page:
         self.open: dict[str, list[str]] = {}
         self.folder = None if ledger.folder is None else ledger.folder / run
         self.memory: dict[str, bytes] = {}
-        self.made = sum(line["count"] for line in ledger.lines if line["run"] == run)
+        self.count: int = sum(line["count"] for line in ledger.lines if line["run"] == run)
         self.counted = {line["at"] for line in ledger.lines if line["run"] == run}
         if self.folder is not None and privacy.on:
             made_private(self.folder, "what was released")
 
     @property
-    def count(self) -> int:
-        """How many releases there were in this run."""
-        made: int = self.made
-        return made
-
-    @property
     def spent(self) -> float:
         """The epsilon of this run's releases."""
-        return self.privacy.epsilon(self.made)
+        return self.privacy.epsilon(self.count)
 
     def known(self, prefix: str) -> bool:
         """Whether a release of a name that begins so is kept."""
-        there = (at for at in self.counted if at.startswith(prefix))
-        return any(at in self.memory if self.folder is None else self._path(at).exists() for at in there)
+        names = [at for at in self.counted if at.startswith(prefix)]
+        return any(at in self.memory if self.folder is None else self._path(at).exists() for at in names)
 
     def find(self, at: str) -> dict[str, Any] | None:
         """Return the fields that were released under this name; None if they are not kept, or were never counted."""
@@ -183,9 +173,9 @@ class Page:
 
     def check(self, count: int) -> None:
         """Raise Spent if so many releases more are beyond what the owner consented to, or its limit over all runs."""
-        if self.consented is not None and self.made + count > self.consented:
+        if self.consented is not None and self.count + count > self.consented:
             raise Spent(
-                f"this participant has made {self.made} releases in this run, and its owner consented to "
+                f"this participant has made {self.count} releases in this run, and its owner consented to "
                 f"{self.consented}"
             )
         limit, delta = self.ledger.limit, self.privacy.delta
@@ -205,7 +195,7 @@ class Page:
         noise = self.privacy.noise or 0.0
         self.ledger.add({"run": self.run, "at": at, "count": count, "noise": noise, "delta": self.privacy.delta})
         self.counted.add(at)
-        self.made += count
+        self.count += count
         self._forget(round)
 
     def sent(self, open: Mapping[str, Iterable[str]]) -> None:
@@ -219,7 +209,7 @@ class Page:
         state: the participant's, which names those that it sent in phases.
         """
         self.sent(state.get(KEY, {}).get("open", {}))
-        return {"releases": self.made, "open": self.open}
+        return {"releases": self.count, "open": self.open}
 
     def _path(self, at: str) -> Path:
         assert self.folder is not None

@@ -7,14 +7,18 @@ gone or late is left out of that exchange, and not waited for again until it ans
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from threading import Event, Lock
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
@@ -22,14 +26,14 @@ from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import words_of
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
+from fedkin.folders import made_private
 from fedkin.network.agreement import Agreement, Terms, unlike
 from fedkin.network.link import Left, Link, LinkError, Missed
 from fedkin.network.messages import Count, Sent, encode, read
-from fedkin.network.peer_outbox import PeerOutbox
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import said, shown
 
-__all__ = ["Heard", "PeerExchange", "PeerMessage", "Whereabouts"]
+__all__ = ["Heard", "PeerExchange", "PeerMessage", "PeerOutbox", "Whereabouts"]
 
 SLICE = 0.5  # seconds of one look for an offer
 AGAIN = 0.1  # seconds until the others are looked at again
@@ -359,6 +363,70 @@ class PeerExchange:
         if there is None:
             return self._missed(id, round, "gone: it does not answer").missing
         return "" if there >= round - 1 else f"late: it is in round {there}"
+
+
+class PeerOutbox:
+    """The offers of a peer in its last rounds, a file for each exchange, which it offers again after a kill.
+
+    When all peers are killed at once, some have finished a round that others repeat, and these need its messages once
+    more. The files are flushed to the system, so that they survive a kill; after a loss of power an exchange may be
+    missing. folder: where they are; None: nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        if folder is not None:
+            made_private(folder, "what this peer sends")
+
+    def keep(self, round: int, turn: int, offers: Mapping[str, bytes]) -> None:
+        """Write the offers of an exchange by receiver, before they are made; equal ones are written once."""
+        if self.folder is None or not offers:
+            return
+        places = {data: str(place) for place, data in enumerate(dict.fromkeys(offers.values()))}
+        parts = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for data, name in places.items()}
+        tree = {"to": {id: places[data] for id, data in offers.items()}, "parts": parts}
+        path = self.folder / f"{round}-{turn}.offers"
+        try:
+            path.with_suffix(".new").write_bytes(codec.encode(tree))
+            path.with_suffix(".new").replace(path)
+        except OSError as error:
+            raise RunError(f"{path}: what this peer sends cannot be written ({error})") from None
+
+    def read(self) -> Iterator[tuple[int, int, str, bytes]]:
+        """Yield (round, turn, receiver, offer) of all that is kept; a damaged file counts as lost."""
+        for path, round, turn in self._files():
+            with suppress(OSError, MethodError, KeyError, AttributeError):
+                tree = codec.decode(path.read_bytes())
+                for id, name in tree["to"].items():
+                    yield round, turn, id, tree["parts"][name].numpy().tobytes()
+
+    def life(self, anew: bool = False) -> str:
+        """Return what names this run of the peer, also after a restart of its process; another one if begun anew."""
+        name = secrets.token_hex(8)
+        if self.folder is None:
+            return name
+        path = self.folder / "life"
+        try:
+            if anew or not path.exists():
+                path.with_suffix(".new").write_text(name)
+                path.with_suffix(".new").replace(path)
+            return path.read_text()
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error})") from None
+
+    def drop(self, but: Container[int]) -> None:
+        """Forget all rounds but these."""
+        for path, round, _ in list(self._files()):
+            if round not in but:
+                path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, int, int]]:
+        files = []
+        for path in self.folder.glob("*-*.offers") if self.folder is not None else ():
+            round, _, turn = path.stem.partition("-")
+            if round.isdigit() and turn.isdigit():
+                files.append((int(round), int(turn), path))
+        yield from ((path, round, turn) for round, turn, path in sorted(files))
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:

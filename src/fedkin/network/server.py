@@ -338,33 +338,25 @@ def _never_less(now: Spent, before: Spent | None) -> Spent:
     return Spent(releases=max(now.releases, before.releases), open=open)
 
 
-def score_of(told: Scored, task: Task, further: int, most: int) -> Score:
+def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:
     """Return a client's score; raises MethodError for figures that cannot be.
 
     further: how many further metrics there are. most: of test samples. A loss may be NaN or infinite: so is that of a
     model that has diverged.
     """
-    count = len(task.figures) if told.n and task.kind != "classification" else 0
-    if not told.right <= told.n <= most or len(told.figures) != count or len(told.further) != further:
+    metrics = task.figures if scored.n and task.kind != "classification" else ()
+    counts = len(scored.figures), len(scored.further)
+    if not scored.right <= scored.n <= most or counts != (len(metrics), further):
         raise MethodError("not a score: other numbers of samples or figures than there are")
-    shares = [metric.share for metric in task.figures]
-    bounds = [1.0 if share else LARGEST for share in shares[:count]]
-    bounded = [abs(value) <= bound for value, bound in zip(told.figures, bounds, strict=True) if value is not None]
-    rest = [value for value in told.further if value is not None]
-    digest = () if task.kind == "risk" else _digest(told.digest, task)
-    rest += [value for part in digest for value in part]
-    if LARGEST < abs(told.loss) < math.inf or not all(bounded) or not all(abs(value) <= LARGEST for value in rest):
+    digest = () if task.kind == "risk" else tuple(map(tuple, scored.digest))
+    if digest and (task.kind != "segmentation" or [len(part) for part in digest] != [task.classes - 1] * 2):
+        raise MethodError("not a score: no such digest")
+    limits = [1.0 if metric.share else LARGEST for metric in metrics] + [LARGEST] * further
+    figures = zip([*scored.figures, *scored.further], limits, strict=True)
+    sound = all(value is None or abs(value) <= limit for value, limit in figures)
+    sums = [value for part in digest for value in part]
+    if LARGEST < abs(scored.loss) < math.inf or not sound or any(n is None or not abs(n) <= LARGEST for n in sums):
         raise MethodError("not a score: figures that cannot be")
-    return Score(told.n, told.loss, told.right, tuple(told.figures), digest, b"", tuple(told.further))
-
-
-def _digest(parts: Sequence[Sequence[float | None]], task: Task) -> tuple[tuple[float, ...], ...]:
-    """Return what a client may tell for the figures over several clients: sums of pixels by class."""
-    if not parts:
-        return ()
-    if task.kind != "segmentation" or [len(part) for part in parts] != [task.classes - 1] * 2:
-        raise MethodError("not a score: no such digest")
-    digest = tuple(tuple(value for value in part if value is not None) for part in parts)
-    if [len(part) for part in digest] != [len(part) for part in parts]:
-        raise MethodError("not a score: no such digest")
-    return digest
+    return Score(
+        scored.n, scored.loss, scored.right, tuple(scored.figures), digest, b"", tuple(scored.further)  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -111,34 +111,32 @@ class Progress:
 
     def epsilon_of(self, id: str) -> float | None:
         """Return the epsilon of a participant; None if it is not known, or not finite."""
-        found = self.epsilon.get(id, math.inf)
-        return round(found, 4) if math.isfinite(found) else None
+        epsilon = self.epsilon.get(id, math.inf)
+        return round(epsilon, 4) if math.isfinite(epsilon) else None
 
 
-def weights_of(found: Graph | Message) -> dict[str, dict[str, float]]:
+def weights_of(learned: Graph | Message) -> dict[str, dict[str, float]]:
     """Return the weights in a graph, the largest of each row, by name; of a peer's report its own row, under "".
 
     >>> weights_of(Message(weights={"ann": 0.25, "bob": 0.75}))
     {'': {'bob': 0.75, 'ann': 0.25}}
     """
-    if isinstance(found, Graph):
-        return {id: _largest(found, place) for place, id in enumerate(found.ids)}
-    fields = (value for value in found.values() if isinstance(value, Mapping) and value)
-    for row in fields:
-        if all(is_name(str(id)) and type(weight) is float for id, weight in row.items()):
+    if isinstance(learned, Graph):
+        matrix = learned.weights if learned.mixing is None else learned.mixing
+        weights = {}
+        for place, id in enumerate(learned.ids):
+            row = matrix[place] if isinstance(matrix, np.ndarray) else matrix[[place]].toarray()[0]
+            weights[id] = _heaviest(dict(zip(learned.ids, map(float, row), strict=True)))
+        return weights
+    for row in learned.values():
+        if isinstance(row, Mapping) and row and all(is_name(str(id)) and type(w) is float for id, w in row.items()):
             return {"": _heaviest(row)}
     return {}
 
 
-def _largest(graph: Graph, place: int) -> dict[str, float]:
-    matrix = graph.weights if graph.mixing is None else graph.mixing
-    row = matrix[place] if isinstance(matrix, np.ndarray) else matrix[[place]].toarray()[0]
-    return _heaviest({graph.ids[other]: float(row[other]) for other in np.argsort(-row)[:_HEAVIEST]})
-
-
 def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
-    found = sorted(((id, weight) for id, weight in row.items() if weight > 0), key=lambda pair: (-pair[1], pair[0]))
-    return {id: round(weight, 4) for id, weight in found[:_HEAVIEST]}
+    pairs = sorted(((id, weight) for id, weight in row.items() if weight > 0), key=lambda pair: (-pair[1], pair[0]))
+    return {id: round(weight, 4) for id, weight in pairs[:_HEAVIEST]}
 
 
 class StatusFile:
@@ -187,14 +185,14 @@ class StatusFile:
         self.seen |= dict.fromkeys(present, round(now, 1))
         counts = link.refused.counts
         why = {refusal.who: refusal.why for refusal in link.refused}
-        known = sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
+        names = sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
         others = {
             id: Other(
                 here=id in present, round=done.heard.get(id), seen=self.seen.get(id), bytes_in=link.bytes_in[id],
                 bytes_out=link.bytes_out[id], refused=counts.get(id, 0), why=why.get(id, "")[:300],
                 group=done.groups.get(id), weights=dict(done.weights.get(id, {})), epsilon=done.epsilon_of(id),
             )
-            for id in known
+            for id in names
         }  # fmt: skip
         return Status(
             name=link.me, role=self.role, federation=self.federation, state=state, written=round(now, 1),

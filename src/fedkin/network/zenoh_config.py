@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedkin.errors import ConfigError
@@ -28,6 +28,9 @@ _QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
+# What a link may carry: (flow, messages, key).
+_Rule = tuple[str, list[str], str]
+
 
 def listen_locator(text: str) -> str:
     """Return the text if one can listen at this locator; raises ConfigError."""
@@ -44,38 +47,43 @@ def participant_config(
 
     router: the name of the only link; who sent what comes over it is known only as far as the router is believed.
     """
-    rules = _Rules()
     me = identity.name
+    rules: dict[str, list[_Rule]] = {}
     for name in others:
-        rules.link = router or name
-        rules.allow(name, "ingress", _ANSWER, f"{KEY}/{name}/**")
-        rules.allow(name, "ingress", _ASK, f"{KEY}/{me}/{name}/**")
-        rules.allow(name, "ingress", _TOKEN, f"{ALIVE}/{name}")
-        rules.allow(name, "egress", _ANSWER, f"{KEY}/{me}/**")
-        rules.allow(name, "egress", _ASK, f"{KEY}/{name}/{me}/**")
-        rules.allow(name, "egress", _TOKEN, f"{ALIVE}/{me}")
-        rules.allow(name, "ingress", _WATCH, f"{ALIVE}/*")
-        rules.allow(name, "egress", _WATCH, f"{ALIVE}/*")
+        rules.setdefault(router or name, []).extend([
+            ("ingress", _ANSWER, f"{KEY}/{name}/**"),
+            ("ingress", _ASK, f"{KEY}/{me}/{name}/**"),
+            ("ingress", _TOKEN, f"{ALIVE}/{name}"),
+            ("egress", _ANSWER, f"{KEY}/{me}/**"),
+            ("egress", _ASK, f"{KEY}/{name}/{me}/**"),
+            ("egress", _TOKEN, f"{ALIVE}/{me}"),
+            ("ingress", _WATCH, f"{ALIVE}/*"),
+            ("egress", _WATCH, f"{ALIVE}/*"),
+        ])  # fmt: skip
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
 
 def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
     """Return the settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
-    rules = _Rules()
+    rules: dict[str, list[_Rule]] = {}
     for name in names:
-        rules.allow(name, "ingress", _ANSWER, f"{KEY}/{name}/**")
-        rules.allow(name, "ingress", _ASK, f"{KEY}/*/{name}/**")
-        rules.allow(name, "ingress", _TOKEN, f"{ALIVE}/{name}")
-        rules.allow(name, "egress", ["reply"], f"{KEY}/*/{name}/**")
-        rules.allow(name, "egress", ["declare_queryable"], f"{KEY}/**")
-        rules.allow(name, "egress", _ASK, f"{KEY}/{name}/**")
-        rules.allow(name, "egress", _TOKEN, f"{ALIVE}/*")
-        rules.allow(name, "ingress", _WATCH, f"{ALIVE}/*")
-        rules.allow(name, "egress", _WATCH, f"{ALIVE}/*")
+        rules[name] = [
+            ("ingress", _ANSWER, f"{KEY}/{name}/**"),
+            ("ingress", _ASK, f"{KEY}/*/{name}/**"),
+            ("ingress", _TOKEN, f"{ALIVE}/{name}"),
+            ("egress", ["reply"], f"{KEY}/*/{name}/**"),
+            ("egress", ["declare_queryable"], f"{KEY}/**"),
+            ("egress", _ASK, f"{KEY}/{name}/**"),
+            ("egress", _TOKEN, f"{ALIVE}/*"),
+            ("ingress", _WATCH, f"{ALIVE}/*"),
+            ("egress", _WATCH, f"{ALIVE}/*"),
+        ]
     return _settings("router", identity, rules, listen, [])
 
 
-def _settings(mode: str, identity: Identity, rules: _Rules, listen: Sequence[str], dial: Sequence[str]) -> str:
+def _settings(
+    mode: str, identity: Identity, rules: Mapping[str, list[_Rule]], listen: Sequence[str], dial: Sequence[str]
+) -> str:  # fmt: skip
     return json.dumps({
         "mode": mode,
         "listen": {"endpoints": list(listen), "timeout_ms": 0, "exit_on_failure": True},
@@ -85,7 +93,7 @@ def _settings(mode: str, identity: Identity, rules: _Rules, listen: Sequence[str
         },
         "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
         "adminspace": {"enabled": False},
-        "access_control": {"enabled": True, "default_permission": "deny", **rules.tables},
+        "access_control": _access_control(rules),
         "transport": {
             "shared_memory": {"enabled": False},
             "link": {
@@ -104,6 +112,22 @@ def _settings(mode: str, identity: Identity, rules: _Rules, listen: Sequence[str
     })  # fmt: skip
 
 
+def _access_control(rules_by_name: Mapping[str, list[_Rule]]) -> dict[str, Any]:
+    """Return the tables of Zenoh's access control: rules by the common name of the link's certificate."""
+    rules, subjects, policies = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    for name, allowed in rules_by_name.items():
+        ids = []
+        for flow, messages, key in allowed:
+            ids.append(f"rule{len(rules)}")
+            rules.append({
+                "id": ids[-1], "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": [key],
+            })  # fmt: skip
+        subjects.append({"id": name, "cert_common_names": [name]})
+        policies.append({"rules": ids, "subjects": [name]})
+    tables = {"rules": rules, "subjects": subjects, "policies": policies}
+    return {"enabled": True, "default_permission": "deny", **tables}
+
+
 def _tls(identity: Identity) -> dict[str, Any]:
     def encoded(data: bytes) -> str:
         return base64.b64encode(data).decode()
@@ -115,23 +139,3 @@ def _tls(identity: Identity) -> dict[str, Any]:
         "listen_private_key_base64": key, "listen_certificate_base64": chain,
         "connect_private_key_base64": key, "connect_certificate_base64": chain,
     }  # fmt: skip
-
-
-class _Rules:
-    """The three tables of Zenoh's access control."""
-
-    def __init__(self) -> None:
-        self.link = ""  # the common name of the link, if it is another than who is allowed
-        self.tables: dict[str, list[dict[str, Any]]] = {"rules": [], "subjects": [], "policies": []}
-
-    def allow(self, name: str, flow: str, messages: list[str], key: str) -> None:
-        """Allow what comes from (ingress) or goes to (egress) the link with this common name, or that of `link`."""
-        name = self.link or name
-        rule = f"rule{len(self.tables['rules'])}"
-        self.tables["rules"].append({
-            "id": rule, "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": [key],
-        })  # fmt: skip
-        if not self.tables["subjects"] or self.tables["subjects"][-1]["id"] != name:
-            self.tables["subjects"].append({"id": name, "cert_common_names": [name]})
-            self.tables["policies"].append({"rules": [], "subjects": [name]})
-        self.tables["policies"][-1]["rules"].append(rule)

@@ -30,8 +30,7 @@ from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
-from fedkin.network.peer_exchange import PeerExchange
-from fedkin.network.peer_outbox import PeerOutbox
+from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
 from fedkin.network.registration import Registration
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
