@@ -20,10 +20,12 @@ from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.ditto import Ditto
+from fedkin.methods.fedala import FedALA
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT
 from fedkin.methods.fedbn import FedBN
 from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedrep import FedRep
@@ -35,6 +37,7 @@ from fedkin.methods.ifca import Ifca
 from fedkin.methods.kin import Kin
 from fedkin.methods.lg_fedavg import LGFedAvg
 from fedkin.methods.mapl import MaplPlus
+from fedkin.methods.pacfl import Pacfl
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.perfedavg import PerFedAvg
 from fedkin.methods.pfedme import PFedMe
@@ -51,7 +54,7 @@ GLOBAL: dict[str, Method] = {
     "fedavg": FedAvg(), "fedprox": FedProx(weights="equal"), "fedsr": FedSr(), "pfedme": PFedMe(),
     "pfedsim": PFedSim(warmup=9), "fedavg-ft": FedAvgFT(), "ditto": Ditto(), "apfl": APFL(), "per-fedavg": PerFedAvg(),
     "scaffold": Scaffold(weights="samples"), "fedbn": FedBN(), "lg-fedavg": LGFedAvg(warmup=9), "fedper": FedPer(),
-    "fedrep": FedRep(),
+    "fedrep": FedRep(), "fedala": FedALA(), "fednova": FedNova(),
 }  # fmt: skip
 HEADS: dict[str, Method] = {"fedsim": FedSim(), "fedclassavg": FedClassAvg(augment={"noise": 0.1})}
 GROUPED: dict[str, Method] = {
@@ -60,6 +63,7 @@ GROUPED: dict[str, Method] = {
     "kin": Kin(alpha=0.9, least=0.0, degrees="groups"),
     "ifca": Ifca(clusters=2, weights="equal"),
     "fedsem": FedSem(clusters=2),
+    "pacfl": Pacfl(threshold=60.0),
     "pca-km-hc": PcaKmHc(clusters=2, centres=2, components=3),
     "cfl": Cfl(eps1=2.0, eps2=0.0),
 }
@@ -156,7 +160,7 @@ def groups_of(name: str, state: Any, replies: Mapping[str, Message]) -> dict[str
     kind = name.partition("-")[0]
     if kind == "ifca":  # which has the models of this round's start
         return {id: str(reply["cluster"]) for id, reply in replies.items()}
-    field = {"flt": "model", "kin": "group", "fedsem": "cluster", "pca": "model", "cfl": "node"}[kind]
+    field = {"fedsem": "cluster", "pacfl": "cluster", "kin": "group", "cfl": "node"}.get(kind, "model")
     return {id: state[field][id] for id in replies}
 
 

@@ -1,0 +1,134 @@
+"""FedFomo: each client downloads a few models of others and takes of each as much as it helps on held-out samples.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021.
+Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+from pydantic import Field
+
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import NET, Each, Number
+from fedkin.graph import Graph
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.losses import per_sample
+from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.vectors import as_vector
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "FedFomo", "ServerState", "taken"]
+
+
+class ServerState(TypedDict):
+    """models: the last model of each client that answered; affinity: {client: {other: sum of its weights so far}}."""
+
+    models: dict[str, Params]
+    affinity: dict[str, dict[str, float]]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's own model; absent before it trained."""
+
+    params: Params
+
+
+class FedFomo(ServerMethod):
+    """w_i <- w_i + sum_n v_n (w_n - w_i), v_n = max(0, (L_i(w_i) - L_i(w_n)) / |w_n - w_i|), normalised, Eq. (2, 3).
+
+    L_i: mean loss on a fifth of the client's samples, which is held out of its training. It trains what it took.
+
+    models: M, how many models a client downloads. explore: the chance that one of them is drawn at random, not by the
+    client's affinity, the sum of its weights so far. A client that never trained uses the mean of all models.
+    """
+
+    name: ClassVar[str] = "fedfomo"
+    title: ClassVar[str] = "FedFomo"
+    paper: ClassVar[str] = "Zhang et al., ICLR 2021"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "the whole model up, those of M other clients down: clients see each other's models"
+
+    models: int = Field(5, ge=1)
+    explore: float = Field(0.3, ge=0, le=1)
+
+    @phase(params=NET, taken=Each(Number(0.0)))
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Take of the others' models what helps, train, and send the model and what was taken."""
+        rows = np.arange(client.size)
+        held = rows % 5 == 4
+        kept, judged = client.train.take(rows[~held]), client.train.take(rows[held])
+        own: Params = client.state.get("params", client.initial)
+        weights: dict[str, float] = {}
+        if len(judged):
+            losses = {}
+            for id, params in [("", own), *sorted(message["models"].items())]:
+                outputs = yield from Infer(params, "logits", data=judged)
+                losses[id] = float(per_sample(client.task)(outputs, judged.labels()).double().mean())
+            names = client.net.trainable
+            gains = {id: losses[""] - losses[id] for id in message["models"]}
+            apart = {
+                id: float((as_vector(p, names) - as_vector(own, names)).norm()) for id, p in message["models"].items()
+            }
+            weights = taken(gains, apart)
+        share = 1.0 - sum(weights.values())
+        mean = weighted_mean(
+            {"": own, **message["models"]}, {"": share, **dict.fromkeys(message["models"], 0.0), **weights}
+        )
+        fitted = yield from Fit(mean, data=kept)
+        client.state["params"] = fitted.params
+        return Message(params=fitted.params, taken=weights)
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"models": {}, "affinity": {}})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        models, affinity = server.state["models"], server.state["affinity"]
+        asked = {id: Message(models={n: models[n] for n in self.chosen(server, id)}) for id in sampled}
+        replies = yield from Ask("train", asked)
+        if not replies:
+            return
+        server.state["models"] = {**models, **{id: replies[id].params for id in sorted(replies)}}
+        rows = {id: {k: float(v) for k, v in replies[id]["taken"].items()} for id in sorted(replies)}
+        server.state["affinity"] = {
+            **affinity,
+            **{id: {n: affinity.get(id, {}).get(n, 0.0) + row.get(n, 0.0) for n in {**affinity.get(id, {}), **row}}
+               for id, row in rows.items()},
+        }  # fmt: skip
+        ids, mixing = mixing_matrix({id: {**row, id: 1.0 - sum(row.values())} for id, row in rows.items()})
+        server.graph = Graph(ids, mixing * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=mixing)
+
+    def chosen(self, server: ServerView[Any], id: str) -> list[str]:
+        """The clients whose models this one downloads."""
+        others = [other for other in sorted(server.state["models"]) if other != id]
+        draw, picked = server.rng(f"download {id}"), []
+        liking = server.state["affinity"].get(id, {})
+        for _ in range(min(self.models, len(others))):
+            left = [other for other in others if other not in picked]
+            best = max(liking.get(other, 0.0) for other in left)
+            alike = [other for other in left if draw.random() < self.explore or liking.get(other, 0.0) == best] or left
+            picked.append(alike[int(draw.integers(len(alike)))])
+        return sorted(picked)
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        models = server.state["models"]
+        if id in models:
+            return Message()
+        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        return client.state.get("params") or message.params
+
+
+def taken(gains: dict[str, float], apart: dict[str, float]) -> dict[str, float]:
+    """The normalised weights max(0, gain / distance) of other models; 0 for those that do not help.
+
+    >>> taken({"a": 3.0, "b": -1.0, "c": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0})
+    {'a': 0.75, 'b': 0.0, 'c': 0.25}
+    """
+    raw = {id: max(0.0, gain / apart[id]) if apart[id] > 0 else 0.0 for id, gain in gains.items()}
+    total = sum(raw.values())
+    return {id: value / total if total else 0.0 for id, value in raw.items()}

@@ -1,0 +1,182 @@
+"""PACFL: clients send the principal directions of each class once; angles between them make groups; FedAvg per group.
+
+Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin. Efficient distribution similarity identification in clustered
+federated learning via principal angles between client data subspaces. AAAI 2023. `docs/methods/pacfl.md` says where
+paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from fedkin.federation import Federation
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET, Shaped, Upto
+from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
+from fedkin.settings import span
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["Pacfl", "State", "angles", "directions"]
+
+Array = npt.NDArray[np.float64]
+
+
+class State(TypedDict):
+    """bases: {client id: [d, r] orthonormal}; cluster: {client id: cluster}; models: {cluster: params}."""
+
+    bases: dict[str, Tensor]
+    cluster: dict[str, str]
+    models: dict[str, Params]
+
+
+class Pacfl(ServerMethod):
+    """U_k: the first `vectors` left singular vectors of each class's samples [d, n_c] at client k, as one subspace.
+
+    Clients are grouped by agglomerative clustering of the angles between U_k and U_l, cut at `threshold` degrees. A
+    client sends U_k before it first trains; later ones join the group that is nearest on average, or begin their own
+    beyond the threshold.
+
+    measure: the "smallest" principal angle, or the "sum" of all. linkage: of the hierarchy. weights, aggregate: as in
+    FedAvg, inside a group.
+    """
+
+    name: ClassVar[str] = "pacfl"
+    title: ClassVar[str] = "PACFL"
+    paper: ClassVar[str] = "Vahidian et al., AAAI 2023"
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+    travels: ClassVar[str] = "once: a few directions of the samples of each class; then the whole model of the group"
+    needs_classes: ClassVar[bool] = True
+
+    vectors: int = Field(3, ge=1)
+    threshold: float = Field(4.9, gt=0, json_schema_extra=span(1, 60))
+    measure: Literal["smallest", "sum"] = "smallest"
+    linkage: Literal["average", "single", "complete"] = "average"
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    def check(self, federation: Federation) -> None:
+        federation.task.numbers(
+            "method.name: 'pacfl'", "choose a method that groups clients by their models: ifca or cfl"
+        )
+
+    @phase(basis=Shaped("size", Upto(lambda at: at.method.vectors * at.task.classes), dtype=torch.float64))
+    def sign(self, client: ClientView[Any], message: Message) -> Message:
+        """The client's directions."""
+        x = client.train.inputs(slice(None), torch.float64).flatten(1).numpy()
+        return Message(basis=torch.from_numpy(directions(x, client.train.labels().numpy(), self.vectors)))
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the group's model."""
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"bases": {}, "cluster": {}, "models": {}})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        yield from self.take(server, [id for id in sampled if id not in state["bases"]])
+        asked = {id: self.offer(server, id) for id in sampled if id in state["cluster"]}
+        replies = (yield from Ask("train", asked)) if asked else {}
+        if replies:
+            state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights, self.aggregate)
+        if state["cluster"]:
+            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
+
+    def take(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[None]:
+        """Ask these clients for their directions; make the groups, or add the clients to them."""
+        state = server.state
+        replies = (yield from Ask("sign", dict.fromkeys(ids, Message()))) if ids else {}
+        new = {id: replies[id]["basis"] for id in sorted(replies)}
+        if not new:
+            return
+        bases = {**state["bases"], **new}
+        if not state["cluster"]:
+            between = angles(list(new.values()), list(new.values()), self.measure)
+            labels = np.zeros(1, dtype=np.int64)
+            if len(new) > 1:
+                np.fill_diagonal(between, 0.0)
+                tree = linkage(squareform((between + between.T) / 2, checks=False), method=self.linkage)
+                labels = fcluster(tree, self.threshold, criterion="distance").astype(np.int64) - 1
+            numbered = numbered_by_size(labels, between.sum(1)).tolist()
+            cluster = {id: str(number) for id, number in zip(new, numbered, strict=True)}
+            models = dict.fromkeys(sorted(set(cluster.values()), key=int), server.initial)
+        else:
+            cluster, models = dict(state["cluster"]), dict(state["models"])
+            common = mean_of_clusters(models, cluster)
+            for id, basis in new.items():
+                far = self.distances(state, basis)
+                nearest = min(far, key=lambda number: far[number])
+                if far[nearest] > self.threshold:
+                    nearest = str(max(map(int, models)) + 1)
+                    models[nearest] = common
+                cluster[id] = nearest
+        state.update({"bases": bases, "cluster": cluster, "models": models})
+
+    def distances(self, state: Any, basis: Tensor) -> dict[str, float]:
+        """The mean angle to the members of each group."""
+        known = sorted(state["cluster"])
+        row = angles([basis], [state["bases"][id] for id in known], self.measure)[0]
+        return {
+            number: float(np.mean([row[k] for k, id in enumerate(known) if state["cluster"][id] == number]))
+            for number in sorted(set(state["cluster"].values()), key=int)
+        }
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        state = server.state
+        if id in state["cluster"]:
+            return Message(params=state["models"][state["cluster"][id]])
+        return Message(
+            params=mean_of_clusters(state["models"], state["cluster"]) if state["models"] else server.initial
+        )
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        return message.params
+
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part send their directions, and get the model of the nearest group."""
+        offers = {id: self.offer(server, id) for id in ids}
+        if not server.state["cluster"]:
+            return offers
+        replies = yield from Ask("sign", dict.fromkeys(ids, Message()))
+        for id, reply in replies.items():
+            far = self.distances(server.state, reply["basis"])
+            offers[id] = Message(params=server.state["models"][min(far, key=lambda number: far[number])])
+        return offers
+
+
+def directions(x: Array, y: npt.NDArray[np.int64], vectors: int) -> Array:
+    """An orthonormal basis [d, r] of the first left singular vectors of each class's samples, x [n, d], y [n]."""
+    parts = []
+    for label in np.unique(y):
+        left, sizes, _ = np.linalg.svd(x[y == label].T, full_matrices=False)
+        parts.append(left[:, :vectors][:, sizes[:vectors] > 1e-12 * max(float(sizes[0]), 1e-300)])
+    joined = np.concatenate(parts, axis=1)
+    left, sizes, _ = np.linalg.svd(joined, full_matrices=False)
+    return np.ascontiguousarray(left[:, sizes > 1e-9]) if joined.shape[1] else np.eye(x.shape[1])[:, :1]
+
+
+def angles(one: Sequence[Tensor], other: Sequence[Tensor], measure: str = "smallest") -> Array:
+    """Angles in degrees [m, n] between subspaces with orthonormal bases [d, r]: the smallest principal one, or the sum.
+
+    The cosines of the principal angles are the singular values of U'V.
+    """
+    table = np.zeros((len(one), len(other)))
+    for i, u in enumerate(one):
+        for j, v in enumerate(other):
+            cosines = np.linalg.svd(u.numpy().T @ v.numpy(), compute_uv=False)
+            principal = np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0)))
+            table[i, j] = principal[0] if measure == "smallest" else principal.sum()
+    return table

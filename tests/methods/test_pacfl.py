@@ -1,0 +1,68 @@
+"""PACFL: principal angles against scipy, and the groups that they make."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import subspace_angles
+
+from fedkin.engines import LocalEngine
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.methods.pacfl import Pacfl, angles, directions
+from support import small_setup
+
+
+@pytest.mark.parametrize("measure", ["smallest", "sum"])
+def test_angles_are_those_of_scipy(measure: str) -> None:
+    draw = np.random.default_rng(0)
+    bases = [np.linalg.qr(draw.normal(size=(9, r)))[0] for r in (2, 3, 4)]
+    found = angles([torch.from_numpy(b) for b in bases], [torch.from_numpy(b) for b in bases], measure)
+    for i in range(3):
+        for j in range(3):
+            principal = np.degrees(subspace_angles(bases[i], bases[j]))
+            expected = principal.min() if measure == "smallest" else principal.sum()
+            assert found[i, j] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_rotated_direction_has_the_angle_of_its_rotation() -> None:
+    turn = np.radians(20)
+    one, other = np.array([[1.0], [0.0], [0.0]]), np.array([[np.cos(turn)], [np.sin(turn)], [0.0]])
+    assert angles([torch.from_numpy(one)], [torch.from_numpy(other)])[0, 0] == pytest.approx(20)
+
+
+def test_directions_span_the_leading_left_singular_vectors_of_each_class() -> None:
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(40, 12)), draw.integers(0, 2, 40)
+    basis = directions(x, y, 2)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-10)
+    for label in (0, 1):
+        left = np.linalg.svd(x[y == label].T)[0][:, :2]
+        np.testing.assert_allclose(basis @ (basis.T @ left), left, atol=1e-10)
+
+
+def by_subspace(late: int = 0) -> Federation:
+    """Eight clients whose samples lie near one of two planes; `late`: how many join in round 2."""
+    draw = np.random.default_rng(2)
+    planes = [np.linalg.qr(draw.normal(size=(10, 2)))[0] for _ in range(2)]
+    clients = []
+    for number in range(8):
+        plane = planes[number % 2]
+        x = (draw.normal(size=(60, 2)) * 3) @ plane.T + 0.01 * draw.normal(size=(60, 10))
+        y = torch.from_numpy((x @ plane[:, 0] > 0).astype(np.int64))
+        parts = (
+            Samples(torch.from_numpy(x[rows].astype(np.float32)), y[rows]) for rows in (slice(40), slice(40, None))
+        )
+        train, test = parts
+        clients.append(Client(f"c{number}", train, test, f"g{number % 2}", joins=2 if number >= 8 - late else 1))
+    return Federation(clients, Task(2, (10,)))
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_clients_of_one_plane_share_a_model(late: int) -> None:
+    engine = LocalEngine(small_setup(Pacfl(vectors=2), by_subspace(late)))
+    for number in (1, 2):
+        engine.round(number)
+    cluster = engine.server.state["cluster"]
+    assert len(set(cluster.values())) == 2
+    assert all((cluster[f"c{i}"] == cluster[f"c{j}"]) == (i % 2 == j % 2) for i in range(8) for j in range(8))
