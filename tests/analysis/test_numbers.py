@@ -1,4 +1,4 @@
-"""Trees, overlaps and projections against scipy, scikit-learn and plain loops."""
+"""Overlaps and projections against scipy, scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -6,47 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import pdist
 from scipy.stats import pearsonr
 from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
-from fedkin.analysis import class_overlap, correlation, mean_by_level, separation, tree
-from fedkin.analysis.figures import axes, project, tsne
-
-
-def similarities(seed: int, n: int) -> np.ndarray:
-    upper = np.triu(np.random.default_rng(seed).random((n, n)), 1)
-    return upper + upper.T
-
-
-@given(seed=st.integers(0, 2**20), n=st.integers(2, 30))
-@settings(max_examples=40, deadline=None)
-def test_branches_are_those_that_scipy_draws(seed: int, n: int) -> None:
-    weights = similarities(seed, n)
-    found = tree(weights)
-    rows = weights + weights.max() * np.eye(n)
-    merges = hierarchy.linkage(pdist(rows), "ward")
-    drawn = hierarchy.dendrogram(merges, no_plot=True, distance_sort="ascending")
-    assert found.order.tolist() == drawn["leaves"]
-    # scipy's leaves stand at 5, 15, 25, ...
-    theirs = sorted(
-        [(x[0] - 5) / 10, (x[2] - 5) / 10, y[0], y[3], y[1]]
-        for x, y in zip(drawn["icoord"], drawn["dcoord"], strict=True)
-    )
-    np.testing.assert_allclose(sorted(found.branches[:, :5].tolist()), theirs)
-    assert (np.diff(found.branches[:, 4]) >= -1e-12).all()
-
-
-def test_tree_puts_blocks_together_whatever_the_order() -> None:
-    labels = np.array([0, 1, 2] * 6)
-    weights = (labels[:, None] == labels[None, :]).astype(float)
-    np.fill_diagonal(weights, 0)
-    order = tree(weights).order
-    assert len({tuple(labels[order[k : k + 6]]) for k in (0, 6, 12)}) == 3
-    assert all(len(set(labels[order[k : k + 6]])) == 1 for k in (0, 6, 12))
-    assert tree(np.zeros((1, 1))).branches.shape == (0, 7)
+from fedkin.analysis import class_overlap, correlation, mean_by_level, separation
+from fedkin.analysis.figures import axes, project
 
 
 @given(classes=st.lists(st.sets(st.sampled_from("abcde"), min_size=0), min_size=2, max_size=8), seed=st.integers(0, 99))
@@ -88,20 +53,12 @@ def test_axes_are_scikit_learns_principal_components() -> None:
     np.testing.assert_allclose(project(x + 0.001, axes(x)), found, atol=0.01)
 
 
-def test_tsne_keeps_blobs_apart_and_is_the_same_each_time() -> None:
-    x, labels = blobs()
-    found = tsne(x, project(x, axes(x)))
-    assert np.abs(found).max() == pytest.approx(1)
-    np.testing.assert_array_equal(found, tsne(x, project(x, axes(x))))
-    assert silhouette_score(found, labels) > 0.3
-
-
 @pytest.mark.parametrize("n", [1, 2, 11, 13])
 def test_few_or_equal_points_have_places(n: int) -> None:
     for x in (np.ones((n, 3)), np.random.default_rng(n).normal(size=(n, 3)), np.zeros((n, 1))):
-        for found in (project(x, axes(x)), tsne(x, project(x, axes(x)))):
-            assert found.shape == (n, 2)
-            assert np.isfinite(found).all()
+        places = project(x, axes(x))
+        assert places.shape == (n, 2)
+        assert np.isfinite(places).all()
 
 
 @given(seed=st.integers(0, 2**20), n=st.integers(4, 25), kinds=st.integers(1, 4))

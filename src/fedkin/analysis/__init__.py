@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fedkin.analysis.embeddings import Cloud, Features, measure, read_features
-from fedkin.analysis.figures import Tree, class_overlap, correlation, mean_by_level, separation, tree
+from fedkin.analysis.figures import class_overlap, correlation, mean_by_level, separation
 
 __all__ = [
-    "Cloud", "Features", "Tree", "class_overlap", "correlation", "mean_by_level", "measure", "read_features",
-    "separation", "tree",
+    "Cloud", "Features", "class_overlap", "correlation", "mean_by_level", "measure", "read_features", "separation",
 ]  # fmt: skip
