@@ -104,7 +104,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
     check_experiment(experiment)
-    from fedkin.records.comparison import table
+    from fedkin.records.comparison import table, unlike_rates
     from fedkin.records.controls import changes_of, with_controls
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
@@ -145,7 +145,8 @@ def compare(
         print(as_json([result.summary for result in every]))
         return
     make_console().print(comparison(table(results)))
-    print_notes(results, filter(None, [chosen_line(names, validation, every[0].metric.higher), *tested(results)]))
+    chosen = chosen_line(names, validation, every[0].metric.higher)
+    print_notes(results, filter(None, ["" if is_tuned else unlike_rates(results), chosen, *tested(results)]))
     print_paths(folder, report)
 
 

@@ -16,7 +16,7 @@ from fedkin.records.run import Result
 
 __all__ = [
     "COUNTED", "Gains", "Scored", "added_by_exchange", "differences", "figures_of", "gains_over", "line", "spread",
-    "table",
+    "table", "unlike_rates",
 ]  # fmt: skip
 
 # Names of the verdicts' counts in tables.
@@ -209,3 +209,15 @@ def _against_local(by_seed: Mapping[int, Result], local: Mapping[int, Result] | 
 def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
     interval = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
     return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
+
+
+def unlike_rates(results: Mapping[str, Mapping[int, Result]]) -> str:
+    """A sentence where methods of a comparison have unlike learning rates, else empty; controls are left out."""
+    rates: dict[Any, list[str]] = {}
+    for name, by_seed in results.items():
+        if parted(name)[1] is None:
+            rates.setdefault(next(iter(by_seed.values())).settings.get("training", {}).get("lr"), []).append(name)
+    if len(rates) < 2:
+        return ""
+    each = "; ".join(f"{', '.join(names)}: {lr:g}" for lr, names in sorted(rates.items()))
+    return f"learning rates differ ({each}); fedkin tune --equal gives all methods the same budget"
