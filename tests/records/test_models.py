@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedkin
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import RunError
 from fedkin.federation import Federation
 from fedkin.records.checking import check
 from fedkin.records.files import seal_of
@@ -137,8 +137,3 @@ def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None
     (tmp_path / "run" / "summary.json").write_text("{")
     run_experiment(experiment, Path(), tmp_path / "run", resume=True, restart=True)
     assert "gone.safetensors" not in files(tmp_path / "run")
-
-
-def test_the_setting_is_checked() -> None:
-    with pytest.raises(ConfigError, match=r"settings\.models: .*'last' or 'none'"):
-        fedkin.run("local", small_federation(), rounds=1, settings={"models": "all"})

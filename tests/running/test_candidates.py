@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment
 from fedkin.running.holdout import HoldOut
 from fedkin.running.tune import RATE, Equal, at_the_border, best, tune
-from fedkin.settings import Span, tunables
+from fedkin.settings import Span
 from tiny import TABLE, CutAt
 
 
@@ -59,32 +57,6 @@ def test_candidates_spread_over_the_whole_range() -> None:
     counts, _ = np.histogram(logs, bins=np.linspace(-3, 0, 9))
     assert counts.min() >= 3
     assert counts.max() <= 5
-
-
-def test_what_is_declared_is_a_setting_with_its_default_in_reach() -> None:
-    for name, method in METHODS.items():
-        for path, span in tunables(method, "method").items():
-            assert isinstance(span, (Span, tuple)), (name, path)
-            if isinstance(span, Span):
-                assert 0 <= span.low < span.high < math.inf
-                assert span.low > 0 or not span.log
-
-
-def test_the_best_of_each_is_written_and_a_second_start_runs_nothing(tmp_path: Path) -> None:
-    base, hold = experiment("fedprox"), HoldOut("samples", 0.2)
-    found = tune(base, ["local", "fedprox"], Equal(3), hold, [0, 1], Path("nowhere"), tmp_path / "t")
-    assert [len(tried) for tried in found.values()] == [3, 3]
-    table = tomllib.loads((tmp_path / "t" / "tuned.toml").read_text())
-    for name, tried in found.items():
-        chosen = best(tried, True)
-        assert chosen is not None
-        assert table["methods"].get(name, {}) == dict(chosen.settings)
-    again = tune(base, ["local", "fedprox"], Equal(3), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
-    assert {name: [one.values for one in tried] for name, tried in again.items()} == {
-        name: [one.values for one in tried] for name, tried in found.items()
-    }
-    with pytest.raises(RunError, match="must be the same in every option"):
-        tune(base, ["local", "fedprox"], Equal(4), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
 
 
 def test_the_first_candidate_too_may_be_at_the_border() -> None:
@@ -156,9 +128,3 @@ def test_halving_chooses_at_full_length_and_goes_on(tmp_path: Path) -> None:
 
 def accuracy(run: Path) -> float:
     return float(json.loads((run / "summary.json").read_text())["accuracy"]["mean"])
-
-
-def test_rungs() -> None:
-    assert Equal(12, halving=True).rungs(60) == [(12, 6), (4, 20), (1, 60)]
-    assert Equal(2, halving=True).rungs(5) == [(2, 5)]
-    assert Equal(27, halving=True).rungs(5) == [(27, 1), (9, 1), (3, 1), (1, 5)]

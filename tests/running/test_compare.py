@@ -11,7 +11,7 @@ import torch
 
 import fedkin
 from fedkin.records.comparison import table
-from fedkin.records.models import Kept
+from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import compare
 from fedkin.running.loop import run_experiment
@@ -49,7 +49,7 @@ def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
     results = compare(Experiment.of(TABLE), ["local", "fedavg"], [0], Path(), tmp_path / "c")
     for name, by_seed in results.items():
         result = by_seed[0]
-        assert isinstance(result.models, Kept)
+        assert isinstance(result.models, StoredModels)
         alone = run_experiment(Experiment.of(TABLE).for_method(name), Path(), tmp_path / name).models
         assert isinstance(alone, dict)
         assert result.models.keys() == alone.keys()

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
-from fedkin.methods import METHODS
 from fedkin.records.files import read_json
 from fedkin.report.results import _tuning
 from fedkin.running.experiment import Experiment
@@ -60,7 +59,7 @@ def test_how_many_are_chosen_and_that_none_would_be_is_refused(candidates: int, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["local", "ifca", "mapl", "sfmtl-graph", "tfl"])
 def test_every_method_takes_what_is_chosen(name: str) -> None:
     pytest.importorskip("optuna")
     base = BASE.for_method(name)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.records.models import Kept
+from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Choice, check_choices, combinations, rows, sweep
 from fedkin.running.loop import Stop, run_experiment
@@ -34,7 +34,7 @@ def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) ->
     alone = run_experiment(small.with_changes(**{"training.lr": 0.5, "method.mu": 1, "run.seed": 1}), NOWHERE)
     assert found[-1].results[1].scores == alone.scores
     assert alone.scores != found[-2].results[1].scores
-    assert all(isinstance(result.models, Kept) for one in found for result in one.results.values())
+    assert all(isinstance(result.models, StoredModels) for one in found for result in one.results.values())
     made = rows(found)
     assert made[-1]["settings"] == "lr=0.5, mu=1"
     assert made[-1]["mean"][0] == pytest.approx((found[-1].results[0].value + found[-1].results[1].value) / 2)

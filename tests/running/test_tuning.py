@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import Choice, combinations
+from fedkin.running.grid import Choice
 from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.tune import Candidate, best, tune
 from support import small_federation
@@ -157,12 +157,6 @@ def test_choices_that_mean_nothing(text: str) -> None:
         Choice.parse(text)
     with pytest.raises(ConfigError, match=r"no method 'fedavgg'; .*fedavg"):
         Choice.parse("fedavgg:training.lr=1")
-
-
-def test_a_grid_has_every_combination_once() -> None:
-    choices = [Choice("training.lr", (1, 2)), Choice("training.momentum", (3, 4, 5)), Choice("method.q", (6,), "tfl")]
-    assert len(combinations(choices, "tfl")) == len(combinations(choices, "drfa")) == 6
-    assert {"training.lr": 2, "training.momentum": 5, "method.q": 6} in combinations(choices, "tfl")
 
 
 def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedkin.data.skew import Skew
     from fedkin.federation import Client, Federation
     from fedkin.running.experiment import Experiment
-    from fedkin.running.init_experiment import Asked
+    from fedkin.running.init_experiment import DataOptions
 
 _MAX_CLIENTS = 40
 _BAR_WIDTH = 20
@@ -76,14 +76,15 @@ def init(
     if json and not look:
         raise ConfigError("--json goes with --look: init writes an experiment file")
     from fedkin.folders import write_new
-    from fedkin.running.init_experiment import Asked, first_experiment
+    from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    asked = Asked(target, client, time, group, kind, comma_list(leave_out), decimal, thousands, comma_list(missing),
-                  dates)  # fmt: skip
+    options = DataOptions(
+        target, client, time, group, kind, comma_list(leave_out), decimal, thousands, comma_list(missing), dates
+    )
     if look:
-        _look(data, asked, data_root, json)
+        _look(data, options, data_root, json)
         return
-    first = first_experiment(data, asked)
+    first = first_experiment(data, options)
     write_new(out, first.text.encode(), "name another file: --out")
     _print_findings(first.findings)
     console = make_console(soft_wrap=True)
@@ -104,34 +105,34 @@ def inspect(
     json: bool = JSON,
 ) -> None:
     """Look at data: another name of `fedkin init --look`, for one file or several, one after another."""
-    from fedkin.running.init_experiment import Asked
+    from fedkin.running.init_experiment import DataOptions
 
     for file in files:
-        _look(file, Asked(target, client, time, group, kind, comma_list(leave_out)), data_root, json)
+        _look(file, DataOptions(target, client, time, group, kind, comma_list(leave_out)), data_root, json)
 
 
-def _look(path: Path, asked: Asked, data_root: Path | None, json: bool) -> None:
+def _look(path: Path, options: DataOptions, data_root: Path | None, json: bool) -> None:
     """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
     if path.suffix == ".toml":
         from fedkin.running.experiment import load
 
-        asked.only((), f"{path} is an experiment file, which says this in [data]")
+        options.only((), f"{path} is an experiment file, which says this in [data]")
         _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
         return
     from fedkin.running.init_experiment import first_experiment, inspected_table, kind_of, table_source
 
     if kind_of(path) not in ("csv", "parquet"):
-        first = first_experiment(path, asked)
+        first = first_experiment(path, options)
         assert first.federation is not None
         _print_federation(first.federation, json)
         if not json:
             _print_findings(first.findings)
         return
-    source = table_source(path, asked)
-    if asked.target is None:
+    source = table_source(path, options)
+    if options.target is None:
         _print_columns(source.rows(Path())[0], json)
     else:
-        _print_inspection(inspected_table(source, path)[1], asked.target, json)
+        _print_inspection(inspected_table(source, path)[1], options.target, json)
 
 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
@@ -345,9 +346,9 @@ def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: i
         if given:
             raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
         return load(data, more)
-    from fedkin.running.init_experiment import Asked, first_experiment
+    from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    first = first_experiment(data, Asked(**{**columns, "leave_out": comma_list(columns["leave_out"])}))
+    first = first_experiment(data, DataOptions(**{**columns, "leave_out": comma_list(columns["leave_out"])}))
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
     return changed(table, more, Experiment.of, str(data))

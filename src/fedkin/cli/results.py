@@ -80,7 +80,7 @@ def export(
     from fedkin.running.model_loader import load
 
     models = load(run)
-    id = models.known(client)
+    id = models.client_id(client)
     # A name that Python can import too.
     name = re.sub(r"\W", "_", id if client else "model")
     place = out if out is not None else Path(f"m{name}" if name[0].isdigit() else name).with_suffix(ENDINGS[to.value])

@@ -37,7 +37,7 @@ from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal
 from fedkin.records.reading import Form
 from fedkin.untrusted import said
 
-__all__ = ["INDEX", "PLACE", "About", "Kept", "NetFacts", "file_names", "keep_models"]
+__all__ = ["INDEX", "PLACE", "ModelContext", "NetFacts", "StoredModels", "file_names", "keep_models"]
 
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class _IndexFile(Form):
     target: dict[str, Any] | None
 
 
-class Kept(Mapping[str, Params]):
+class StoredModels(Mapping[str, Params]):
     """The models in the folder of a run, by client id: each file is checked and read when it is asked for.
 
     Raises RunError if none were kept, and, when they are read, for files that are not as they were written.
@@ -190,7 +190,7 @@ _LONGEST = 120
 
 
 @dataclass(frozen=True, eq=False)
-class About:
+class ModelContext:
     """What models need to be used again. nets, settings: of each client; no settings: modules of one's own."""
 
     federation: Federation
@@ -200,7 +200,7 @@ class About:
     @classmethod
     def of(
         cls, federation: Federation, net: Net, nets: Mapping[str, Net] | None, model: Model | None, seed: int
-    ) -> About:
+    ) -> ModelContext:
         """The nets of a run; model: the settings that they were made from."""
         deal = getattr(model, "deal_bodies", None)
         settings = dict.fromkeys(federation, model) if deal is None else dict(deal(sorted(federation), seed))
@@ -227,7 +227,7 @@ def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     return names
 
 
-def keep_models(folder: Path, models: Mapping[str, Params], about: About, limit_mb: float) -> dict[str, Stamp]:
+def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> dict[str, Stamp]:
     """Write the models of a run into its folder; returns the stamps of the files.
 
     Clients with equal models share a file. If all different models together are larger than `limit_mb`, only the
@@ -293,7 +293,7 @@ def _digest(params: Params) -> bytes:
 
 
 def _index(
-    about: About, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
+    about: ModelContext, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
 ) -> dict[str, Any]:
     """Return the index: the nets, and of each client its file, net and scale."""
     federation = about.federation

@@ -57,7 +57,7 @@ from fedkin.records.files import (
     write_seal,
     write_with,
 )
-from fedkin.records.models import About, keep_models
+from fedkin.records.models import ModelContext, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.tasks import METRICS, Task
 
@@ -168,7 +168,7 @@ class Records:
         text = csv_text(self.rows["rounds"]).encode()
         self.sealed["rounds.csv"] = write_bytes(self.folder / "rounds.csv", text)
 
-    def keep_models(self, models: Mapping[str, Params], about: About, limit_mb: float) -> None:
+    def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> None:
         """Write the models of the clients and what they need to be used again, unless they exceed the limit."""
         if self.folder is not None:
             self.sealed |= keep_models(self.folder, models, about, limit_mb)

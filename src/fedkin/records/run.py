@@ -24,7 +24,7 @@ from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
 from fedkin.records.files import RESULT, faults, flat, is_state, read_json, seal_of, told_state
 from fedkin.records.metrics import metric_of
-from fedkin.records.models import INDEX, Kept
+from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes
 from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
@@ -323,7 +323,7 @@ def read_run(folder: Path) -> Result:
     )
     return Result(
         summary, rounds, clients, reading.table_of(folder / "messages.parquet", MESSAGES),
-        _scores(folder, summary, clients, metric), models=Kept(folder) if (folder / INDEX).exists() else {},
+        _scores(folder, summary, clients, metric), models=StoredModels(folder) if (folder / INDEX).exists() else {},
         folder=folder, unseen=tuple(unseen), graphs=reading.files_in(folder / "graphs", "npz"), federation=federation,
     )  # fmt: skip
 

@@ -87,7 +87,7 @@ class Columns(nn.Module):
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
         present = torch.isfinite(numbers)
-        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.kept
+        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.stored
         has = torch.eq(categories[:, self.column], self.value)
         parts = [scaled.clamp(-self.far, self.far).float(), (~present).float(), has.float()]
         return torch.cat(parts, 1)[:, self.order]
@@ -145,7 +145,7 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
         raise ConfigError(f"--out {out}: expected a name that ends with {ENDINGS[to]}")
     if existing := [path for path in paths if path.exists()]:
         raise ConfigError(f"--out {out}: {existing[0]} exists; name another file")
-    client_id = models.known(client)
+    client_id = models.client_id(client)
     whole, inputs = _whole(models, client_id)
     program = _exported(whole, inputs)
     if to == "onnx":
@@ -160,7 +160,7 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
 
 def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     """(the model with what comes before and after, its inputs as the .json names them)."""
-    task, target, scale = models.task, models.target, models.kept.scale(client)
+    task, target, scale = models.task, models.target, models.stored.scale(client)
     several = isinstance(task.shape, Mapping)
     if several and scale is not None:
         raise ConfigError("export: inputs are several arrays, some of them bytes; load the model with fedkin.load")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedkin.data.sources.tables import TableSource
     from fedkin.federation import Federation
 
-__all__ = ["Asked", "First", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]
+__all__ = ["DataOptions", "FirstExperiment", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]
 
 
 Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
@@ -48,7 +48,7 @@ _SCALED = "mean and std are those of all clients' training samples."
 
 
 @dataclass(frozen=True)
-class Asked:
+class DataOptions:
     """What somebody says of the data; what is needed, and what means nothing, depends on their kind."""
 
     target: str | None = None
@@ -75,7 +75,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class First:
+class FirstExperiment:
     """A first experiment. table: as in an experiment file; federation: its clients, where they had to be made."""
 
     table: dict[str, Any]
@@ -123,27 +123,29 @@ def _holds_images(data: Path, pattern: str) -> bool:
     return data.is_dir() and any(path.suffix.lower() in ENDINGS for path in data.glob(pattern))
 
 
-def first_experiment(data: Path, asked: Asked) -> First:
+def first_experiment(data: Path, options: DataOptions) -> FirstExperiment:
     """A first experiment on these data, which runs.
 
-    Raises ConfigError for what was asked and does not fit, or is missing, and DataError for data that cannot be read.
+    Raises ConfigError for what was options and does not fit, or is missing, and DataError for data that cannot be read.
     """
     kind = kind_of(data)
     if kind in ("csv", "parquet"):
-        return _of_table(data, asked)
+        return _of_table(data, options)
     notes: Sequence[str] = ()
     path = data.absolute()
     if kind == "npz":
-        asked.only(("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split")
-        settings, dataset = of_arrays(path, asked.kind)
+        options.only(
+            ("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split"
+        )
+        settings, dataset = of_arrays(path, options.kind)
         notes = [_SCALED] if "mean" in settings else []
     elif kind == "folder":
-        asked.only((), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
+        options.only((), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
         settings, dataset = of_images(path)
         notes = [_FOLDERS]
     else:
-        asked.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
-        settings, dataset = of_saved(path, asked.given())
+        options.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
+        settings, dataset = of_saved(path, options.given())
     return _checked(_named(data), settings, dataset, notes)
 
 
@@ -169,12 +171,14 @@ def _table(
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def table_source(data: Path, asked: Asked) -> TableSource:
+def table_source(data: Path, options: DataOptions) -> TableSource:
     """The source that reads this table."""
     kind = kind_of(data)
     if kind == "parquet":
-        asked.only({each.name for each in fields(Asked)} - set(_CSV), "a Parquet file has numbers and dates of its own")
-    given = {"target": "", **asked.given(), "path": str(data.absolute())}
+        options.only(
+            {each.name for each in fields(DataOptions)} - set(_CSV), "a Parquet file has numbers and dates of its own"
+        )
+    given = {"target": "", **options.given(), "path": str(data.absolute())}
     source: Any = parse(SOURCES[kind], given, "data")
     typed_source: TableSource = source
     return typed_source
@@ -187,9 +191,9 @@ def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspectio
     return reading, inspected(table, reading, str(data))
 
 
-def _of_table(data: Path, asked: Asked) -> First:
-    source = table_source(data, asked)
-    if asked.target is None:
+def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
+    source = table_source(data, options)
+    if options.target is None:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {listed(rows.column_names)}")
     whole, inspection = inspected_table(source, data)
@@ -206,16 +210,16 @@ def _of_table(data: Path, asked: Asked) -> First:
             "client": source.client, "time": reading.time, "group": reading.group,
             "kind": inspection.encoded.target.kind, "leave_out": list(reading.leave_out) or None,
             "categories": coded or None,
-            **{name: value for name, value in asked.given().items() if name in _CSV}}  # fmt: skip
+            **{name: value for name, value in options.given().items() if name in _CSV}}  # fmt: skip
     sizes = sorted(one.train for one in inspection.clients)
     table = _table(_named(data), settings, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
-    return First(table, (*inspection.findings, *told_of))
+    return FirstExperiment(table, (*inspection.findings, *told_of))
 
 
 # -- other data ----------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> First:
+def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> FirstExperiment:
     """The experiment with a scenario and a net that fit the data set, of which clients and net were made once."""
     owner, count = dataset.train.client, len(dataset.train)
     if owner is not None:
@@ -237,7 +241,7 @@ def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Se
     experiment = Experiment.of(table)
     federation = experiment.scenario.federation(dataset, experiment.run.seed)
     experiment.setup(federation)
-    return First(table, tuple(_unusual(dataset)), tuple(notes), federation)
+    return FirstExperiment(table, tuple(_unusual(dataset)), tuple(notes), federation)
 
 
 def _model(dataset: Dataset) -> dict[str, Any]:

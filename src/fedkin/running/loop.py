@@ -22,7 +22,7 @@ from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import reading
 from fedkin.records.files import say, tidy, untidy
-from fedkin.records.models import About, Kept
+from fedkin.records.models import ModelContext, StoredModels
 from fedkin.records.recorder import ANEW, Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment, RunSettings
@@ -99,7 +99,7 @@ def execute(
             engine.close()
         final = engine.setup
         if isinstance(final, Setup) and run.models == "last":
-            about = About.of(final.federation, final.net, final.nets, model, final.seed)
+            about = ModelContext.of(final.federation, final.net, final.nets, model, final.seed)
             records.keep_models(models, about, run.models_limit_mb)
         # After the engine's own files are gone: nothing comes back to a finished run to remove them.
         records.conclude(summary)
@@ -239,10 +239,10 @@ def run_experiment(
 
 def lasting(result: Result) -> Result:
     """The result without its models in memory, if its folder has them: they are read from there when asked for."""
-    if result.folder is None or isinstance(result.models, Kept):
+    if result.folder is None or isinstance(result.models, StoredModels):
         return result
     with suppress(RunError):
-        kept = Kept(result.folder)
+        kept = StoredModels(result.folder)
         return replace(result, models=kept) if len(kept) == len(result.models) else result
     return result
 

@@ -23,7 +23,7 @@ from fedkin.learning.models.custom import Modules, pair_of
 from fedkin.learning.net import BodyHead, Net
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.models import Kept
+from fedkin.records.models import StoredModels
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
@@ -69,26 +69,26 @@ class Loaded(Mapping[str, nn.Module]):
     def __init__(self, folder: Path, modules: Modules | None = None, head: str | None = None) -> None:
         if not (folder / "summary.json").exists():
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-        self.folder, self.kept = folder, Kept(folder)
-        self.task, self.encoding, self.target = self.kept.task, self.kept.encoding, self.kept.target
+        self.folder, self.stored = folder, StoredModels(folder)
+        self.task, self.encoding, self.target = self.stored.task, self.stored.encoding, self.stored.target
         self._modules, self._head, self._nets = modules, head, dict[int, Net]()
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The ids of the clients that have a model, sorted."""
-        return tuple(sorted(self.kept))
+        return tuple(sorted(self.stored))
 
     def __getitem__(self, id: str) -> nn.Module:
-        return self._model(self.known(id))
+        return self._model(self.client_id(id))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.clients)
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.stored)
 
     def __repr__(self) -> str:
-        models = "one model" if self.kept.alike else "models"
+        models = "one model" if self.stored.alike else "models"
         return f"Loaded({str(self.folder)!r}, {models} of {len(self)} clients, {self.task.kind})"
 
     def model(self, client: str | None = None) -> nn.Module:
@@ -96,7 +96,7 @@ class Loaded(Mapping[str, nn.Module]):
 
         client: may be left out if all clients have the same model. Raises ConfigError for one that is not known.
         """
-        return self._model(self.known(client))
+        return self._model(self.client_id(client))
 
     def predict(self, x: Any, client: str | None = None) -> Values:
         """What a client's model predicts for these rows.
@@ -112,7 +112,7 @@ class Loaded(Mapping[str, nn.Module]):
         Missing values and unknown categories are treated as in training. Raises DataError for inputs that do not fit,
         ConfigError for a client that is not known.
         """
-        outputs = self._outputs(x, self.known(client))
+        outputs = self._outputs(x, self.client_id(client))
         if self.task.kind == "risk":
             return np.asarray(torch.softmax(outputs, 1)[:, 1].numpy())
         if self.task.kind == "regression":
@@ -125,41 +125,41 @@ class Loaded(Mapping[str, nn.Module]):
     def probabilities(self, x: Any, client: str | None = None) -> Values:
         """[n, classes] the probability of each class, in the order of `target.classes` or of the labels."""
         self.task.need_labels("probabilities", "a probability of each class")
-        return np.asarray(torch.softmax(self._outputs(x, self.known(client)), 1).numpy())
+        return np.asarray(torch.softmax(self._outputs(x, self.client_id(client)), 1).numpy())
 
     def inputs(self, x: Any, client: str | None = None) -> Any:
         """What the net is given for these rows: a tensor, or a dict of tensors."""
-        return self._inputs(x, self.known(client))
+        return self._inputs(x, self.client_id(client))
 
     # -- nets ------------------------------------------------------------------------------------------------------
 
-    def known(self, client: str | None) -> str:
+    def client_id(self, client: str | None) -> str:
         """The id of this client, or of any if all have the same model; raises ConfigError for one that is not known."""
         if client is None:
-            if self.kept.alike:
-                return next(iter(self.kept))
+            if self.stored.alike:
+                return next(iter(self.stored))
             raise ConfigError(f"client: each client has its own model, so name one; {_some(self.clients)}")
-        if client not in self.kept:
-            shared = "; all clients have the same model: leave client out to use it" if self.kept.alike else ""
+        if client not in self.stored:
+            shared = "; all clients have the same model: leave client out to use it" if self.stored.alike else ""
             near = nearest(client, self.clients)
             hint = near if near.startswith("did") else _some(self.clients)
             raise ConfigError(f"client: no {client!r} in this run; {hint}{shared}")
         return client
 
     def _model(self, id: str) -> BodyHead:
-        number = self.kept.number(id)
+        number = self.stored.number(id)
         if number not in self._nets:
             self._nets[number] = self._net(number)
         module = self._nets[number].scratch().eval()
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
-            for name, tensor in self.kept[id].items():
+            for name, tensor in self.stored[id].items():
                 named[name].copy_(tensor)
         return module
 
     def _net(self, number: int) -> Net:
         """The net of this number, with what training does not change."""
-        facts, was = self.kept.nets[number], " ".join(self.kept.nets[number].modules.split())
+        facts, was = self.stored.nets[number], " ".join(self.stored.nets[number].modules.split())
         if facts.model is None and self._modules is None:
             raise ConfigError(
                 f"{self.folder}: its net was made from modules of your own, which only you can make again: "
@@ -167,8 +167,8 @@ class Loaded(Mapping[str, nn.Module]):
             )
         run = reading.settings_in(self.folder / "experiment.toml").get("run", {})
         precision = run.get("precision", "float32")
-        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype, precision))
-        frozen = self.kept.frozen(number)
+        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.stored.dtype, precision))
+        frozen = self.stored.frozen(number)
         shapes, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
         if odd := sorted(name for name in {*shapes, *wanted} if shapes.get(name) != wanted.get(name)):
             one = f"{odd[0]} is {shapes.get(odd[0], 'not there')} here, {wanted.get(odd[0], 'not there')} in the run"
@@ -224,7 +224,7 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
-            return torch.from_numpy(self._encoded(x)).to(self.kept.dtype)
+            return torch.from_numpy(self._encoded(x)).to(self.stored.dtype)
         wanted = self.task.shapes
         if isinstance(self.task.shape, Mapping):
             if not isinstance(x, Mapping) or set(x) != set(wanted):
@@ -238,7 +238,7 @@ class Loaded(Mapping[str, nn.Module]):
                 raise DataError(
                     f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
                 )
-        return prepared(given, self.kept.scale(id), self.kept.dtype)
+        return prepared(given, self.stored.scale(id), self.stored.dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
         assert self.encoding is not None

@@ -318,40 +318,43 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**changed, "own": list(dict.fromkeys(files))} if files else changed
 
 
-def taken_value(path: str, value: Any, folder: Path, files: list[str], where: str | None = None) -> Any:
+def taken_value(path: str, value: Any, folder: Path, files: list[str]) -> Any:
     """Return the value of a setting with the names of parts for FILE.py:NAME; their files are added to `files`.
 
-    path: of the setting, such as "model.name" or "methods.mine.method.graph.groups"; where: its name in errors.
+    path: of the setting, such as "model.name" or "methods.mine.method.graph.groups".
     """
-    return _taken(value, path, where or path, folder, files)
+    if path.startswith("methods."):
+        _, _, *rest = path.split(".", 2)
+        return _taken(value, "".join(rest), path, folder, files)
+    return _taken(value, path, path, folder, files)
 
 
 def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
+    """Do `taken_value`; path: without [methods.NAME], below which there are the same sections again; where: with it."""
     if isinstance(value, Mapping):
         changed: dict[str, Any] = {}
         for key, inner in value.items():
-            name = key
+            name, inner_where = key, f"{where}.{key}"
             if path == "methods":
-                (name,), read = named_in([key], "method", folder, f"{where}.{key}")
+                (name,), read = named_in([key], "method", folder, inner_where)
                 files += read
                 if name in changed:
                     raise ConfigError(
-                        f"{where}.{key}: this is {name!r}, which has a section of its own already; make one of both"
+                        f"{inner_where}: this is {name!r}, which has a section of its own already; make one of both"
                     )
-            changed[name] = _taken(inner, f"{path}.{key}", f"{where}.{key}", folder, files)
+            inner_path = "" if path == "methods" else f"{path}.{key}".lstrip(".")
+            changed[name] = _taken(inner, inner_path, inner_where, folder, files)
         return changed
-    # Below [methods.NAME] there are the same sections again; a NAME may have dots.
-    inside = re.sub(rf"^methods\..*?\.(?=(?:{'|'.join(KINDS)}|run)\.)", "", path)
-    if inside == "run.metrics":
+    if path == "run.metrics":
         names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return value
         names, read = named_in(names, "metric", folder, where)
         files += read
         return names
-    section = _FIELDS.get(inside) or ("graph" if inside.startswith("method.") else None)
+    section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
     # Only in a section of a graph a text can be nothing but a stage; elsewhere in a method it may be any text.
-    only_a_part = where if inside in _FIELDS or ".graph." in inside else ""
+    only_a_part = where if path in _FIELDS or ".graph." in path else ""
     if section is not None and isinstance(value, str) and in_file(value, only_a_part):
         file, value = named(value, section, folder, where)
         files.append(file)
