@@ -87,7 +87,7 @@ class Columns(nn.Module):
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
         present = torch.isfinite(numbers)
-        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.stored
+        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.kept
         has = torch.eq(categories[:, self.column], self.value)
         parts = [scaled.clamp(-self.far, self.far).float(), (~present).float(), has.float()]
         return torch.cat(parts, 1)[:, self.order]
