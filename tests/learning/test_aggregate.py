@@ -63,17 +63,6 @@ def test_terms_one_after_another_have_the_bits_of_the_mean(
             assert (tensor.dtype, tensor.stride()) == (expected[name].dtype, expected[name].stride())
 
 
-def test_the_terms_stay_as_they_are() -> None:
-    term = {"w": torch.ones(2), "n": torch.tensor([3])}
-    running = RunningMean()
-    running.add(term, 1.0)
-    running.add({"w": torch.full((2,), 5.0), "n": torch.tensor([7])}, 3.0)
-    assert running.mean()["w"].tolist() == [4.0, 4.0]
-    assert running.mean()["n"].tolist() == [7]
-    assert term["w"].tolist() == [1.0, 1.0]
-    assert term["n"].tolist() == [3]
-
-
 def averaged(mean: Mean, replies: Mapping[str, Any]) -> AveragedReplies:
     running = RunningMean()
     for id in sorted(replies):

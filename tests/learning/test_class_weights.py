@@ -14,7 +14,7 @@ from torch import Tensor
 import fedkin
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.federation import Federation, Samples, Task
+from fedkin.federation import Federation, Task
 from fedkin.flow import Fit, Message
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.models import Mlp
@@ -89,17 +89,6 @@ def test_stacks_train_as_one_client_after_another(loss: Loss) -> None:
             assert got.loss == pytest.approx(want.loss, rel=1e-9)
             for name in net.initial:
                 torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
-
-
-def test_small_weights_are_no_padding() -> None:
-    """In the written-out products a sum of weights below 1 must not be taken for an empty batch."""
-    net, training = net_of(), Training(batch_size=2, lr=0.1, local_epochs=1)
-    stack = members(net, tuple(weight / 1000 for weight in WEIGHTS))
-    for small, usual in zip(
-        fit_stacked(net, CrossEntropy(), training, stack), fit_stacked(net, CrossEntropy(), training, members(net)),
-        strict=True,
-    ):  # fmt: skip
-        assert small.loss == pytest.approx(usual.loss, rel=1e-9)
 
 
 def test_balanced_is_what_scikit_learn_calls_balanced() -> None:
@@ -190,25 +179,3 @@ def test_what_cannot_be_weighed_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="a weight of classes needs a class label"):
         fedkin.run("fedavg", numbers, rounds=1, training={"class_weights": "balanced"}, model="linear")
-
-
-def test_rare_classes_are_found_more_often() -> None:
-    """At 7 % events a model without weights hardly ever predicts one."""
-    rng = np.random.default_rng(3)
-    y = (rng.random(3000) < 0.07).astype(int)
-    x = (rng.normal(size=(3000, 4)) + y[:, None] * 0.8).astype(np.float32)
-    federation = Federation.from_arrays(x, y, rng.choice(["north", "south"], 3000))
-    found = {}
-    for weights in (None, "balanced"):
-        training = {"local_steps": 20, "lr": 0.1, "class_weights": weights}
-        result = fedkin.run("fedavg", federation, rounds=8, training=training, model="linear")
-        right = [_recall(result.models[id], client.test) for id, client in federation.items()]
-        found[weights] = np.mean(right)
-    assert found[None] < 0.4
-    assert found["balanced"] > 0.7
-
-
-def _recall(params: Any, test: Samples) -> float:
-    weight, bias = params["head.weight"], params["head.bias"]
-    x, y = test.inputs(slice(None)).flatten(1), test.labels()
-    return float(((x @ weight.T + bias).argmax(1)[y == 1] == 1).double().mean())

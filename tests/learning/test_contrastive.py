@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from fedkin.learning.contrastive import (
     Projection,
     prototype_loss,
-    prototypes,
     supervised_contrastive,
     uniformity_loss,
 )  # fmt: skip
@@ -179,12 +178,6 @@ def test_projection_is_torchs_batch_norm(dtype: torch.dtype) -> None:
     padded = torch.cat([z, 100 * torch.randn(3, 4, dtype=dtype)])
     torch.testing.assert_close(ours(padded, mask)[:8], expected)
     assert dict(ours.named_buffers()) == {}
-
-
-def test_prototypes_are_the_weight_of_a_linear_layer() -> None:
-    made = prototypes(10, 4)
-    assert [(name, tuple(t.shape)) for name, t in made.named_parameters()] == [("weight", (10, 4))]
-    assert float(made.weight.detach().abs().max()) <= 0.5
 
 
 def test_the_released_uniformity_of_long_prototypes_has_a_gradient() -> None:

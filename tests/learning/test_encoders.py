@@ -17,7 +17,6 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Samples, Scale, Task
 from fedkin.learning import Batch, Training
 from fedkin.learning.encoders import (
-    Encode,
     Reconstruction,
     View,
     adapted,
@@ -30,7 +29,6 @@ from fedkin.learning.encoders import (
     pretrained,
     standardised,
 )
-from fedkin.learning.sgd import infer
 from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)
@@ -210,12 +208,6 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path, monkeypatch: 
         pretrained(encoder_net("mlp", (1, 8, 8), 3), images(20), PLAN, seed=0)
 
 
-def test_the_cache_is_below_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("FEDKIN_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "fedkin" / "encoders"
-
-
 def test_classes_and_a_limit_choose_training_samples() -> None:
     data = dataset()
     assert len(chosen(data, None, None, 0)) == 48
@@ -250,11 +242,3 @@ def test_images_of_another_shape_are_refused_or_adapted() -> None:
         adapted(images(2, (2, 4, 4)), (3, 4, 4), "blobs", True)
     with pytest.raises(ConfigError, match=r"shape \(1, 4, 6\).*\(24,\)"):
         adapted(samples, (24,), "blobs", True)
-
-
-def test_codes_are_read_by_infer() -> None:
-    samples, net = images(600), encoder_net("grey", (1, 8, 8), 5)
-    module = net.scratch()
-    z = infer(net, module, net.initial, Encode(pixels(samples.scale)), samples)
-    with torch.no_grad():
-        torch.testing.assert_close(z, module.features(stored(samples) / 255.0), rtol=1e-4, atol=1e-5)

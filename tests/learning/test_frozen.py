@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,15 +98,6 @@ def test_which_buffers_travel() -> None:
     assert "body.1.passing" not in net.frozen
 
 
-def test_the_fingerprint_covers_what_is_frozen() -> None:
-    body, head = adapted()
-    before = Net(body, head).fingerprint()
-    assert before == Net(body, head).fingerprint()
-    with torch.no_grad():
-        body.get_parameter("1.base")[0, 0] += 1
-    assert Net(body, head).fingerprint() != before
-
-
 def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> None:
     net, samples = Net(*norms()), small_federation()["site-i"].train
     module = net.scratch()
@@ -191,24 +181,6 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
             torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
 
 
-def test_a_frozen_layer_among_written_out_ones() -> None:
-    """A net whose layers are of the kind that is trained by written-out products, one of them frozen."""
-
-    def make() -> tuple[nn.Module, nn.Module]:
-        torch.manual_seed(1)
-        body = nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 7), nn.ReLU())
-        body[1].requires_grad_(False)
-        return body, nn.Linear(7, 4)
-
-    alone, stacked = (
-        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
-        for mode in ("one-by-one", "fast")
-    )
-    assert "body.1.weight" not in stacked.models["site-i"]
-    for name, tensor in alone.models["site-i"].items():
-        torch.testing.assert_close(stacked.models["site-i"][name], tensor, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])
 @pytest.mark.parametrize("case", by_pattern(CASES))
 def test_frozen_weights_are_constants_to_every_method(case: str, adapters: bool) -> None:
@@ -227,26 +199,6 @@ def test_frozen_weights_are_constants_to_every_method(case: str, adapters: bool)
     engine.round(1)
     assert not any(name.endswith("base") for name in names_in(engine.state()))
     engine.close()
-
-
-@pytest.mark.parametrize("method", ["fedavg", "sfmtl-graph", "mapl-plus"])
-def test_ten_million_frozen_numbers_cost_nothing(method: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    trunk = nn.Sequential(nn.Linear(5, 3200), nn.ReLU(), nn.Linear(3200, 3200), nn.ReLU(), nn.Linear(3200, 16))
-    trunk.requires_grad_(False)
-    body, head = nn.Sequential(trunk, nn.Linear(16, 40), nn.ReLU()), nn.Linear(40, 4)
-    assert sum(p.numel() for p in trunk.parameters()) > 10_000_000
-    result = fedkin.run(
-        method, small_federation(clients=3), model=(body, head), training={**PLAN, "rounds": 1},
-        settings={"checkpoint_every": 1}, out=tmp_path / "run",
-    )  # fmt: skip
-    assert max(message[5] for message in result.messages) <= 680 + 164 + 4 * 40
-    assert max(message[4] for message in result.messages) < 8_000
-    sizes = {p.relative_to(tmp_path / "run"): p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    # Beside the clients' models they are once, for who loads these; nowhere else.
-    once = [size for path, size in sizes.items() if size > 1_000_000]
-    assert len(once) == 1
-    assert sum(sizes.values()) - once[0] < 1_000_000
 
 
 def test_what_is_frozen_is_used_when_outputs_are_found() -> None:

@@ -14,10 +14,9 @@ from torch.nn import functional as F
 
 import fedkin
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.federation import Client, Federation, Samples, Scale
 from fedkin.keys import key
 from fedkin.learning import Net, Training
-from fedkin.learning.augment import Augment
 from fedkin.learning.devices import Resident
 from fedkin.methods.flt import Flt
 
@@ -257,13 +256,6 @@ def test_methods_of_numbers_say_which_setting_helps(kind: str, method: Any, said
         fedkin.run(method, federation(kind), model=model(kind), training=PLAN)
 
 
-def test_there_are_no_views_of_codes() -> None:
-    for x in (torch.zeros(2, 3, dtype=torch.int64), {"a": torch.zeros(2, 3)}):
-        assert Augment(on=False)(x) is x
-        with pytest.raises(ConfigError, match=r"set method\.augment\.on \(or training\.augment\.on\) = false"):
-            Augment()(x)
-
-
 def test_samples_of_a_dict_go_to_a_device_entry_by_entry() -> None:
     samples = federation("dict")["0"].train
     resident = Resident(torch.device("meta"))
@@ -273,10 +265,3 @@ def test_samples_of_a_dict_go_to_a_device_entry_by_entry() -> None:
     assert all(there.x[name] is again.x[name] for name in there.x)
     assert {t.device.type for t in there.x.values()} == {"meta"}
     assert Resident(torch.device("meta"), limit=0)(samples).rows is None
-
-
-def test_a_task_of_a_dict_can_be_written_by_hand() -> None:
-    task = Task(2, {"a": (3,), "b": ()}, codes=("b",))
-    assert task.shapes["a"] == (3,)
-    with pytest.raises(DataError, match="needs images"):
-        Task(2, {"a": (3,)}, "segmentation")

@@ -12,7 +12,7 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.models import MODELS, Mixed, Mlp, SmallPlain, SmallWide
+from fedkin.learning.models import MODELS, Mixed, Mlp
 from fedkin.methods import METHODS
 from fedkin.running.experiment import nets_for
 from fedkin.settings import parse
@@ -94,14 +94,6 @@ def test_every_body_gets_the_common_width() -> None:
     assert mixed.deal_bodies(IDS[:3], 0)[IDS[2]] == Mlp(hidden=(10,))
 
 
-def test_the_net_itself_is_the_first_body() -> None:
-    task = Task(3, (1, 8, 8))
-    mixed = Mixed(bodies=("small-wide", "small-plain"), width=9)
-    first = Net.build(lambda: mixed.build(task), 4)
-    assert first.fingerprint() == Net.build(lambda: SmallWide(width=9).build(task), 4).fingerprint()
-    assert first.fingerprint() != Net.build(lambda: SmallPlain(width=9).build(task), 4).fingerprint()
-
-
 def test_settings_survive_a_table() -> None:
     own = parse(MODELS["mixed"], {"bodies": ["m"], "nets": {"m": {"name": "mlp"}}, "width": 5}, "model")
     assert parse(MODELS["mixed"], own.model_dump(mode="json"), "model") == own
@@ -133,15 +125,3 @@ def test_a_federation_of_four_bodies_learns_together(method: str, settings: dict
     scores = engine.evaluate()
     assert sum(score.right for score in scores.values()) > 0.9 * sum(score.n for score in scores.values())
     assert len({len(engine.model(id)) for id in federation}) > 1
-
-
-def test_one_body_for_all_is_an_equal_model() -> None:
-    draw = torch.Generator().manual_seed(1)
-    samples = Samples(torch.randn(4, 1, 8, 8, generator=draw), torch.arange(4) % 2)
-    federation = Federation([Client(id, samples, samples) for id in "ab"], Task(2, (1, 8, 8)))
-    net, nets = nets_for(Mixed(bodies=("small-wide",)), federation, 0, torch.float32)
-    assert nets is None
-    LocalEngine(Setup(METHODS["mapl-plus"](), federation, net, Training(local_steps=1))).round(1)
-    net, nets = nets_for(Mixed(bodies=("small-wide", "small-plain")), federation, 0, torch.float32)
-    with pytest.raises(ConfigError, match="these have unlike ones"):
-        LocalEngine(Setup(METHODS["mapl-plus"](), federation, net, Training(local_steps=1), nets=nets))

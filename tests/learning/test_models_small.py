@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given
@@ -49,33 +47,6 @@ def test_too_small_images_are_refused(name: str) -> None:
     for shape in ((1, 7, 30), (64,)):
         with pytest.raises(ConfigError, match=f"'{name}' needs images .* at least 8 pixels"):
             MODELS[name].model_validate({}).build(Task(3, shape))
-
-
-def test_the_four_are_of_unlike_build_and_of_like_size() -> None:
-    task = Task(10, (3, 32, 32))
-    nets = [Net.build(partial(MODELS[name].model_validate({}).build, task), 1) for name in SMALL]
-    shapes = [sorted(tuple(t.shape) for name, t in net.initial.items() if "body" in name) for net in nets]
-    assert len({str(shape) for shape in shapes}) == 4
-    sizes = [net.parameters() for net in nets]
-    assert max(sizes) < 2 * min(sizes)
-    assert len({repr(net.module.head) for net in nets}) == 1
-
-
-@every_net
-def test_a_few_steps_learn_what_two_classes_are(name: str) -> None:
-    """Bright left halves against bright right halves."""
-    draw = torch.Generator().manual_seed(0)
-    y = torch.arange(64) % 2
-    x = 0.3 * torch.randn(64, 1, 8, 8, generator=draw)
-    x[y == 0, :, :, :4] += 1.0
-    x[y == 1, :, :, 4:] += 1.0
-    module = Net.build(lambda: MODELS[name].model_validate({}).build(Task(2, (1, 8, 8))), 0).scratch()
-    optimiser = torch.optim.Adam(module.parameters(), 0.01)
-    for _ in range(40):
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        optimiser.step()
-    assert (module(x).argmax(1) == y).float().mean() > 0.95
 
 
 @given(st.integers(1, 40), st.integers(1, 40))

@@ -16,13 +16,9 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, arranged, usual
-from fedkin.learning.frozen import Frozen
-from fedkin.learning.layout import decide, lay_out
 from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.precision import Precision, _has_bf16, check_precision
 from fedkin.learning.sgd import fit, infer
-from fedkin.learning.stacked import why_not
 from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.running.networked import plan_of
 
@@ -154,87 +150,6 @@ def test_a_net_that_views_its_maps_is_computed_with_channels_first(kind: type[Vi
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
 
 
-def test_a_class_that_can_is_computed_with_channels_last() -> None:
-    class Flat(Viewing):
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.layers(x).flatten(1)
-            return out
-
-    own, same = _net(lambda: Flat(*_layers())), _net(lambda: nn.Sequential(*_layers(), nn.Flatten()))
-    one, other = _fit(own), _fit(same)
-    assert own.channels_last is True
-    assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
-
-
-def test_a_frozen_body_that_views_its_maps_works() -> None:
-    net = Net(nn.Sequential(Frozen(Viewing(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Linear(400, 5)), nn.Linear(5, 3))
-    net.check(TASK)
-    decide(net, sample_inputs(TASK, net.dtype))
-    assert net.channels_last is False
-    assert _fit(net).loss > 0
-
-
-class Normed(nn.Module):
-    """A normalisation of channels, whose attribute of its own says where they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.channels_last = False
-        self.norm = nn.LayerNorm(10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        own: Tensor = self.norm(x if self.channels_last else x.permute(0, 2, 3, 1))
-        return own if self.channels_last else own.permute(0, 3, 1, 2)
-
-
-def test_an_attribute_of_a_users_module_stays() -> None:
-    net = _net(lambda: nn.Sequential(nn.Conv2d(3, 10, 3), Normed(), nn.Flatten()))
-    decide(net, sample_inputs(TASK, net.dtype))
-    module = net.scratch()
-    assert lay_out(net, module, _samples()) is True
-    assert module.body[1].channels_last is False  # type: ignore[index]
-    torch.testing.assert_close(
-        infer(net, module, net.initial, "logits", _samples()), net.module.eval()(_samples().inputs(slice(None)))
-    )
-
-
-def test_a_hook_that_views_is_tried() -> None:
-    def make() -> nn.Module:
-        body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-        body.register_forward_hook(lambda module, given, made: made.view(made.size(0), -1))
-        return body
-
-    net = _net(make)
-    decide(net, sample_inputs(TASK, net.dtype))
-    assert net.channels_last is False
-    assert _fit(net).loss > 0
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("last", [True, False])
-def test_kept_features_have_the_bits_of_computed_ones(
-    channels: int, last: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    trunk = Frozen(nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)))
-    pair = nn.Sequential(trunk, nn.Flatten(), nn.Linear(8 * 144, 16)), nn.Linear(16, 3)
-    samples = Samples(torch.randn(40, channels, 16, 16), torch.arange(40) % 3)
-    made = []
-    for limit in (2 << 30, 0):
-        monkeypatch.setattr("fedkin.learning.frozen._LIMIT", limit)
-        net = Net(*pair)
-        net.channels_last = None if last else False
-        draw = np.random.default_rng(0)
-        plan = Training(batch_size=10, lr=0.01)
-        made.append(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, plan, {}, {}, draw).params)
-    assert all(torch.equal(tensor, made[1][name]) for name, tensor in made[0].items())
-
-
-def test_a_net_without_convolutions_keeps_its_inputs() -> None:
-    net = _net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(432, 4)))
-    assert lay_out(net, net.scratch(), _samples()) is False
-
-
 def _federation() -> Federation:
     whole = _samples(60)
     each = [whole.take(torch.arange(start, start + 15)) for start in range(0, 60, 15)]
@@ -296,30 +211,6 @@ def test_a_loaded_run_predicts_in_its_precision(tmp_path: Path) -> None:
         model: Any = fedkin.load(tmp_path / how, model=_model(body)).model("c0")
         z = model.features(_samples().inputs(slice(None))).detach()
         assert torch.equal(z, z.bfloat16().float()) == (how == "bf16")
-
-
-@BF16
-def test_bf16_is_computed_one_client_at_a_time_when_stacked() -> None:
-    net = _net(lambda: _body("plain"), precision="bf16")
-    assert "run.precision is 'bf16'" in why_not(net, CrossEntropy(), Training())
-    own = nn.Sequential(nn.Flatten(), nn.Linear(432, 64), nn.ReLU())
-    torch.manual_seed(2)
-    own[1].reset_parameters()  # type: ignore[operator]
-    assert _equal(_run(own, precision="bf16"), _run(own, precision="bf16", mode="fast"))
-
-
-@BF16
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_frozen_part_behind_another_is_computed_in_float32(keep: bool) -> None:
-    torch.manual_seed(0)
-    frozen = nn.Linear(16, 8)
-    body = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), Frozen(frozen, keep))
-    net = Net(body, nn.Linear(8, 3), precision="bf16")
-    assert _fit(net).loss > 0
-    z = infer(net, net.scratch(), net.initial, "features", _samples())
-    assert not torch.equal(z, z.bfloat16().float())
-    given = body[1](_samples().inputs(slice(None)).flatten(1))
-    torch.testing.assert_close(z, frozen(given), atol=0.05, rtol=0.05)
 
 
 def _past_the_features(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:

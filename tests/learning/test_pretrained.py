@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,6 @@ def texts(clients: int = 3, each: int = 15) -> Federation:
     return Federation.from_arrays(x, y, client=[f"site-{row % clients}" for row in range(len(x))])
 
 
-def images(clients: int = 3, each: int = 15) -> Federation:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(clients * each, 1, 8, 8)).astype(np.float32)
-    y = (x.mean((1, 2, 3)) > 0).astype(int)
-    return Federation.from_arrays(x, y, client=[f"site-{row % clients}" for row in range(len(x))])
-
-
-def tiny_vit(**settings: Any) -> Timm:
-    options = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
-    return Timm(net="vit_tiny_patch16_224", options=options, **settings)
-
-
 def test_features_and_head_are_those_of_the_model() -> None:
     torch.manual_seed(0)
     model, x = bert().eval(), torch.tensor([[5, 6, 7, 0, 0], [9, 8, 7, 6, 5]])
@@ -110,26 +98,6 @@ def test_only_adapters_and_head_travel_and_dropout_is_repeatable(tmp_path: Path)
     before = net.fingerprint()
     net.frozen["body.net.bert.embeddings.word_embeddings.weight"][0, 0] += 1
     assert net.fingerprint() != before
-
-
-def frozen_body(keep: bool) -> Callable[[Task], tuple[nn.Module, nn.Module]]:
-    return lambda task: transformer(bert(), frozen=True, keep=keep)
-
-
-@pytest.mark.parametrize("method", ["fedavg", "mapl"])
-def test_kept_features_have_the_bits_of_computed_ones(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = texts()
-    options: dict[str, Any] = {"augment": {"on": False}} if method == "mapl" else {}
-
-    def models(kept: bool) -> Any:
-        with monkeypatch.context() as patch:
-            if not kept:
-                patch.setattr("fedkin.learning.frozen.Kept.of", lambda *_: None)
-            return fedkin.run(method, federation, model=frozen_body(True), training=PLAN, seed=1, **options).models
-
-    with_them, without = models(True), models(False)
-    for id, params in with_them.items():
-        assert all(torch.equal(tensor, without[id][name]) for name, tensor in params.items())
 
 
 @pytest.fixture(scope="module")
@@ -254,31 +222,6 @@ def test_a_repository_of_an_adapter_is_refused_and_one_of_a_net_is_taken(
     (files / "adapter_config.json").write_text('{"base_model_name_or_path": "other/net"}')
     with pytest.raises(ConfigError, match=r"model.hub: some/net: adapter_config.json: .* adapter, which is not loaded"):
         model.build(task)
-
-
-@pytest.mark.parametrize("kind", ["ResNet", "RegNet", "EfficientNet"])
-def test_images_of_nets_whose_pooling_has_no_values(tmp_path: Path, kind: str) -> None:
-    sizes: dict[str, Any] = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "groups_width": 2}
-    small = {"width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 128, "image_size": 64}
-    config = getattr(hugging(), f"{kind}Config")(num_channels=1, **(small if kind == "EfficientNet" else sizes))
-    torch.manual_seed(0)
-    net = getattr(hugging(), f"{kind}Model")(config).eval()
-    net.save_pretrained(tmp_path)
-    task, x = Task(2, (1, 64, 64)), torch.randn(3, 1, 64, 64)
-    with torch.no_grad():
-        want = net(x).pooler_output.flatten(1)
-        for pool in ("mean", "own"):
-            body, head = Transformers(path=tmp_path, pool=pool, frozen=True).build(task)
-            torch.testing.assert_close(body.eval()(x), want, rtol=1e-4, atol=1e-5)
-            assert head(body(x)).shape == (3, 2)
-
-
-def test_a_net_that_does_not_say_how_long_its_features_are(tmp_path: Path) -> None:
-    text = {"vocab_size": 9, "eos_token_id": 1, **SMALL}
-    config = hugging().CLIPConfig(text_config=text, vision_config={**SMALL, "image_size": 8, "patch_size": 4})
-    hugging().CLIPModel(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"model.path: .*: clip does not say how long its features are"):
-        Transformers(path=tmp_path).build(Task(2, (3, 8, 8)))
 
 
 @pytest.mark.parametrize(

@@ -128,13 +128,6 @@ def test_the_order_of_clients_does_not_matter(rule: str) -> None:
     np.testing.assert_allclose(ends, [ends[0]] * len(ends), atol=1e-7)
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 6])
-@pytest.mark.parametrize("rule", sorted(RULES))
-def test_equal_updates_give_that_update(rule: str, m: int) -> None:
-    x = np.repeat(draws(1, seed=7), m, axis=0)
-    np.testing.assert_allclose(combined(x, rule, np.zeros(5)), x[0], rtol=1e-7)
-
-
 @pytest.mark.parametrize("size", [1e3, 1e9, 1e30])
 @pytest.mark.parametrize("rule", [*ROBUST, "norm-clipping"])
 def test_a_minority_moves_the_result_by_a_bounded_amount(rule: str, size: float) -> None:

@@ -198,7 +198,6 @@ def tied() -> nn.Module:
         (OwnReLU(), "body.1 is a OwnReLU"),
         (nn.BatchNorm1d(WIDTH, momentum=None), "body.1 is a BatchNorm1d"),
         (nn.Dropout(1.0), "body.1 is a Dropout"),
-        (nn.LeakyReLU(-0.1), "body.1 is a LeakyReLU"),
         (with_hook(), "body.1 has a hook"),
         (with_a_method(), "body.1 has a method of its own"),
         (frozen(), "body.1.bias is frozen, shared, or in no layer"),

@@ -243,8 +243,3 @@ def test_the_papers_head_has_5130_parameters() -> None:
     net = Net.build(lambda: MODELS["cnn-cifar"].model_validate({}).build(Task(10, (3, 32, 32))), 0)
     assert sum(t.numel() for n, t in net.initial.items() if n.startswith("head.")) == 5130
     assert net.width(Task(10, (3, 32, 32))) == 512
-
-
-def test_images_too_small_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'cnn-cifar' needs images .* of at least 8 pixels a side"):
-        MODELS["cnn-cifar"].model_validate({}).build(Task(10, (1, 7, 7)))

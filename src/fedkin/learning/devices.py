@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,20 +25,9 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import each, parts
 
 __all__ = [
-    "CPU",
-    "Resident",
-    "arranged",
-    "checked",
-    "device_of",
-    "drawn",
-    "exact",
-    "moved",
-    "one_thread",
-    "opened",
-    "plain",
-    "title",
-    "usual",
-]
+    "CPU", "Resident", "arranged", "checked", "device_of", "drawn", "exact", "moved", "one_thread", "opened", "plain",
+    "title", "usual",
+]  # fmt: skip
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -58,10 +47,8 @@ def opened(name: str) -> torch.device:
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
-        there = f"torch {torch.__version__} sees {count} of them here" if count else (
-            f"torch {torch.__version__} sees no GPU here (a build for CPUs only, no driver, or no GPU)"
-        )  # fmt: skip
-        raise ConfigError(f"run.device: {name!r}, but {there}; set run.device = 'cpu'")
+        seen = f"{count} of them here" if count else "no GPU here (a build for CPUs only, no driver, or no GPU)"
+        raise ConfigError(f"run.device: {name!r}, but torch {torch.__version__} sees {seen}; set run.device = 'cpu'")
     # cuBLAS reads this at the first matrix product of a process. Without it, the order of its sums can change.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return device
@@ -97,14 +84,14 @@ def exact(device: torch.device) -> Iterator[None]:
         (torch.utils.deterministic, "fill_uninitialized_memory", False),
     ]
     before = [getattr(place, name) for place, name, _ in flags]
-    asked, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    strict, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         for place, name, value in flags:
             setattr(place, name, value)
         torch.use_deterministic_algorithms(True, warn_only=True)
         yield
     finally:
-        torch.use_deterministic_algorithms(asked, warn_only=warned)
+        torch.use_deterministic_algorithms(strict, warn_only=warned)
         for (place, name, _), value in zip(flags, before, strict=True):
             setattr(place, name, value)
 
@@ -140,19 +127,19 @@ def usual(tensor: Tensor) -> Tensor:
 
 def moved(tree: Any, device: torch.device) -> Any:
     """Return a tree with all its tensors on the device; tensors that are already there stay the same objects."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, Mapping):
-        return {name: moved(item, device) for name, item in tree.items()}
-    return tree
+    return _each_tensor(lambda tensor: tensor.to(device), tree)
 
 
 def plain(tree: Any) -> Any:
     """Return a tree with all its tensors in the usual layout, in which they are sent and stored."""
+    return _each_tensor(usual, tree)
+
+
+def _each_tensor(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, Tensor):
-        return usual(tree)
+        return function(tree)
     if isinstance(tree, Mapping):
-        return {name: plain(item) for name, item in tree.items()}
+        return {name: _each_tensor(function, item) for name, item in tree.items()}
     return tree
 
 

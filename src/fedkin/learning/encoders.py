@@ -259,14 +259,14 @@ def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) ->
     sides, or their middle is cut out. The result is a new array.
     """
     assert isinstance(samples.x, Tensor)  # of a data set
-    own = tuple(samples.x.shape[1:])
-    if own == shape:
+    size = tuple(samples.x.shape[1:])
+    if size == shape:
         return samples
-    images = len(own) == len(shape) == 3
-    if not (adapt and images and (own[0] == shape[0] or 1 in (own[0], shape[0]))):
+    images = len(size) == len(shape) == 3
+    if not (adapt and images and (size[0] == shape[0] or 1 in (size[0], shape[0]))):
         hint = "set method.encoder.adapt = true to repeat channels and pad sides, or " if images and not adapt else ""
         raise ConfigError(
-            f"method.encoder.pretrain: the inputs of {name} have shape {own}, the clients' have {shape}; {hint}"
+            f"method.encoder.pretrain: the inputs of {name} have shape {size}, the clients' have {shape}; {hint}"
             "choose a data set of that shape"
         )
     x = samples.own().x

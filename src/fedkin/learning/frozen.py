@@ -53,9 +53,9 @@ class Frozen(nn.Module):
 
     def forward(self, x: Any) -> Any:
         if self.told is not None:
-            found = self._found(x)
-            if found is not None:
-                return found
+            features = self._recall(x)
+            if features is not None:
+                return features
             self.kept.missed()
         x = _whole(x)
         if not self.keep or torch.compiler.is_compiling():
@@ -78,28 +78,20 @@ class Frozen(nn.Module):
         """Forget the last batch."""
         self.told = None
 
-    def _found(self, x: Any) -> Tensor | None:
-        """Return what was told, if x is that batch, or several copies of it one after another."""
+    def _recall(self, x: Any) -> Tensor | None:
+        """Return the features that `tell` took, if x is that batch, or several copies of it one after another."""
         assert self.told is not None
-        known, versions, features = self.told
-        if versions != _versions(known):
+        batch, versions, features = self.told
+        if versions != _versions(batch):
             return None
-        # Always a copy: the layer behind may write into what it gets.
-        if x is known:
-            return features.clone()
-        new, old = pytree.tree_leaves(x), pytree.tree_leaves(known)
-        if [(a.shape[1:], a.dtype) for a in new] != [(b.shape[1:], b.dtype) for b in old]:
+        if x is batch:
+            return features.clone()  # the layer behind may write into what it gets
+        inputs, whole = pytree.tree_leaves(x), pytree.tree_leaves(batch)
+        if [(a.shape[1:], a.dtype) for a in inputs] != [(b.shape[1:], b.dtype) for b in whole]:
             return None
-        size = len(old[0])
-        times, rest = divmod(len(new[0]), max(size, 1))
-        if rest or not times:
-            return None
-        alike = all(
-            torch.equal(a[start : start + size], b)
-            for a, b in zip(new, old, strict=True)
-            for start in range(0, len(a), size)
-        )
-        return torch.cat([features] * times) if alike else None
+        copies = len(inputs[0]) // max(len(whole[0]), 1)
+        same = copies and all(torch.equal(a, torch.cat([b] * copies)) for a, b in zip(inputs, whole, strict=True))
+        return torch.cat([features] * copies) if same else None
 
 
 def _whole(x: Any) -> Any:
@@ -120,10 +112,10 @@ def _versions(x: Any) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class _Entry:
-    """Features [N, d] of the rows of arrays; done [N]: which of them are known."""
+    """Features [N, d] of the rows of arrays, read in this form; done [N]: which of them are computed."""
 
     others: tuple[Tensor, ...]
-    told: tuple[object, ...]
+    form: tuple[object, ...]
     features: Tensor
     done: Tensor
 
@@ -136,7 +128,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.held: MutableMapping[Tensor, list[_Entry]] = WeakTensorKeyDictionary()
-        self.said: set[str] = set()
+        self.logged: set[str] = set()
         _ALL.add(self)
 
     def __deepcopy__(self, memo: Mapping[int, object]) -> Kept:
@@ -153,10 +145,10 @@ class Kept:
     def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
         """Return the features of these samples, after computing those that are not known; None if there is no room."""
         first, *others = parts(samples.x).values()
-        told = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
+        form = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
+        key = form, [id(part) for part in others]
         entries = self.held.setdefault(first, [])
-        known = told, [id(part) for part in others]
-        entry = next((one for one in entries if (one.told, [id(part) for part in one.others]) == known), None)
+        entry = next((e for e in entries if (e.form, [id(part) for part in e.others]) == key), None)
         rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
         if not len(rows):
             return None
@@ -168,7 +160,7 @@ class Kept:
                          f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
                 return None
             entry = _Entry(
-                tuple(others), told, z.new_empty(len(first), *z.shape[1:]),
+                tuple(others), form, z.new_empty(len(first), *z.shape[1:]),
                 torch.zeros(len(first), dtype=torch.bool, device=first.device),
             )  # fmt: skip
             entries.append(entry)
@@ -188,8 +180,8 @@ class Kept:
 
     def say(self, line: str) -> None:
         """Log a line, once."""
-        if line not in self.said:
-            self.said.add(line)
+        if line not in self.logged:
+            self.logged.add(line)
             _LOG.warning("%s", line)
 
 

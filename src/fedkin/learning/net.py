@@ -149,7 +149,7 @@ def _in_float32(out: Any) -> Any:
     return out.float() if isinstance(out, Tensor) and out.is_floating_point() else out
 
 
-def _inside_only(part: nn.Module, given: Any) -> None:
+def _inside_only(part: nn.Module, inputs: Any) -> None:
     if _WATCHED.get():
         raise MethodError(
             f"the loss calls the body, or a {type(part).__name__} in it, itself, which run.precision = 'bf16' does not "
@@ -216,8 +216,8 @@ class Net:
         ['projection.bias', 'projection.weight']
         """
         with seeded(key):
-            made = make()
-        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made}, self.precision)
+            modules = make()
+        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **modules}, self.precision)
 
     @property
     def extra(self) -> dict[str, nn.Module]:
@@ -251,16 +251,16 @@ class Net:
         """Return the length of a feature vector, for inputs of the task's shape."""
         z = self._answer(task, head=False)
         if z.ndim != 2:
-            given = f"the body gives {tuple(z.shape)} for one sample"
-            raise ConfigError(f"model: this method needs features [batch, d], {given}")
+            shape = f"the body gives {tuple(z.shape)} for one sample"
+            raise ConfigError(f"model: this method needs features [batch, d], {shape}")
         return int(z.shape[1])
 
     def check(self, task: Task) -> None:
         """Raise ConfigError unless inputs of the task's shape give features [1, d] and an output per class."""
         out = self._answer(task, head=True)
         pixels = task.target_shape if task.kind == "segmentation" else ()
-        given = out.shape[1] if out.ndim > 1 else 0
-        enough = given >= task.outputs if task.labels else given == task.outputs
+        outputs = out.shape[1] if out.ndim > 1 else 0
+        enough = outputs >= task.outputs if task.labels else outputs == task.outputs
         if not enough or tuple(out.shape[2:]) != pixels:
             expected = ", ".join(map(str, ("batch", task.outputs, *pixels)))
             raise ConfigError(f"model: expected outputs [{expected}], got {tuple(out.shape)} for one sample")
@@ -268,7 +268,7 @@ class Net:
     def _answer(self, task: Task, head: bool) -> Tensor:
         """Return the features, or outputs, of one made-up sample; raises ConfigError."""
         module = self.scratch().eval()
-        made = {
+        inputs = {
             name: torch.ones(1, *shape, dtype=torch.int64)
             if name in task.codes
             else torch.zeros(1, *shape, dtype=self.dtype)
@@ -276,7 +276,7 @@ class Net:
         }
         try:
             with torch.no_grad():
-                z = module.features(made if isinstance(task.shape, Mapping) else made["x"])
+                z = module.features(inputs if isinstance(task.shape, Mapping) else inputs["x"])
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
@@ -339,11 +339,11 @@ def body_of(params: Params) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in params.items() if not name.startswith("head.")}
 
 
-def check_fit(params: Params, own: Mapping[str, Tensor]) -> None:
+def check_fit(params: Params, expected: Mapping[str, Tensor]) -> None:
     """Raise MethodError unless the parameters have the names and shapes of the net's own."""
-    if own.keys() != params.keys():
-        missing, extra = sorted(own.keys() - params.keys()), sorted(params.keys() - own.keys())
+    if expected.keys() != params.keys():
+        missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
         raise MethodError(f"parameters do not fit the net: missing {missing}, not in it {extra}")
-    for name, tensor in own.items():
+    for name, tensor in expected.items():
         if tensor.shape != params[name].shape:
             raise MethodError(f"{name}: shape {tuple(params[name].shape)}, the net's is {tuple(tensor.shape)}")

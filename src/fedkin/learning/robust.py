@@ -25,7 +25,7 @@ __all__ = ["RULES", "Rule", "aggregated", "rule_of"]
 Array = npt.NDArray[np.float64]
 
 
-class _Given(NamedTuple):
+class _Inputs(NamedTuple):
     """The vectors x [m, d], their weights w [m] with sum 1, the vector start [d], and the rule's number."""
 
     x: Array
@@ -47,66 +47,66 @@ class _Given(NamedTuple):
         return np.asarray(updates * np.minimum(1.0, limit / np.maximum(lengths, 1e-300))[:, None])
 
 
-def _median(given: _Given) -> Array:
-    return np.asarray(np.median(given.x, axis=0))
+def _median(inputs: _Inputs) -> Array:
+    return np.asarray(np.median(inputs.x, axis=0))
 
 
-def _trimmed(given: _Given) -> Array:
-    f = given.outliers
-    return np.asarray(np.sort(given.x, axis=0)[f : len(given.x) - f].mean(0))
+def _trimmed(inputs: _Inputs) -> Array:
+    f = inputs.outliers
+    return np.asarray(np.sort(inputs.x, axis=0)[f : len(inputs.x) - f].mean(0))
 
 
-def _krum_order(given: _Given) -> npt.NDArray[np.int64]:
+def _krum_order(inputs: _Inputs) -> npt.NDArray[np.int64]:
     """Clients by their score, lowest first: the sum of |x_i - x_j|^2 over the m - f - 2 nearest others, at least one.
 
     Up to four clients always have two with the lowest score, of which the one nearer to the start is the first: with
     the smallest id, as in the paper, other names would give another result.
     """
-    m = len(given.x)
-    between = np.array([np.square(given.x - row).sum(1) for row in given.x])
-    near = np.sort(between + np.diag(np.full(m, np.inf)), axis=1)[:, : max(m - given.outliers - 2, 1)]
-    return np.lexsort((np.linalg.norm(given.x - given.start, axis=1), near.sum(1) if m > 1 else np.zeros(1)))
+    m = len(inputs.x)
+    between = np.array([np.square(inputs.x - row).sum(1) for row in inputs.x])
+    near = np.sort(between + np.diag(np.full(m, np.inf)), axis=1)[:, : max(m - inputs.outliers - 2, 1)]
+    return np.lexsort((np.linalg.norm(inputs.x - inputs.start, axis=1), near.sum(1) if m > 1 else np.zeros(1)))
 
 
-def _krum(given: _Given) -> Array:
-    return np.asarray(given.x[_krum_order(given)[0]])
+def _krum(inputs: _Inputs) -> Array:
+    return np.asarray(inputs.x[_krum_order(inputs)[0]])
 
 
-def _multi_krum(given: _Given) -> Array:
-    kept = np.sort(_krum_order(given)[: len(given.x) - given.outliers])
-    return np.asarray(given.x[kept].mean(0))
+def _multi_krum(inputs: _Inputs) -> Array:
+    kept = np.sort(_krum_order(inputs)[: len(inputs.x) - inputs.outliers])
+    return np.asarray(inputs.x[kept].mean(0))
 
 
-def _geometric_median(given: _Given) -> Array:
+def _geometric_median(inputs: _Inputs) -> Array:
     """Smoothed Weiszfeld from the coordinate median: weights w_i / max(nu, |x_i - z|), until z rests."""
-    z, scale = _median(given), float(np.linalg.norm(given.x - _median(given), axis=1).min(initial=math.inf))
-    nu = 1e-6 if given.number is None else given.number
+    z, scale = _median(inputs), float(np.linalg.norm(inputs.x - _median(inputs), axis=1).min(initial=math.inf))
+    nu = 1e-6 if inputs.number is None else inputs.number
     for _ in range(1000):
-        share = given.w / np.maximum(np.linalg.norm(given.x - z, axis=1), nu)
+        share = inputs.w / np.maximum(np.linalg.norm(inputs.x - z, axis=1), nu)
         # Rows of weight 0 beside huge ones would make 0 inf.
-        moved = (share / share.sum()) @ given.x
+        moved = (share / share.sum()) @ inputs.x
         step, z = float(np.linalg.norm(moved - z)), moved
         if step <= 1e-9 * max(scale, nu):
             break
     return np.asarray(z)
 
 
-def _centred_clipping(given: _Given) -> Array:
+def _centred_clipping(inputs: _Inputs) -> Array:
     """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), three times from the start."""
-    v = given.start
+    v = inputs.start
     for _ in range(3):
-        v = v + given.w @ given.scaled(given.number, v)
+        v = v + inputs.w @ inputs.scaled(inputs.number, v)
     return v
 
 
-def _clipping(given: _Given) -> Array:
-    return np.asarray(given.start + given.w @ given.scaled(given.number, given.start))
+def _clipping(inputs: _Inputs) -> Array:
+    return np.asarray(inputs.start + inputs.w @ inputs.scaled(inputs.number, inputs.start))
 
 
 class _Kind(NamedTuple):
     """A rule; what its number means: a "share" below 1/2, a "length" above 0, or nothing."""
 
-    combine: Callable[[_Given], Array] | None
+    combine: Callable[[_Inputs], Array] | None
     number: str = ""
 
 
@@ -179,20 +179,20 @@ def aggregated(
     """
     name, number = rule_of(rule)
     combine = RULES[name].combine
-    heard = {id: own for id, own in params.items() if weights[id]}
-    if combine is None or not heard:
+    weighed = {id: model for id, model in params.items() if weights[id]}
+    if combine is None or not weighed:
         return weighted_mean(params, weights)
-    ids = sorted(heard)
-    first = heard[ids[0]]
+    ids = sorted(weighed)
+    first = weighed[ids[0]]
     floats = [key for key, tensor in first.items() if tensor.is_floating_point()]
-    x = np.stack([_vector(heard[id], floats) for id in ids])
+    x = np.stack([_vector(weighed[id], floats) for id in ids])
     w = np.array([float(weights[id]) for id in ids])
     centre = np.median(x, axis=0) if start is None else _vector(start, floats)
-    made = torch.from_numpy(combine(_Given(x, w / w.sum(), centre, number)))
-    parts = dict(zip(floats, torch.split(made, [first[key].numel() for key in floats]), strict=True))
+    combined = torch.from_numpy(combine(_Inputs(x, w / w.sum(), centre, number)))
+    parts = dict(zip(floats, torch.split(combined, [first[key].numel() for key in floats]), strict=True))
     return {
         key: parts[key].reshape(tensor.shape).to(tensor.dtype) if key in parts
-        else torch.stack([heard[id][key] for id in ids]).amax(0)
+        else torch.stack([weighed[id][key] for id in ids]).amax(0)
         for key, tensor in first.items()
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ Each result equals that of `sgd.fit` up to rounding: the same batches, and the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -107,11 +107,13 @@ def chain_of(net: Net) -> Chain | str:
     for name, part in (*_unfolded("body", module.body), ("head", module.head)):
         if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
             flat = flat or not layers  # what a layer gives is flat already
-        elif not _known(part) or (name == "head" and type(part) is not nn.Linear):
+        elif not _stackable(part) or (name == "head" and type(part) is not nn.Linear):
             return f"{name} is a {type(part).__name__}"
         elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout of nothing draws nothing
             layers.append((name, part))
-    tensors = [f"{name}.{own}" for name, part in layers for own, _ in (*part.named_parameters(), *part.named_buffers())]
+    tensors = [
+        f"{name}.{field}" for name, part in layers for field, _ in (*part.named_parameters(), *part.named_buffers())
+    ]
     if odd := sorted({*tensors} ^ {*net.initial}):
         return f"{odd[0]} is frozen, shared, or in no layer of the chain"
     assert isinstance(module.head, nn.Linear)
@@ -122,12 +124,12 @@ def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if type(part) is not nn.Sequential:
         yield name, part
         return
-    for own, child in part._modules.items():  # named_children leaves out what occurs again
+    for field, child in part._modules.items():  # named_children leaves out what occurs again
         assert child is not None
-        yield from _unfolded(f"{name}.{own}", child)
+        yield from _unfolded(f"{name}.{field}", child)
 
 
-def _known(part: nn.Module) -> bool:
+def _stackable(part: nn.Module) -> bool:
     """Whether this layer is written out below."""
     if type(part) is nn.Dropout:
         return part.p < 1
@@ -135,9 +137,7 @@ def _known(part: nn.Module) -> bool:
         return len(part.normalized_shape) == 1
     if type(part) is nn.BatchNorm1d:
         return part.momentum is not None
-    if type(part) is nn.LeakyReLU:
-        return part.negative_slope >= 0
-    return type(part) in (nn.Linear, nn.Identity, *_ACTIVATIONS)
+    return type(part) in (nn.Linear, nn.ReLU, nn.Identity, *_ACTIVATIONS)
 
 
 # -- layers: [K, b, d] -> [K, b, d'] ----------------------------------------------------------------------------------
@@ -201,32 +201,37 @@ class _Linear(_Layer):
         return below
 
 
-# What an activation gives, and its gradient by (slope, x, y).
-_ACTIVATIONS: dict[type[nn.Module], tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    nn.ReLU: (lambda part, x: torch.relu(x), lambda part, slope, x, y: _aten.threshold_backward(slope, y, 0)),
-    nn.LeakyReLU: (
-        lambda part, x: F.leaky_relu(x, part.negative_slope),
-        lambda part, slope, x, y: _aten.leaky_relu_backward(slope, x, part.negative_slope, False),
-    ),
-    nn.Tanh: (lambda part, x: torch.tanh(x), lambda part, slope, x, y: _aten.tanh_backward(slope, y)),
-    nn.Sigmoid: (lambda part, x: torch.sigmoid(x), lambda part, slope, x, y: _aten.sigmoid_backward(slope, y)),
-    nn.SiLU: (lambda part, x: F.silu(x), lambda part, slope, x, y: _aten.silu_backward(slope, x)),
-    nn.GELU: (
-        lambda part, x: F.gelu(x, approximate=part.approximate),
-        lambda part, slope, x, y: _aten.gelu_backward(slope, x, approximate=part.approximate),
-    ),
-}
-
-
-class _Activation(_Layer):
+class _Relu(_Layer):
     in_place = False  # whether it may overwrite its input
 
     def forward(self, x: Tensor, step: _Step) -> Tensor:
-        self.x, self.y = x, torch.relu_(x) if self.in_place else _ACTIVATIONS[type(self.part)][0](self.part, x)
+        self.y = torch.relu_(x) if self.in_place else torch.relu(x)
         return self.y
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        return _ACTIVATIONS[type(self.part)][1](self.part, slope, self.x, self.y) if needed else slope
+        return _aten.threshold_backward(slope, self.y, 0) if needed else slope  # type: ignore[no-any-return]
+
+
+class _RowByRow(_Layer):
+    """A layer that treats each row alone, differentiated by autograd: activations, and LayerNorm."""
+
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        names = [name for name, _ in self.part.named_parameters()]
+        with torch.enable_grad():
+            self.x = x.detach().requires_grad_()
+            self.leaves = {name: step.params[f"{self.name}.{name}"].detach().requires_grad_() for name in names}
+            if isinstance(self.part, nn.LayerNorm):
+                normal = F.layer_norm(self.x, self.part.normalized_shape, eps=self.part.eps)
+                self.y = _scaled(normal, self.leaves.get("weight"), self.leaves.get("bias"))
+            else:
+                self.y = self.part(self.x.clone() if getattr(self.part, "inplace", False) else self.x)
+        return self.y.detach()
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        below, *grads = torch.autograd.grad(self.y, [self.x, *self.leaves.values()], slope)
+        for name, grad in zip(self.leaves, grads, strict=True):
+            update.add(f"{self.name}.{name}", grad)
+        return below
 
 
 class _Dropout(_Layer):
@@ -234,35 +239,13 @@ class _Dropout(_Layer):
 
     def forward(self, x: Tensor, step: _Step) -> Tensor:
         self.kept = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for own, generator, count in zip(self.kept, step.generators, step.listed, strict=False):
-            own[:count].bernoulli_(1 - self.part.p, generator=generator)
+        for mask, generator, count in zip(self.kept, step.generators, step.listed, strict=False):
+            mask[:count].bernoulli_(1 - self.part.p, generator=generator)
         self.kept.div_(1 - self.part.p)
         return x * self.kept
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
         return slope * self.kept if needed else slope
-
-
-class _LayerNorm(_Layer):
-    """y = n w + b, where n has mean 0 and variance 1 in each sample."""
-
-    def forward(self, x: Tensor, step: _Step) -> Tensor:
-        self.x, self.width = x, [x.shape[2]]
-        self.n, self.mean, self.scale = _aten.native_layer_norm(x, self.width, None, None, self.part.eps)
-        return _scaled(self, self.n, step)
-
-    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        weight = self.param(step, "weight")
-        inner = slope if weight is None else slope * weight[:, None]
-        if weight is not None:
-            update.add(f"{self.name}.weight", (slope * self.n).sum(1))
-        if self.part.bias is not None:
-            update.add(f"{self.name}.bias", slope.sum(1))
-        if not needed:
-            return slope
-        mask = [True, False, False]
-        found = _aten.native_layer_norm_backward(inner, self.x, self.width, self.mean, self.scale, None, None, mask)
-        return found[0]  # type: ignore[no-any-return]
 
 
 class _BatchNorm(_Layer):
@@ -283,7 +266,7 @@ class _BatchNorm(_Layer):
             step.params[f"{self.name}.num_batches_tracked"].add_(1)
         self.scale = torch.rsqrt(variance + self.part.eps)
         self.n = away.mul_(self.scale)
-        return _scaled(self, self.n, step)
+        return _scaled(self.n, self.param(step, "weight"), self.param(step, "bias"))
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
         # The gradients of bias and weight are the sums that the gradient by the input needs too.
@@ -299,17 +282,17 @@ class _BatchNorm(_Layer):
         return below
 
 
-def _scaled(layer: _Layer, n: Tensor, step: _Step) -> Tensor:
-    """Return n w + b with the layer's weight and bias, where it has them."""
-    weight, bias = layer.param(step, "weight"), layer.param(step, "bias")
+def _scaled(n: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Return n w + b, with the weights and biases [K, d] that there are."""
     if weight is None:
         return n
     return n * weight[:, None] if bias is None else torch.addcmul(bias[:, None], n, weight[:, None])
 
 
+_ACTIVATIONS = (nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU)
 _LAYERS: dict[type[nn.Module], type[_Layer]] = {
-    nn.Linear: _Linear, nn.Dropout: _Dropout, nn.LayerNorm: _LayerNorm, nn.BatchNorm1d: _BatchNorm,
-    **dict.fromkeys(_ACTIVATIONS, _Activation),
+    nn.Linear: _Linear, nn.ReLU: _Relu, nn.Dropout: _Dropout, nn.BatchNorm1d: _BatchNorm,
+    **dict.fromkeys((nn.LayerNorm, *_ACTIVATIONS), _RowByRow),
 }  # fmt: skip
 
 
@@ -317,63 +300,28 @@ _LAYERS: dict[type[nn.Module], type[_Layer]] = {
 
 
 class _Update:
-    """What takes the gradients of a step, and updates the parameters; mu: the weight of a proximal term."""
+    """What takes the gradients of a step and updates the parameters: momentum, Adam and clipping as in torch.optim.
+
+    mu: the weight of a proximal term; start: what it pulls to.
+    """
 
     def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
         self.training, self.step, self.mu, self.start = training, step, mu, start
-
-    def product(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Take the gradient left @ right of a weight."""
-        raise NotImplementedError
-
-    def add(self, name: str, grad: Tensor) -> None:
-        """Take the gradient of another parameter."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """End the step."""
-        raise NotImplementedError
-
-
-class _PlainSgd(_Update):
-    """SGD without momentum, which changes the parameters at once."""
-
-    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
-        super().__init__(training, step, mu, start)
-        self.lr, self.keep = training.lr, 1 - training.lr * (training.weight_decay + mu)
-
-    def product(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.step.params[name].baddbmm_(left, right, beta=self.keep, alpha=-self.lr)
-
-    def add(self, name: str, grad: Tensor) -> None:
-        param = self.step.params[name]
-        if self.keep != 1:
-            param *= self.keep
-        param.sub_(grad, alpha=self.lr)
-
-    def finish(self) -> None:
-        for name, start in self.start.items():
-            param = self.step.params[name]
-            param.add_(start[: len(param)], alpha=self.lr * self.mu)
-
-
-class _Optimiser(_Update):
-    """Momentum, Adam and clipping, as in torch.optim; they need the gradients themselves."""
-
-    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
-        super().__init__(training, step, mu, start)
         self.grads: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] = {}  # momentum, or Adam's moments
         self.second: dict[str, Tensor] = {}
         self.count = 0
 
     def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Take the gradient left @ right of a weight."""
         self.grads[name] = torch.bmm(left, right)
 
     def add(self, name: str, grad: Tensor) -> None:
+        """Take the gradient of another parameter."""
         self.grads[name] = grad
 
     def finish(self) -> None:
+        """End the step."""
         t, params = self.training, self.step.params
         self.count += 1
         for name, start in self.start.items():
@@ -404,6 +352,29 @@ class _Optimiser(_Update):
         param.addcdiv_(first, root, value=-lr / (1 - one**self.count))
 
 
+class _PlainSgd(_Update):
+    """SGD without momentum, which changes the parameters at once, and stores no gradient."""
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        self.step.params[name].baddbmm_(left, right, beta=self.keep, alpha=-self.training.lr)
+
+    def add(self, name: str, grad: Tensor) -> None:
+        param = self.step.params[name]
+        if self.keep != 1:
+            param *= self.keep
+        param.sub_(grad, alpha=self.training.lr)
+
+    def finish(self) -> None:
+        for name, start in self.start.items():
+            param = self.step.params[name]
+            param.add_(start[: len(param)], alpha=self.training.lr * self.mu)
+
+    @property
+    def keep(self) -> float:
+        """The factor of the parameters in a step."""
+        return 1 - self.training.lr * (self.training.weight_decay + self.mu)
+
+
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
@@ -419,20 +390,20 @@ class _Batches:
         self.seeds = [int(rng.integers(2**63)) for rng in draws]  # as `sgd.fit` draws it
         batches = [list(training.batches(len(m.samples), rng)) for m, rng in zip(members, draws, strict=True)]
         self.members, self.dtype = members, net.dtype
-        self.steps = [len(own) for own in batches]
+        self.steps = [len(steps) for steps in batches]
         counts = np.zeros((len(members), max(self.steps)), np.int64)
-        rows = np.zeros((*counts.shape, max(len(batch) for own in batches for batch in own)), np.int64)
-        for place, own in enumerate(batches):
-            for step, batch in enumerate(own):
+        rows = np.zeros((*counts.shape, max(len(batch) for steps in batches for batch in steps)), np.int64)
+        for place, steps in enumerate(batches):
+            for step, batch in enumerate(steps):
                 rows[place, step, : len(batch)], counts[place, step] = batch, len(batch)
         self.counts = counts
         self.active = [sum(steps > step for steps in self.steps) for step in range(counts.shape[1])]
         self.widths = counts.max(0).tolist()
         where = torch.from_numpy(rows).to(device)
         samples = [member.samples for member in members]
-        self.labels = torch.stack([s.labels(own) for s, own in zip(samples, where, strict=True)])
-        # Each member's rows in its own array, step by step.
-        self.rows = [(own if s.rows is None else s.rows[own]).unbind(0) for s, own in zip(samples, where, strict=True)]
+        self.labels = torch.stack([s.labels(place) for s, place in zip(samples, where, strict=True)])
+        # The rows of each member's array, step by step.
+        self.rows = [(w if s.rows is None else s.rows[w]).unbind(0) for s, w in zip(samples, where, strict=True)]
         self.numbers = torch.from_numpy(counts).to(device, net.dtype)
         self.mask = (torch.arange(rows.shape[2], device=device) < self.numbers[:, :, None]).to(net.dtype)
         self.even = self.mask / self.numbers.clamp(min=1)[:, :, None]
@@ -635,11 +606,11 @@ def _fit(
         start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
         loss = loss.loss
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
-    update = (_PlainSgd if plain else _Optimiser)(training, step, mu, start)
+    update = (_PlainSgd if plain else _Update)(training, step, mu, start)
     layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
     for before, layer in pairwise(layers):
-        if isinstance(layer, _Activation):  # nothing else keeps what a Linear gives
-            layer.in_place = type(layer.part) is nn.ReLU and isinstance(before, _Linear)
+        if isinstance(layer, _Relu):
+            layer.in_place = isinstance(before, _Linear)  # which does not keep what it gives
     ends = _Ends(loss, _Linear("head", chain.head), batches, members)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)

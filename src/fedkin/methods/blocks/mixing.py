@@ -73,6 +73,8 @@ def mixed(models: Sequence[Params], mixing: Any, trainable: Collection[str] | No
     >>> half = np.full((2, 2), 0.5)
     >>> mixed([{"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}], half)
     [{'w': tensor([1.])}, {'w': tensor([1.])}]
+    >>> mixed([{"var": torch.tensor([1.0])}, {"var": torch.tensor([9.0])}], np.array([[2.0, -1.0], [0.0, 1.0]]), ())
+    [{'var': tensor([1.])}, {'var': tensor([9.])}]
     """
     mix = torch.from_numpy(mixing) if isinstance(mixing, np.ndarray) else _Sparse(mixing)
     average = mix
