@@ -209,7 +209,7 @@ class _Relu(_Layer):
         return self.y
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        return _aten.threshold_backward(slope, self.y, 0) if needed else slope  # type: ignore[no-any-return]
+        return _aten.threshold_backward(slope, self.y, 0) if needed else slope
 
 
 class _RowByRow(_Layer):
