@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from network.federations import Ending, experiment, same, simulated, state_in, with_own_metric
+from network.federations import Ending, experiment, same, simulated, state_in
 from network.peers import Killed, peers, rows_of, states, together
 from support import Losing
 
@@ -38,19 +38,6 @@ def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, An
             assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
             assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
             assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_a_peers_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path) -> None:
-    plan = with_own_metric(tmp_path, "dfedavgm", clients=3)
-    here = simulated(plan, tmp_path / "here")
-    with peers(plan, tmp_path / "peers") as there:
-        there.start()
-        there.join()
-        assert there.errors == {}
-    for name, result in there.results.items():
-        assert result.metrics == {each: {name: values[name]} for each, values in here.metrics.items()}
-        assert all("wrong-share" in row["metrics"] for row in result.rounds)
 
 
 def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:

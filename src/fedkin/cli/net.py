@@ -173,13 +173,13 @@ def _peer(
     samples = read_samples(plan, me, data, target, test_fraction)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     places = {name: member.locator for name, member in invited.members.items()}
-    own = listen or places[me]
+    address = listen or places[me]
     # Of two peers with addresses, the one with the lower name is dialled.
-    dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
+    dial = [name for name, place in places.items() if place and name != me and (name < me or not address)]
     say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, "its neighbours")
     with (
         ledger_in(plan, folder, me, max_epsilon) as ledger,
-        _link(invited, identity, [own] if own else [], dial, revoked) as link, leaving(say) as (flag, stop),
+        _link(invited, identity, [address] if address else [], dial, revoked) as link, leaving(say) as (flag, stop),
     ):  # fmt: skip
         client, task, shared = met(samples, plan, link, folder, invited.participants, consent, ledger, stop)
         result = networked.exchange(

@@ -141,14 +141,14 @@ def _invite(
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
-    known = load(experiment)
-    text = sendable(known, text_in(experiment, SETTINGS_BYTES))
+    plan = load(experiment)
+    text = sendable(plan, text_in(experiment, SETTINGS_BYTES))
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
     if server and not router and not book[first].locator:
         raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
     table: dict[str, Any] = {
-        "version": VERSION, "federation": name or known.name, "server": first if server else "", "router": between,
+        "version": VERSION, "federation": name or plan.name, "server": first if server else "", "router": between,
         "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
         "experiment": text, "experiment_hash": hash_of(text), "members": book,
     }  # fmt: skip

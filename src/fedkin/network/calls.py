@@ -41,7 +41,7 @@ class Head(BaseModel):
     """The first part of a letter.
 
     me, to: names of who writes and who reads. life: of the writer's process. version: of its newest offer. other,
-    known: the reader's life and version as the writer has them. since: the version after which everything is in the
+    received: the reader's life and version as the writer has them. since: the version after which everything is in the
     letter. subjects: of all that is offered. new: subject and size of what follows. hold: seconds for which an answer
     may be kept back until there is something in it. beat: seconds after which the caller calls again at the latest.
     waits: the writer waits for an offer, and has no other work.
@@ -54,7 +54,7 @@ class Head(BaseModel):
     life: str
     version: int = Field(ge=0)
     other: str
-    known: int = Field(ge=0)
+    received: int = Field(ge=0)
     since: int = Field(ge=0)
     subjects: list[str] = Field(max_length=_MOST_SUBJECTS)
     new: list[tuple[str, int]] = Field(max_length=_MOST_SUBJECTS)
@@ -79,7 +79,7 @@ class Mailbox:
 
     def __init__(self, me: str, other: str) -> None:
         self.me, self.name, self.life = me, other, secrets.token_hex(8)
-        self.version = self.told = self.known = 0
+        self.version = self.confirmed = self.received = 0
         self.other = ""
         self.offers: dict[str, tuple[int, bytes]] = {}
         self.theirs: dict[str, bytes] = {}
@@ -99,15 +99,15 @@ class Mailbox:
     @property
     def news(self) -> bool:
         """Whether there is an offer of which the other has not said that it has it."""
-        return any(version > self.told for version, _ in self.offers.values())
+        return any(version > self.confirmed for version, _ in self.offers.values())
 
     def letter(self, **more: Any) -> bytes:
         """Return the bytes of a letter. more: other fields of its head."""
-        new = {subject: data for subject, (version, data) in self.offers.items() if version > self.told}
+        new = {subject: data for subject, (version, data) in self.offers.items() if version > self.confirmed}
         sizes = [(subject, len(data)) for subject, data in new.items()]
         head = Head(
-            me=self.me, to=self.name, life=self.life, version=self.version, other=self.other, known=self.known,
-            since=self.told, subjects=list(self.offers), new=sizes, **more,
+            me=self.me, to=self.name, life=self.life, version=self.version, other=self.other, received=self.received,
+            since=self.confirmed, subjects=list(self.offers), new=sizes, **more,
         )  # fmt: skip
         written = head.model_dump_json().encode()
         return b"".join([_LENGTH.pack(len(written)), written, *new.values()])
@@ -118,13 +118,13 @@ class Mailbox:
         if head.me != self.name or head.to != self.me:
             raise MethodError(f"a letter from {head.me!r} to {head.to!r}, where {self.name!r} writes to {self.me!r}")
         if head.life != self.other:
-            self.other, self.theirs, self.known = head.life, {}, 0
-        self.told = head.known if head.other == self.life else 0
+            self.other, self.theirs, self.received = head.life, {}, 0
+        self.confirmed = head.received if head.other == self.life else 0
         # One that was overtaken; and one for a process of this name that has ended, which lacks what that one had.
-        if head.since <= self.known <= head.version:
+        if head.since <= self.received <= head.version:
             kept = {**self.theirs, **dict(parts)}
             self.theirs = {subject: kept[subject] for subject in head.subjects if subject in kept}
-            self.known = head.version
+            self.received = head.version
         return head
 
 
@@ -226,10 +226,10 @@ class Boxed(Link):
         box = self.box(name)
         if len(data) > _MOST:
             raise MethodError(f"not a letter: {len(data):,} bytes")
-        before = box.told
+        before = box.confirmed
         head = box.read(data)
         self.bytes_out[name] += sum(
-            len(each) for version, each in box.offers.values() if before < version <= box.told
+            len(each) for version, each in box.offers.values() if before < version <= box.confirmed
         )  # fmt: skip
         self.state.notify_all()
         return head
@@ -273,7 +273,7 @@ class CallingLink(Boxed):
 
     def _watch(self) -> None:
         """Have a thread for each participant that can be called."""
-        told = set[str]()
+        unnamed = set[str]()
         while not self.closed:
             try:
                 names = set(self.calls.names())
@@ -281,9 +281,9 @@ class CallingLink(Boxed):
                 self.say(said(error))
                 names = set()
             with self.state:
-                for name in sorted(names - set(self.threads) - told):
+                for name in sorted(names - set(self.threads) - unnamed):
                     if not is_name(name) or name == self.me:
-                        told.add(name)
+                        unnamed.add(name)
                         self.say(f"{shown(repr(name), 80)} cannot be the name of a client: it is not called")
                         continue
                     self.threads[name] = Thread(target=self._carry, args=(name,), name=f"calls {name}", daemon=True)

@@ -215,8 +215,10 @@ class _ClientRun:
         executor = OneByOne(plan.net, clients, Modules(opened(client.device)))
         consented = releases_in(plan, client.client) * plan.training.rounds if plan.privacy.on else None
         self.page = client.ledger.page(self.run, plan.privacy, consented)
-        told = (*client.about, ("columns", client.client.about.get("columns")))
-        self.page.sent({"join": [*(name for name, value in told if value and name != "digest"), *client.ledger.beside]})
+        facts = (*client.about, ("columns", client.client.about.get("columns")))
+        self.page.sent(
+            {"join": [*(name for name, value in facts if value and name != "digest"), *client.ledger.beside]}
+        )
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
         self.checkpoints = ClientCheckpoints(client.folder / self.run)
@@ -303,8 +305,8 @@ class _ClientRun:
         if order.round > rounds:
             return f"the server asked for round {order.round} of {rounds}"
         if order.what == "ask" and order.phase not in self.plan.method.phases():
-            asked = shown(repr(order.phase), 60)
-            return f"the server asked for phase {asked}, which method {self.plan.method.name!r} does not have"
+            phase = shown(repr(order.phase), 60)
+            return f"the server asked for phase {phase}, which method {self.plan.method.name!r} does not have"
         return ""
 
     def _scored(self, offer: Message) -> Scored:

@@ -65,9 +65,9 @@ class PeerEngine(Rounds):
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
-        told = self.site.reports([self.client.id])
+        reports = self.site.reports([self.client.id])
         self.exchange.failed(number)
-        weights = weights_of(told[self.client.id]) if self.client.id in told else {}
+        weights = weights_of(reports[self.client.id]) if self.client.id in reports else {}
         spent = {"": self.page.spent} if self.plan.privacy.on else {}
         self.progress = Progress(number, self.progress.rounds, dict(self.neighbours.heard), {}, weights, spent)
         return outcome
@@ -78,10 +78,10 @@ class PeerEngine(Rounds):
 
     def facts(self) -> dict[str, Any]:
         about = about_of(self.client, self.plan.task)
-        own = {**about.model_dump(), "about": {}}
+        facts = {**about.model_dump(), "about": {}}
         return {
             "name": self.everyone.name, "fingerprint": about.digest, "task": tree_of_task(self.plan.task),
-            "clients": {id: own if id == self.client.id else {} for id in self.everyone},
+            "clients": {id: facts if id == self.client.id else {} for id in self.everyone},
         }  # fmt: skip
 
     def _peers_round(self) -> list[str]:
@@ -115,7 +115,7 @@ class PeerEngine(Rounds):
 
     def _exchange(self, number: int, near: frozenset[str]) -> None:
         me, inbox = self.client.id, None
-        there = set(near)
+        awaited = set(near)
         self.site.begin({me: near})
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
@@ -123,31 +123,31 @@ class PeerEngine(Rounds):
                 self.neighbours.say(f"round {number}: {shown(failure.words, 200)}")
                 if self.plan.engine.errors == "stop" and failure.error is not None:
                     raise failure.error
-            heard = self.neighbours.exchange(number, turn, there, box)
-            if self.neighbours.stop.is_set() and any(told.missing for told in heard.values()):
+            heard = self.neighbours.exchange(number, turn, awaited, box)
+            if self.neighbours.stop.is_set() and any(answer.missing for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
             self.post.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
-            there -= {id for id, told in heard.items() if told.ended}
+            awaited -= {id for id, answer in heard.items() if answer.ended}
 
     def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Heard]) -> dict[str, Message]:
         """Return the messages that pass the door, in the order of the senders; what is missing is recorded."""
-        me, came = self.client.id, []
+        me, envelopes = self.client.id, []
         for id in sorted(heard):
-            told = heard[id]
-            if bool(told.missing) != (id in self.absent):
-                words = shown(told.missing, 200) if told.missing else "heard again"
+            answer = heard[id]
+            if bool(answer.missing) != (id in self.absent):
+                words = shown(answer.missing, 200) if answer.missing else "heard again"
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
-            if told.missing:
+            if answer.missing:
                 self.behind = True
-                self.post.miss(Envelope(number, phase, turn, id, me, Message()), told.missing)
-            elif told.message is not None:
-                came.append(Envelope(number, told.phase, turn, id, me, told.message))
+                self.post.miss(Envelope(number, phase, turn, id, me, Message()), answer.missing)
+            elif answer.message is not None:
+                envelopes.append(Envelope(number, answer.phase, turn, id, me, answer.message))
         awaited = Awaited(number, turn, dict.fromkeys(heard, Message()), lambda envelope: phase, answers=False)
-        arrived = self.post.send(came, check=partial(self.door.look, awaited=awaited))
+        arrived = self.post.send(envelopes, check=partial(self.door.look, awaited=awaited))
         return {envelope.sender: envelope.message for envelope in arrived}
 
     def _offers(self) -> dict[str, Message]:

@@ -238,8 +238,8 @@ class PeerExchange:
         """Return where each of the others is that answers (of these; None: of all)."""
         here = self.link.present()
         present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
-        told = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
-        return {id: there for id, there in told if there is not None}
+        places = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
+        return {id: there for id, there in places if there is not None}
 
     def whereabouts_of(self, id: str) -> Whereabouts | None:
         """Return where this one is; None if it does not answer."""

@@ -117,15 +117,15 @@ class Registration:
         A run that is gone on with has all its clients: it waits until each was there, at most for `network.grace`, and
         for one of them as long as it takes.
         """
-        told, left = -1, self.network.grace
+        announced, left = -1, self.network.grace
         with self.changed:
             while not self._ready(left):
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost, start it again")
-                if len(self.welcomed) != told:
-                    told = len(self.welcomed)
+                if len(self.welcomed) != announced:
+                    announced = len(self.welcomed)
                     names = ", ".join(sorted(self.welcomed)) or "nobody"
-                    self.say(f"{told} of {self._wanted()} clients are here: {names}")
+                    self.say(f"{announced} of {self._wanted()} clients are here: {names}")
                 if not self.changed.wait(0.2) and self.welcomed:
                     left -= 0.2
             self.complete = True

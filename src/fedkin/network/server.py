@@ -260,15 +260,15 @@ class NetworkSite(Site):
     def _there(self, id: str) -> bool:
         return id in self.link.present()
 
-    def _await_somebody(self, asked: Iterable[str]) -> None:
+    def _await_somebody(self, ids: Iterable[str]) -> None:
         """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile."""
-        told = False
+        announced = False
         with self.registration.changed:
-            while not any(map(self._there, asked)):
+            while not any(map(self._there, ids)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
-                if not told:
-                    told = True
+                if not announced:
+                    announced = True
                     self.registration.say("no client is connected: waiting")
                 self.registration.changed.wait(0.2)
 

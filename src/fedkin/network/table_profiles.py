@@ -66,8 +66,8 @@ class EncodingAnswer(Sent):
     refused: StrictStr = ""
 
 
-def _offer(told: TableSummary, settings: str) -> bytes:
-    return encode(Profile(version=__version__, settings=settings, summary=told.to_json()))
+def _offer(summary: TableSummary, settings: str) -> bytes:
+    return encode(Profile(version=__version__, settings=settings, summary=summary.to_json()))
 
 
 def _mark(data: bytes) -> str:
@@ -99,23 +99,23 @@ def gathered(
     wanted: their number, or their names. One whose table or settings differ from the others' is refused in one line.
     """
     count = wanted if isinstance(wanted, int) else len(wanted)
-    told: dict[str, TableSummary] = {}
-    asked: dict[str, Future[bytes]] = {}
+    summaries: dict[str, TableSummary] = {}
+    pulls: dict[str, Future[bytes]] = {}
     refused, pause = dict[str, bytes](), Event()
     say(f"waiting for what {count} participants tell of their tables")
     with ThreadPoolExecutor(min(32, 4 + count), thread_name_prefix="profile") as pool:
-        while len(told) < count:
+        while len(summaries) < count:
             if stopping():
                 raise RunError("stopped while clients were awaited; nothing is lost, start it again")
-            for name in sorted(link.present() - set(told) - set(asked)):
-                asked[name] = pool.submit(link.pull, name, PROFILE, _SLICE, _MOST)
-            for name in [name for name, job in asked.items() if job.done()]:
+            for name in sorted(link.present() - set(summaries) - set(pulls)):
+                pulls[name] = pool.submit(link.pull, name, PROFILE, _SLICE, _MOST)
+            for name in [name for name, job in pulls.items() if job.done()]:
                 data = b""
                 try:
-                    if refused.get(name) == (data := asked.pop(name).result()):
+                    if refused.get(name) == (data := pulls.pop(name).result()):
                         continue  # it has not heard yet
-                    _take(name, data, told, wanted, settings)
-                    say(f"{name} tells of its table: {len(told)} of {count}")
+                    _take(name, data, summaries, wanted, settings)
+                    say(f"{name} tells of its table: {len(summaries)} of {count}")
                 except Missed:
                     continue
                 except (DataError, LinkError) as error:
@@ -125,30 +125,32 @@ def gathered(
                     link.refused.add(name, PROFILE, said(error))
                     link.offer(name, f"refused/{_mark(data)}", encode(EncodingAnswer(refused=said(error))))
             pause.wait(_AGAIN)
-    shared = Shared(agree(told, reading), tuple(sorted(told)))
+    shared = Shared(agree(summaries, reading), tuple(sorted(summaries)))
     for name in shared.clients:
         link.offer(name, ENCODING, encode(shared.answer(name)))
     return shared
 
 
-def _take(name: str, data: bytes, told: dict[str, TableSummary], wanted: int | Sequence[str], settings: str) -> None:
+def _take(
+    name: str, data: bytes, summaries: dict[str, TableSummary], wanted: int | Sequence[str], settings: str
+) -> None:
     """Take what a participant tells; raises DataError if it does not fit."""
     if not isinstance(wanted, int) and name not in wanted:
         raise DataError(f"network.clients does not name it ({', '.join(wanted[:8])})")
     one = _read(data, settings)
-    check_alike({**told, name: one})
-    told[name] = one
+    check_alike({**summaries, name: one})
+    summaries[name] = one
 
 
 def received(
-    link: Link, server: str, told: TableSummary, settings: str, *, stop: Event, patience: float = 2.0,
+    link: Link, server: str, summary: TableSummary, settings: str, *, stop: Event, patience: float = 2.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> SharedEncoding:  # fmt: skip
     """Tell the server of this participant's table, and return what all agree on.
 
     Raises Left, and RunError if the server refuses it.
     """
-    link.offer(server, PROFILE, data := _offer(told, settings))
+    link.offer(server, PROFILE, data := _offer(summary, settings))
     say("waiting for the encoding on which all agree")
     places = itertools.cycle((ENCODING, f"refused/{_mark(data)}"))
     try:
@@ -175,8 +177,8 @@ def received(
 
 
 def among(
-    link: Link, names: Iterable[str], begin: int | Sequence[str], told: TableSummary, settings: str, reading: Reading,
-    *, kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
+    link: Link, names: Iterable[str], begin: int | Sequence[str], summary: TableSummary, settings: str,
+    reading: Reading, *, kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
 ) -> Shared:  # fmt: skip
     """Tell all others of this peer's table, and return what those agree on who begin, as each of them finds it.
 
@@ -186,10 +188,10 @@ def among(
     others = sorted({*names} - {link.me})
     first = {*others, link.me} if isinstance(begin, int) else {*begin}
     for id in others:
-        link.offer(id, PROFILE, _offer(told, settings))
+        link.offer(id, PROFILE, _offer(summary, settings))
     if kept is not None:
         return kept
-    heard: dict[str, TableSummary] = {link.me: told} if link.me in first else {}
+    heard: dict[str, TableSummary] = {link.me: summary} if link.me in first else {}
     waiting = 0
     while missing := sorted(first - set(heard)):
         if stop.is_set():
@@ -200,7 +202,7 @@ def among(
         for id in missing:
             try:
                 heard[id] = _read(link.pull(id, PROFILE, _SLICE, _MOST), settings)
-                check_alike({**heard, link.me: told})
+                check_alike({**heard, link.me: summary})
             except (Missed, Refused):
                 continue
             except DataError as error:

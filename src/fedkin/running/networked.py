@@ -150,7 +150,7 @@ def plan_of(text: str, task: Task) -> Plan:
         faults = parse(Faults, table["faults"], "faults")
         privacy = parse(Privacy, table.get("privacy", {}), "privacy")
         chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
-        made = parse(named, method, "method")
+        chosen_method = parse(named, method, "method")
         names = [str(name) for name in table.get("names", ())]
     except (KeyError, TypeError, ValueError):
         raise ConfigError("the settings of the federation are not readable") from None
@@ -158,7 +158,9 @@ def plan_of(text: str, task: Task) -> Plan:
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
     net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.precision)
     measures = tuple(MEASURES[name] for name in run.metrics)
-    return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures)
+    return Plan(
+        chosen_method, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures
+    )
 
 
 def serve(

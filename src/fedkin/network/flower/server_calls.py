@@ -32,7 +32,7 @@ class GridCalls:
         self.grid, self.say = grid, say
         self.nodes: dict[str, int] = {}
         self.answered = math.inf
-        self.told: set[str] = set()
+        self.logged: set[str] = set()
         self.open: dict[str, Future[Any]] = {}
         self.changing, self.using, self.over = Lock(), Lock(), Event()
         self.thread = Thread(target=self._collect, name="flower replies", daemon=True)
@@ -117,6 +117,6 @@ class GridCalls:
                     awaited.set_result(reply)
 
     def _once(self, line: str) -> None:
-        if line not in self.told:
-            self.told.add(line)
+        if line not in self.logged:
+            self.logged.add(line)
             self.say(line)
