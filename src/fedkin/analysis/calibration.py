@@ -10,8 +10,6 @@ from scipy import optimize, special
 
 from fedkin.analysis.intervals import LEVEL, Interval, normal, wilson
 
-__all__ = ["Bin", "Calibration", "DecisionCurve", "brier", "calibration", "curve", "decision_curve", "probabilities"]
-
 Values = npt.NDArray[np.float64]
 # A risk of exactly 0 or 1 has no logit.
 _EDGE = 1e-12

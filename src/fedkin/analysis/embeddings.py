@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,6 @@ from fedkin.graph import response_similarity
 from fedkin.keys import rng
 from fedkin.learning.devices import one_thread
 from fedkin.learning.net import Net
-
-__all__ = ["Cloud", "Features", "measure", "read_features"]
 
 _POINTS = 2000  # class means kept of a round; beyond this, some clients, drawn once for all rounds
 _HEADS = 200  # clients whose heads are compared; fewer if their answers exceed the next limit:
@@ -119,82 +117,73 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     None without class labels, without features [batch, d] of one width, or without samples.
     """
     setup, roster = engine.setup, engine.roster
-    there = sorted(id for id in ids if roster[id].seen and roster[id].size)
-    if not roster.task.labels or not there:
+    clients = sorted(id for id in ids if roster[id].seen and roster[id].size)
+    if not roster.task.labels or not clients:
         return None
-    means, anchors, used = _Points(), _Points(), _Used()
+    means, anchors = _Points(), _Points()
+    measured: list[str] = []
+    heads: list[_Head] = []
+    width = 0
     with one_thread():
-        for id in _drawn(there, setup.seed):
-            said = engine.features(id)
-            if not said or said["means"].shape[1] != used.width(said["means"]):
+        # In an order that is the same in every round: the first are kept if there are too many.
+        for place in rng(setup.seed, "", 0, "embeddings").permutation(len(clients)):
+            id = clients[place]
+            reply = engine.features(id)
+            if not reply:
                 return None
-            table, known = said["means"], said["known"]
+            table, known = reply["means"], reply["known"]
+            width = width or int(table.shape[1])
+            if table.shape[1] != width:
+                return None
             if not bool(torch.isfinite(table).all()):
                 continue
-            if used.ids and len(means.label) + int(known.sum()) > _POINTS:
+            if measured and len(means.label) + int(known.sum()) > _POINTS:
                 break
-            place = used.add(id, said["head"], table, known)
-            means.add(place, known, table)
-            if "vectors" in said:
-                anchors.add(place, said["vectors_known"], said["vectors"])
-        heads = used.heads(setup.net, roster.task.classes, roster.task.outputs)
+            means.add(len(measured), known, table)
+            if "vectors" in reply:
+                anchors.add(len(measured), reply["vectors_known"], reply["vectors"])
+            # Only the heads that can be compared are kept: models of many clients may be on disk.
+            if len(heads) < _HEADS:
+                heads.append(_Head(reply["head"], table, known))
+            measured.append(id)
+        similar = _similarity_of_heads(heads, setup.net, roster.task.classes, roster.task.outputs)
     # With `run.alone` there is a server for each client, and none that all have in common.
     common = isinstance(setup.method, ServerMethod) and not setup.engine.alone
     kept = setup.method.class_vectors(engine.server) if common else None
     if kept is not None:
         means.add(-1, kept.known, kept.table)
     cloud = means.cloud()
-    number = engine.server.round
-    return None if cloud is None else Features(number, used.order, len(there), cloud, anchors.cloud(), heads)
+    if cloud is None:
+        return None
+    return Features(engine.server.round, tuple(measured), len(clients), cloud, anchors.cloud(), similar)
 
 
-@dataclass
-class _Used:
-    """The clients that were measured, in the order in which they were drawn."""
+class _Head(NamedTuple):
+    """A client's head, its class means [classes, d], and the classes that it has."""
 
-    ids: list[str] = field(default_factory=list)
-    models: list[Params] = field(default_factory=list)
-    tables: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    wide: int = 0
-
-    def width(self, z: Tensor) -> int:
-        """The common width of all features: that of the first client."""
-        self.wide = self.wide or int(z.shape[1])
-        return self.wide
-
-    def add(self, id: str, head: Params, table: Tensor, known: Tensor) -> int:
-        self.ids.append(id)
-        # Only the heads that can be compared are kept: models of many clients may be on disk.
-        if len(self.ids) <= _HEADS:
-            self.models.append(head)
-            self.tables.append((table, known))
-        return len(self.ids) - 1
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        return tuple(self.ids)
-
-    def heads(self, net: Net, classes: int, outputs: int) -> npt.NDArray[np.float64] | None:
-        """Similarity of the first clients' heads; None for one client, or if all heads are the same."""
-        count = min(len(self.models), int((_ANSWERS / (classes * outputs)) ** 0.5))
-        heads = self.models[:count]
-        if count < 2 or all(_equal(head, heads[0]) for head in heads):
-            return None
-        tables = torch.stack([table for table, _ in self.tables[:count]])
-        owned = torch.stack([known for _, known in self.tables[:count]]).numpy()
-        # Bodies may differ between clients; heads have one architecture.
-        module, points, said = net.scratch().head.eval(), tables.flatten(0, 1).to(net.dtype), []
-        with torch.no_grad():
-            for head in heads:
-                own = {name.removeprefix("head."): tensor for name, tensor in head.items()}
-                said.append(functional_call(module, own, (points,)).reshape(count, classes, -1).double())
-        answers = np.asarray(torch.stack(said).numpy())
-        return response_similarity(answers, owned) if np.isfinite(answers).all() else None
+    params: Params
+    table: Tensor
+    known: Tensor
 
 
-def _drawn(ids: Sequence[str], seed: int) -> list[str]:
-    """The clients in an order that is the same in every round: the first are kept if there are too many."""
-    return [ids[i] for i in rng(seed, "", 0, "embeddings").permutation(len(ids))]
+def _similarity_of_heads(
+    heads: Sequence[_Head], net: Net, classes: int, outputs: int
+) -> npt.NDArray[np.float64] | None:
+    """Similarity of the first clients' heads; None for one client, or if all heads are the same."""
+    heads = heads[: min(len(heads), int((_ANSWERS / (classes * outputs)) ** 0.5))]
+    if len(heads) < 2 or all(_equal(one.params, heads[0].params) for one in heads):
+        return None
+    owned = torch.stack([one.known for one in heads]).numpy()
+    # Bodies may differ between clients; heads have one architecture.
+    module = net.scratch().head.eval()
+    points = torch.stack([one.table for one in heads]).flatten(0, 1).to(net.dtype)
+    logits = []
+    with torch.no_grad():
+        for one in heads:
+            params = {name.removeprefix("head."): tensor for name, tensor in one.params.items()}
+            logits.append(functional_call(module, params, (points,)).reshape(len(heads), classes, -1).double())
+    answers = np.asarray(torch.stack(logits).numpy())
+    return response_similarity(answers, owned) if np.isfinite(answers).all() else None
 
 
 def _equal(a: Params, b: Params) -> bool:

@@ -10,10 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
-__all__ = [
-    "LEVEL", "Added", "Interval", "added", "auc_interval", "components", "mean_interval", "normal", "over", "wilson",
-]  # fmt: skip
-
 Values = npt.NDArray[np.float64]
 
 LEVEL = 0.95

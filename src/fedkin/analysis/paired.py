@@ -15,11 +15,6 @@ from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components,
 from fedkin.analysis.ranking import holm
 from fedkin.tasks import METRICS, Kind
 
-__all__ = [
-    "LEAST_EVENTS", "LEAST_SAMPLES", "VERDICTS", "Difference", "Outcomes", "Verdict", "counted_interval", "difference",
-    "enough", "figure", "figure_interval", "p_value", "verdict", "verdicts",
-]  # fmt: skip
-
 Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

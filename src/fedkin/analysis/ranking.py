@@ -11,11 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-__all__ = [
-    "LEAST_BLOCKS", "Diagram", "critical_difference", "diagram", "friedman", "groups_within", "holm", "mean_ranks",
-    "wilcoxon_holm",
-]  # fmt: skip
-
 # With fewer federations or seeds, Wilcoxon's test cannot have a p-value of 5 % or less, whatever the figures are, and
 # the approximations behind Friedman's and Nemenyi's tests are poor.
 LEAST_BLOCKS = 6

@@ -15,7 +15,7 @@ Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spread
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ from fedkin.graph.p_values import (
     two_means,
     ward,
 )
-from fedkin.graph.record import MEANINGS, Evidence, Node
+from fedkin.graph.record import MEANINGS, Evidence
 from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, pool
 
 
@@ -88,7 +88,8 @@ class Verdicts:
     @cached_property
     def evidence(self) -> Evidence:
         """The tree of tests as a graph records it (`Graph.evidence`)."""
-        return Evidence.of(self.tree, _leaves(self.tree), self.alpha)
+        leaf = {id: node["node"] for node in self.tree if not node["children"] for id in node["clients"]}
+        return Evidence.of(self.tree, leaf, self.alpha)
 
     def to_json(self) -> dict[str, Any]:
         """All but the profiles, as plain data."""
@@ -112,38 +113,25 @@ class Verdicts:
             lines.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some}")
         lines += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
         lines += [f"warning: {text}" for text in self.warnings]
-        depth: dict[int, int] = {}
-        for node in self.tree:
-            parent = node["parent"]
-            depth[node["node"]] = 0 if parent is None else depth[parent] + 1
-        for at in self._depth_first()[:most]:
-            lines.append("  " * min(depth[at], 20) + _line(self.tree[at], self.evidence.nodes[at]))
+        todo = [(0, 0)]
+        for _ in range(min(most, len(self.tree))):
+            number, depth = todo.pop()
+            lines.append("  " * min(depth, 20) + self._line(number))
+            todo += [(child, depth + 1) for child in reversed(self.tree[number]["children"])]
         if len(self.tree) > most:
             lines.append(f"and {len(self.tree) - most} more tests")
         return lines
 
-    def _depth_first(self) -> list[int]:
-        todo, order = [0] if self.tree else [], []
-        while todo:
-            order.append(at := todo.pop())
-            todo.extend(reversed(self.tree[at]["children"]))
-        return order
+    def _line(self, number: int) -> str:
+        node = self.tree[number]
+        size = len(node["clients"])
+        if size == 1:
+            return f"{node['clients'][0]}: group {node['group']}"
+        end = "cut in two" if node["children"] else f"group {node['group']}, {node['verdict']}"
+        return f"{size} clients: {self.evidence.nodes[number].said()}; {end}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-
-def _leaves(tree: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """{client id: its last node}, of `Verdicts.tree`."""
-    return {id: node["node"] for node in tree if not node["children"] for id in node["clients"]}
-
-
-def _line(node: Mapping[str, Any], tested: Node) -> str:
-    size = len(node["clients"])
-    if size == 1:
-        return f"{node['clients'][0]}: group {node['group']}"
-    ends = "cut in two" if node["children"] else f"group {node['group']}, {node['verdict']}"
-    return f"{size} clients: {tested.said()}; {ends}"
 
 
 # -- from signatures to groups -----------------------------------------------------------------------------------------

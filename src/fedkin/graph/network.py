@@ -9,8 +9,6 @@ import numpy as np
 from fedkin.errors import ConfigError, nearest
 from fedkin.keys import rng
 
-__all__ = ["check_network", "network"]
-
 NETWORKS = ("full", "ring", "regular", "erdos-renyi", "planted", "none")
 
 

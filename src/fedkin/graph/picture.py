@@ -16,9 +16,6 @@ import scipy.sparse as sp
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.record import Graph
 
-__all__ = ["OLD", "draw", "embedded", "library", "page_of", "unpacking"]
-
-
 # -- one HTML file with pictures in it, which needs no network: the drawing library is inside, packed ------------------
 
 
