@@ -25,7 +25,7 @@ from fedkin.running.tune import best, tune
 from fedkin.tasks import METRICS, Metric
 
 __all__ = [
-    "FIGURES", "GIVEN", "Chosen", "Done", "Known", "Run", "judged", "mean_over", "reproduce", "runs_of", "words_of",
+    "FIGURES", "GIVEN", "Chosen", "Done", "Known", "Run", "judged", "reproduce", "runs_of", "words_of",
 ]  # fmt: skip
 
 
@@ -85,12 +85,6 @@ class Run:
             if value is not None and theirs is not None:
                 gains[id] = better(value, theirs)
         return gains
-
-
-def mean_over(runs: Mapping[int, Run], name: str) -> Sequence[float]:
-    """Return a figure of each seed's run, in the order of the seeds; empty if any is unknown."""
-    values = [runs[seed].figures.get(name) for seed in sorted(runs)]
-    return [] if None in values else [value for value in values if value is not None]
 
 
 # Figures of which less is better.
