@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin import untrusted
-from fedkin.data.sources._images import read_image
 from fedkin.data.sources.eicu import read_csv
+from fedkin.data.sources.folder import read_image
 from fedkin.data.sources.mnist import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.svhn import _read as read_svhn

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -15,20 +13,11 @@ from fedkin.data.scenarios.base import shuffled_ids
 from fedkin.data.scenarios.dealing import cut
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import rows_by_name
 
 
 def test_by_class() -> None:
     part = Part(torch.zeros(6, 2), torch.tensor([2, 0, 2, 4, 0, 2]))
     assert [rows.tolist() for rows in part.by_class(6)] == [[1, 4], [], [0, 2, 5], [], [3], []]
-
-
-def test_samples_share_the_data(toy: Callable[..., Dataset]) -> None:
-    dataset = toy(20, 10)
-    samples = dataset.samples("test", np.array([3, 7]))
-    assert samples.x is dataset.test.x
-    assert torch.equal(samples.inputs(slice(None)), dataset.test.x[[3, 7]])
-    assert dataset.part("train") is dataset.train
 
 
 def test_white() -> None:
@@ -52,10 +41,6 @@ def test_refuses_parts_that_do_not_fit() -> None:
         Part(x, y, np.array(["a"]))
     with pytest.raises(DataError, match=r"mine: test inputs have shape \(4,\), the task's is \(1,\)"):
         Dataset("mine", Part(x, y), Part(torch.zeros(3, 4), y), TASK)
-
-
-def test_rows_by_name_of_nothing() -> None:
-    assert rows_by_name(np.array([], dtype=np.str_)) == {}
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=12), st.integers(0, 300))

@@ -37,13 +37,6 @@ def test_tables_are_read_alike(tmp_path: Path) -> None:
         assert client.test.labels().tolist() == [2]
 
 
-def test_a_column_of_numbers_can_be_the_target(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(TEXT)
-    client, task = own_client("ann", str(tmp_path / "a.csv"), target="dose", kind="regression")
-    assert task == Task.regression(1, (2,))
-    assert client.train.labels().tolist() == [[0.5], [1.5]]
-
-
 def test_an_archive_and_bytes(tmp_path: Path) -> None:
     x, y = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2), np.arange(10) % 2
     np.savez(tmp_path / "a.npz", x=x, y=y)
@@ -117,20 +110,6 @@ def test_what_cannot_be_read(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=words):
         own_client("ann", data, **options)
-
-
-def test_an_archive_without_y(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.ones((3, 2)))
-    with pytest.raises(DataError, match="no array y; it holds x"):
-        own_client("ann", str(tmp_path / "a.npz"))
-
-
-def test_a_packed_table_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    whole = gzip.compress(b"age,ill\n" + b"".join(b"%d,%d\n" % (row, row % 2) for row in range(200)))
-    for length in (3, 12, 40, len(whole) - 9):
-        (tmp_path / "a.csv.gz").write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"a.csv.gz: cannot be read as a table"):
-            own_client("ann", str(tmp_path / "a.csv.gz"), target="ill")
 
 
 def test_the_row_numbers_that_pandas_stores_are_no_column(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fedkin.data import SCENARIOS, SOURCES, Dataset, federate
 from fedkin.data.registry import discover
-from fedkin.data.scenarios.iid import Iid
+from fedkin.data.scenarios.label_skew import Iid
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.digits import Digits
 from fedkin.errors import ConfigError

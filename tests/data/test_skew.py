@@ -46,16 +46,6 @@ def test_effects_are_those_of_the_extremes() -> None:
     assert shifted.apart[0] == "b"
 
 
-def test_the_order_of_clients_and_of_classes_says_nothing() -> None:
-    counts = {"a": [9, 1, 40], "b": [30, 5, 2], "c": [8, 8, 9]}
-    turned = {id: counts[id][::-1] for id in ("c", "a", "b")}
-    one, other = of_classes(counts), of_classes(turned)
-    assert one is not None
-    assert other is not None
-    assert one.effect == pytest.approx(other.effect)
-    assert one.apart == other.apart
-
-
 def test_what_cannot_be_compared_is_none() -> None:
     assert of_classes({"a": [3, 4]}) is None
     assert of_classes({"a": [3, 0], "b": [5, 0]}) is None

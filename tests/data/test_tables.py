@@ -154,6 +154,14 @@ def test_delimiters_of_spreadsheets_are_found(tmp_path: Path, first: str) -> Non
     assert read_csv(tmp_path / "t.csv").column(1).to_pylist() == [1, 2]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_other_delimiters_in_quotes_are_parts_of_cells(tmp_path: Path, delimiter: str) -> None:
+    lines = [['"h"', '"age, years"'], ['"a, b|c"', '"1"'], ['"c; d"', '"2"']]
+    (tmp_path / "t.csv").write_text("".join(delimiter.join(line) + "\n" for line in lines))
+    assert read_csv(tmp_path / "t.csv").column_names == ["h", "age, years"]
+    assert read_csv(tmp_path / "t.csv").column(1).to_pylist() == [1, 2]
+
+
 def test_leading_zeros_are_found_beside_a_long_cell(tmp_path: Path) -> None:
     rows = "".join(f"{row:03d},{'x' * 2_500_000}\n" for row in range(2))
     (tmp_path / "long.csv").write_text("code,text\n" + rows)

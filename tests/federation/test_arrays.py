@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import DataError
 from fedkin.federation import Federation, Scale
 
 OWNERS = ["b", "b", "a", "b", "a", "a", "b", "a"]
@@ -82,21 +82,6 @@ def test_arrays_of_other_libraries_and_layouts() -> None:
         assert stored_x(make(x=other), "a").tolist() == x.tolist()
 
 
-def test_x_is_not_copied() -> None:
-    x = arrays()["x"]
-    assert stored_x(make(x=x), "a").data_ptr() == x.ctypes.data
-
-
-@pytest.mark.parametrize("client", [[7, 7, 3, 7, 3, 3, 7, 3], np.array(list(b"77373373")) - 48])
-def test_numbers_as_ids_become_text(client: Any) -> None:
-    assert list(make(client=client)) == ["7", "3"]
-
-
-def test_ids_as_bytes_and_objects() -> None:
-    assert list(make(client=np.array(OWNERS, dtype="S"))) == ["b", "a"]
-    assert list(make(client=np.array(OWNERS, dtype=object))) == ["b", "a"]
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 0.99), st.integers(0, 9))
 def test_held_out(sizes: list[int], fraction: float, seed: int) -> None:
     owner = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
@@ -163,9 +148,3 @@ def test_bad_arrays(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
         make(**changes)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
-def test_bad_fraction(fraction: float) -> None:
-    with pytest.raises(ConfigError, match="test_fraction: expected at least 0 and below 1"):
-        make(test_fraction=fraction)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import DataError
-from fedkin.federation.encoding import Encoding, Profile, profile
-from fedkin.federation.table import kinds_of, numbers
+from fedkin.federation.table import Encoding, Profile, kinds_of, numbers, profile
 
 
 def table(rows: int, seed: int) -> pa.Table:
@@ -115,14 +114,6 @@ def test_what_is_unknown_at_test_time_has_a_place_of_its_own() -> None:
     assert encoding(new).tolist() == [[0, 0, 1, 0], [0, 1, 0, 1], [10, 0, 0, 0], [0, 1, 0, 1]]
 
 
-def test_constant_columns_say_nothing_and_empty_ones_are_missing() -> None:
-    whole = pa.table({"one": [0.1 + 0.2] * 30, "none": pa.array([None] * 30, pa.float64()), "null": pa.nulls(30)})
-    kinds = kinds_of(whole)
-    encoding = Encoding.of([profile(whole, kinds)], kinds)
-    assert encoding.names == ("one", "none", "none=(missing)", "null", "null=(missing)")
-    assert encoding(whole)[0].tolist() == [0, 0, 1, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("values", "days"),
     [
@@ -149,13 +140,3 @@ def test_numbers_can_be_categories_and_gaps_do_not_change_their_names() -> None:
     assert Encoding.of([profile(whole, kinds)], kinds, least=1).names == (
         "code=3", "code=4", "code=(other)", "code=(missing)",
     )  # fmt: skip
-
-
-def test_other_columns_are_named() -> None:
-    with pytest.raises(DataError, match="column 'where': expected numbers, texts"):
-        kinds_of(pa.table({"where": [[1.0, 2.0]]}))
-    with pytest.raises(DataError, match="categories: no column 'codes'"):
-        kinds_of(pa.table({"code": [1]}), ["codes"])
-    kinds = kinds_of(pa.table({"code": [1]}))
-    with pytest.raises(DataError, match="no column 'code'"):
-        Encoding.of([profile(pa.table({"code": [1]}), kinds)], kinds)(pa.table({"cod": [1]}))

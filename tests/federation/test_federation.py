@@ -25,23 +25,6 @@ def client(id: str = "a", **changes: Any) -> Client:
     return Client(id, **{"train": samples(), "test": samples(2), **changes})
 
 
-def test_is_a_mapping_in_the_given_order() -> None:
-    federation = Federation([client("b"), client("a"), client("c", train=samples(7))], TASK, "three")
-    assert list(federation) == ["b", "a", "c"]
-    assert len(federation) == 3
-    assert "a" in federation
-    assert "z" not in federation
-    assert federation["c"].size == 7
-    assert federation.sizes == {"b": 4, "a": 4, "c": 7}
-    assert repr(federation) == "Federation('three', 3 clients, 3 classes)"
-
-
-def test_planted() -> None:
-    known = [client("b", group="x"), client("a", group="y")]
-    assert Federation(known, TASK).planted == {"b": "x", "a": "y"}
-    assert Federation([*known, client("c")], TASK).planted is None
-
-
 def test_relabel_and_reorder() -> None:
     federation = Federation([client("a", group="x"), client("b", group="y")], TASK, "two")
     renamed = federation.relabel({"a": "z"})
@@ -79,10 +62,6 @@ def test_scale_is_per_channel() -> None:
     assert out[0, :, 0, 0].tolist() == pytest.approx([0.1, 0.0, -0.2])
 
 
-def test_unscaled_inputs_are_used_as_they_are() -> None:
-    assert Samples(torch.tensor([[7]], dtype=torch.uint8), torch.tensor([0])).inputs(slice(None)).tolist() == [[7.0]]
-
-
 NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])
 
 
@@ -110,17 +89,6 @@ NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])
 def test_bad_clients(clients: list[Client], said: str) -> None:
     with pytest.raises(DataError, match=said):
         Federation(clients, TASK)
-
-
-def test_bad_parts() -> None:
-    with pytest.raises(DataError, match="samples and labels differ in number: 4 and 3"):
-        samples(y=torch.zeros(3))
-    with pytest.raises(DataError, match="at least 2 classes, got 1"):
-        Task(1, (2,))
-
-
-def test_a_client_may_have_no_test_samples() -> None:
-    assert len(Federation([client(test=samples().take([]))], TASK)["a"].test) == 0
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fedkin.data import Dataset, Source, federate
-from fedkin.data.scenarios.iid import Iid
+from fedkin.data.scenarios.label_skew import Iid
 from fedkin.data.sources.digits import Digits
 from fedkin.errors import DataError
-from fedkin.federation import Federation
 from fedkin.federation.samples import hashes
 
 
@@ -70,13 +69,6 @@ def test_clients_that_were_changed_here_are_not_read_elsewhere() -> None:
     assert origin is not None
     assert [origin.has(client) for client in other.values()] == [False, True, True]
     assert not origin.has(replace(made[names[1]], group="other"))
-
-
-def test_what_was_made_in_this_process_has_no_origin() -> None:
-    dataset = Digits().load(Path("data"))
-    assert federate(dataset, "iid", clients=4).origin is None
-    x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1])
-    assert Federation.from_arrays(x, y, client=["a", "a", "a", "b", "b", "b"]).origin is None
 
 
 def test_code_that_another_machine_lacks_is_not_sent() -> None:

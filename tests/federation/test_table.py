@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-import fedkin
 from fedkin.errors import DataError
 from fedkin.federation import Federation
 from fedkin.federation.table import Reading, as_table, columns_of
@@ -28,15 +27,6 @@ def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
 
 def made(**options: Any) -> Federation:
     return Federation.from_frame(frame(), **{"target": "died", "client": "hospital", **options})
-
-
-def test_a_table_trains() -> None:
-    federation = made()
-    assert federation.encoding is not None
-    assert federation.encoding.names == ("age", "sex=f", "sex=m", "sex=(other)", "day", "stay")
-    assert federation.task.kind == "risk"
-    result = fedkin.run("fedavg", federation, rounds=10, training={"local_steps": 5, "lr": 0.1}, model="mlp")
-    assert np.mean([score.figures[0] for score in result.scores.values()]) > 0.6
 
 
 def test_the_order_of_rows_and_names_of_clients_change_no_sample() -> None:
@@ -150,28 +140,6 @@ def test_rows_without_target_or_client_are_counted(column: str, said: str) -> No
     whole.loc[[3, 5], column] = None
     with pytest.raises(DataError, match=said):
         Federation.from_frame(whole, target="died", client="hospital")
-
-
-@pytest.mark.parametrize("column", ["y", "site"])
-def test_bytes_and_lists_are_no_targets_and_no_names(column: str) -> None:
-    rows: dict[str, Any] = {"x": [1.0, 2.0], "y": ["a", "b"], "site": ["s", "s"]}
-    for wrong in ([b"\xff", b"a"], [[1], [2]]):
-        with pytest.raises(DataError, match=f"column '{column}': expected texts or numbers, got"):
-            Federation.from_frame({**rows, column: wrong}, target="y", client="site")
-
-
-def test_targets_that_do_not_differ_are_refused() -> None:
-    rows = {"x": [1.0, 2.0, 3.0], "y": [4, 4, 4], "site": ["a", "a", "b"]}
-    with pytest.raises(DataError, match="target 'y' is '4' in every row"):
-        Federation.from_frame(rows, target="y", client="site")
-    with pytest.raises(DataError, match="is 4 in every training row"):
-        Federation.from_frame(rows, target="y", client="site", kind="regression")
-
-
-@pytest.mark.parametrize("other", [3, "rows.csv", {"a": [1], "b": [1, 2]}, pd.DataFrame({"a": [1, "x"]})])
-def test_what_is_no_table_is_refused(other: Any) -> None:
-    with pytest.raises(DataError, match="expected a frame of pandas or polars"):
-        Federation.from_frame(other, target="a", client="b")
 
 
 def test_categories_of_polars_are_texts() -> None:

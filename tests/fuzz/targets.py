@@ -25,9 +25,9 @@ from fedkin import codec
 from fedkin.analysis.embeddings import read_features
 from fedkin.data.inspection import inspect
 from fedkin.data.sources import cifar
-from fedkin.data.sources._images import read_image
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.femnist import Femnist
+from fedkin.data.sources.folder import read_image
 from fedkin.data.sources.mnist import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz

@@ -23,8 +23,7 @@ import fedkin
 from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.federation.encoding import Encoding, profile
-from fedkin.federation.table import as_table
+from fedkin.federation.table import Encoding, as_table, profile
 from fedkin.running import exported
 from fedkin.running.export import Columns, export_model
 from support import module_at

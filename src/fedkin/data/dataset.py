@@ -15,9 +15,7 @@ from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
 
 if TYPE_CHECKING:
-    from fedkin.federation.encoding import Encoding, Target
-
-__all__ = ["SPLITS", "Dataset", "Part", "Split"]
+    from fedkin.federation.table import Encoding, Target
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")

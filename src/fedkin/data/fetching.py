@@ -20,8 +20,6 @@ from fedkin.errors import DataError
 from fedkin.settings import choose
 from fedkin.untrusted import said
 
-__all__ = ["fetch"]
-
 _CHUNK = 1 << 20
 _LARGEST = 4 << 30  # bytes; what sends more is not what the table names
 _WAIT = 30.0  # seconds without a byte

@@ -15,10 +15,7 @@ from fedkin.data.skew import of_classes, of_numbers
 from fedkin.data.sources.tables import unnamed_codes
 from fedkin.data.tables import is_number_like, noted
 from fedkin.federation.arrays import rows_by_name
-from fedkin.federation.encoding import Encoded, encoded
-from fedkin.federation.table import Reading, codes, kinds_of, numbers
-
-__all__ = ["CHECKS", "ClientFacts", "Finding", "Inspection", "inspect", "without"]
+from fedkin.federation.table import Encoded, Reading, codes, encoded, kinds_of, numbers
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
@@ -151,7 +148,7 @@ def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
-    """Facts and findings of a table. Raises DataError as `fedkin.federation.encoding.encoded` does."""
+    """Facts and findings of a table. Raises DataError as `fedkin.federation.table.encoded` does."""
     made = encoded(table, reading, where)
     found = _of_columns(table, reading)
     found += _of_codes(table, reading, found)

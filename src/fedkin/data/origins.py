@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ORIGINS", "ROOTED", "File", "Origin", "missing"]
+from pydantic import TypeAdapter
 
 # What an error says of a data set that is not there.
 ROOTED = "; --data-root DIR (in Python data_root=) says where data sets lie"
@@ -31,32 +31,13 @@ class Origin(NamedTuple):
 
     folder: str
     where: str
-    files: tuple[File, ...]
-    needs: tuple[str, ...]
+    files: tuple[File, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
-def _origin(table: Mapping[str, object]) -> Origin:
-    return Origin(
-        str(table["folder"]), str(table["where"]), tuple(_file(each) for each in _list(table.get("file"))),
-        tuple(map(str, _list(table.get("needs")))),
-    )  # fmt: skip
-
-
-def _file(table: object) -> File:
-    assert isinstance(table, Mapping)
-    (kind,) = {"md5", "sha256"} & set(table)
-    holds = _list(table.get("holds"))
-    return File(table["url"], table["to"], kind, table[kind], (str(holds[0]), int(str(holds[1]))) if holds else None)
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else []
-
-
-ORIGINS: Mapping[str, Origin] = {
-    name: _origin(table)
-    for name, table in tomllib.loads(Path(__file__).with_name("origins.toml").read_text(encoding="utf-8")).items()
-}
+ORIGINS: Mapping[str, Origin] = TypeAdapter(dict[str, Origin]).validate_python(
+    tomllib.loads(Path(__file__).with_name("origins.toml").read_text(encoding="utf-8"))
+)
 
 
 def missing(path: Path) -> str:

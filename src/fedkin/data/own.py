@@ -26,8 +26,6 @@ from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import said, shown
 
-__all__ = ["CLASS", "TABLES", "OwnTable", "own_client", "own_images"]
-
 CLASS = "(class)"  # before a class of images, where participants compare the names of columns
 TABLES = (".csv", ".csv.gz", ".parquet")
 

@@ -13,8 +13,6 @@ from fedkin.federation import Client, Federation
 if TYPE_CHECKING:
     from fedkin.federation import Samples
 
-__all__ = ["Partition", "Partitions"]
-
 Array = npt.NDArray[Any]
 
 

@@ -8,8 +8,6 @@ from inspect import isabstract
 from pkgutil import iter_modules
 from typing import Any
 
-__all__ = ["discover"]
-
 
 def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[str, Any]:
     """Concrete subclasses of `base` defined in the modules of a package, by the default of their `field`.

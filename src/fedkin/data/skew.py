@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-__all__ = ["Skew", "of_classes", "of_numbers"]
-
 _ALPHA = 0.001
 # Below this effect a difference is of no account, however sure it is.
 _EFFECT = 0.1

@@ -191,19 +191,18 @@ def _header(path: Path, delimiter: str | None) -> tuple[list[str], int, str]:
     return cells, skip, delimiter
 
 
+# A quoted cell, which may go on in the next line.
+_QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*(?:"|$)')
+
+
 def _delimiter(first: str, second: str) -> str:
-    """What separates the cells of these lines, of what stands outside of quotes."""
-
-    def cells(line: str, delimiter: str) -> int:
-        return len(next(csv.reader(io.StringIO(line), delimiter=delimiter), []))
-
-    there = sorted(",;\t|", key=lambda one: -cells(first, one))
-    if cells(first, ",") > 1 and (cells(first, ",") == cells(second, ",") or cells(first, there[0]) == 1):
-        return ","
-    fitting = [one for one in there if cells(first, one) == cells(second, one) > 1]
-    if fitting:
-        return fitting[0]
-    return "," if cells(first, ",") > 1 else there[0]
+    """What separates the cells of these lines: what divides both into most cells, else a comma."""
+    first, second = _QUOTED.sub("", first), _QUOTED.sub("", second)
+    by_count = sorted(",;\t|", key=lambda mark: -first.count(mark))
+    for mark in by_count:
+        if first.count(mark) == second.count(mark) > 0:
+            return mark
+    return "," if "," in first else by_count[0]
 
 
 _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"

@@ -16,11 +16,6 @@ from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.keys import rng
 from fedkin.tasks import Kind, Shape, Task
 
-__all__ = [
-    "as_inputs", "as_names", "as_numpy", "as_parts", "check_count", "check_ids", "clients_of", "first_not_finite",
-    "group_of_each", "hold_out", "hold_out_last", "rows_by_name", "targets_of", "which_test",
-]  # fmt: skip
-
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
 

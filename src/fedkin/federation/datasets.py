@@ -19,8 +19,6 @@ from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.tasks import Kind, Task
 from fedkin.untrusted import said
 
-__all__ = ["clients_of_datasets", "picture"]
-
 # Names of the target where a sample is a dict, unless another is given.
 _TARGETS = ("labels", "label", "target", "y")
 # Names of the arrays of a client where its inputs are one array, and of its targets.

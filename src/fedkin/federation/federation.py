@@ -23,10 +23,8 @@ from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
     # Tables need pyarrow, which takes a fifth of a second to import.
-    from fedkin.federation.encoding import Encoded, Encoding, Target
+    from fedkin.federation.table import Encoded, Encoding, Target
     from fedkin.federation.table import Kind as TableKind
-
-__all__ = ["Federation"]
 
 # Clients that a notebook lists.
 _SHOWN = 20
@@ -165,20 +163,11 @@ class Federation(Mapping[str, Client]):
 
     @classmethod
     def from_arrays(
-        cls,
-        x: npt.ArrayLike | Mapping[str, npt.ArrayLike],
-        y: npt.ArrayLike,
-        client: Sequence[str | int] | npt.NDArray[Any],
-        *,
-        group: Sequence[str | int] | npt.NDArray[Any] | None = None,
-        split: Sequence[str] | npt.NDArray[Any] | None = None,
-        test_fraction: float = 0.2,
-        classes: int | None = None,
-        scale: Scale | None = None,
-        seed: int = 0,
-        name: str = "arrays",
-        kind: Kind = "classification",
-    ) -> Self:
+        cls, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], y: npt.ArrayLike,
+        client: Sequence[str | int] | npt.NDArray[Any], *, group: Sequence[str | int] | npt.NDArray[Any] | None = None,
+        split: Sequence[str] | npt.NDArray[Any] | None = None, test_fraction: float = 0.2, classes: int | None = None,
+        scale: Scale | None = None, seed: int = 0, name: str = "arrays", kind: Kind = "classification",
+    ) -> Self:  # fmt: skip
         """A federation from one row per sample.
 
         x: [N, ...] numbers, or a dict of arrays [N, ...] that the net takes together; int32 and int64 are token ids or
@@ -191,19 +180,10 @@ class Federation(Mapping[str, Client]):
 
     @classmethod
     def from_datasets(
-        cls,
-        datasets: Mapping[str, Any],
-        *,
-        group: Mapping[str, str] | None = None,
-        target: str | None = None,
-        test_fraction: float = 0.2,
-        classes: int | None = None,
-        scale: Scale | None = None,
-        limit_gb: float | None = None,
-        seed: int = 0,
-        name: str = "datasets",
-        kind: Kind = "classification",
-    ) -> Self:
+        cls, datasets: Mapping[str, Any], *, group: Mapping[str, str] | None = None, target: str | None = None,
+        test_fraction: float = 0.2, classes: int | None = None, scale: Scale | None = None,
+        limit_gb: float | None = None, seed: int = 0, name: str = "datasets", kind: Kind = "classification",
+    ) -> Self:  # fmt: skip
         """A federation from a torch Dataset or DataLoader of each client, or a pair (train, test) of them.
 
         datasets: by client. A sample is (input, target), or a dict with `target` (default: "labels", "label", "target"
@@ -220,24 +200,11 @@ class Federation(Mapping[str, Client]):
 
     @classmethod
     def from_frame(
-        cls,
-        frame: Any,
-        *,
-        target: str,
-        client: str,
-        time: str | None = None,
-        group: str | None = None,
-        person: str | None = None,
-        kind: TableKind | None = None,
-        positive: str | None = None,
-        split: str | None = None,
-        test_fraction: float = 0.2,
-        leave_out: Sequence[str] = (),
-        categories: Sequence[str] = (),
-        least: int = 10,
-        seed: int = 0,
-        name: str = "table",
-    ) -> Self:
+        cls, frame: Any, *, target: str, client: str, time: str | None = None, group: str | None = None,
+        person: str | None = None, kind: TableKind | None = None, positive: str | None = None,
+        split: str | None = None, test_fraction: float = 0.2, leave_out: Sequence[str] = (),
+        categories: Sequence[str] = (), least: int = 10, seed: int = 0, name: str = "table",
+    ) -> Self:  # fmt: skip
         """A federation from a table with one row per sample, which names its client in a column.
 
         frame: a DataFrame of pandas or polars, an Arrow table, or a dict of columns. All columns that have no part of
@@ -260,29 +227,17 @@ class Federation(Mapping[str, Client]):
         >>> fed.task.kind, fed.encoding.names, fed.target.classes
         ('risk', ('age',), ('0', '1'))
         """
-        from fedkin.federation.encoding import encoded
-        from fedkin.federation.table import Reading, as_table
+        from fedkin.federation.table import Reading, as_table, encoded
 
         reading = Reading(
-            target,
-            client,
-            time,
-            group,
-            kind,
-            positive,
-            split,
-            test_fraction,
-            leave_out,
-            categories,
-            least,
-            seed,
+            target, client, time, group, kind, positive, split, test_fraction, leave_out, categories, least, seed,
             person,
-        )
+        )  # fmt: skip
         return cls.of_encoded(encoded(as_table(frame), reading), name)
 
     @classmethod
     def of_encoded(cls, made: Encoded, name: str) -> Self:
-        """A federation of the arrays that `fedkin.federation.encoding.encoded` has made of a table."""
+        """A federation of the arrays that `fedkin.federation.table.encoded` has made of a table."""
         split = ["test" if held else "train" for held in made.held]
         federation = cls.from_arrays(
             made.x, made.y, made.client, group=made.group, split=split, kind=made.target.kind, name=name,

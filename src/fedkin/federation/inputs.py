@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedkin.errors import DataError
 
-__all__ = ["CODES", "Inputs", "check_parts", "codes_in", "each", "joined", "parts", "shape_of"]
-
 Inputs: TypeAlias = Tensor | Mapping[Any, Tensor]
 # Whole numbers that are kept: token ids and category codes, which a net looks up.
 CODES = (torch.int32, torch.int64)

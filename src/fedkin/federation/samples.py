@@ -16,8 +16,6 @@ from torch import Tensor
 from fedkin.errors import DataError
 from fedkin.federation.inputs import CODES, Inputs, check_parts, each, parts
 
-__all__ = ["Change", "Client", "Origin", "Samples", "Scale", "constant", "hash_of", "hashes", "prepared"]
-
 
 @dataclass(frozen=True)
 class Scale:

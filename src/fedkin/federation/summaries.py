@@ -15,21 +15,23 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field
 
 from fedkin.errors import DataError
-from fedkin.federation.encoding import (
+from fedkin.federation.table import (
+    Column,
     Encoding,
     Moments,
     Profile,
+    Reading,
     Target,
     classes_of,
+    columns_of,
     from_json,
     kind_of,
+    kinds_of,
+    name_of_type,
     profiles_of,
     regression_of,
 )
-from fedkin.federation.table import Column, Reading, columns_of, kinds_of, name_of_type
 from fedkin.untrusted import shown
-
-__all__ = ["SharedEncoding", "TableSummary", "agree", "check_alike", "summary_of"]
 
 # What a column holds, as far as it must be the same everywhere; "empty" fits everything.
 Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]

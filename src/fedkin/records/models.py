@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save
 from fedkin.codec import Params
 from fedkin.errors import RunError
 from fedkin.federation import Federation, Scale, Task
-from fedkin.federation.encoding import Encoding, Target
+from fedkin.federation.table import Encoding, Target
 from fedkin.folders import synced
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net

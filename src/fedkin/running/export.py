@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Scale
-from fedkin.federation.encoding import Encoding
+from fedkin.federation.table import Encoding
 from fedkin.learning.net import BodyHead
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, nearest
-from fedkin.federation.encoding import Encoding, Target
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
-from fedkin.federation.table import as_table, kinds_of
+from fedkin.federation.table import Encoding, Target, as_table, kinds_of
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.custom import Modules, pair_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,16 +13,10 @@ from scipy import stats
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.dealing import (
     apportion,
-    blocks,
-    check_classes,
-    check_least,
     dirichlet,
-    label_counts,
     lifted,
-    rows_of,
     tests_like,
 )
-from fedkin.errors import ConfigError
 
 Make = Callable[..., Dataset]
 tests_like.__test__ = False  # type: ignore[attr-defined]
@@ -79,29 +72,6 @@ def test_dirichlet_at_its_ends(alpha: float) -> None:
         assert shares == pytest.approx(1 / 30, rel=0.01)
 
 
-@given(st.lists(st.integers(-1, 5), max_size=40))
-def test_rows_of(owner: list[int]) -> None:
-    parts = rows_of(np.array(owner, np.int64), 6)
-    assert [part.tolist() for part in parts] == [[i for i, who in enumerate(owner) if who == k] for k in range(6)]
-    labels = np.arange(len(owner)) % 3
-    counts = label_counts(labels, np.array(owner, np.int64), 6, 3)
-    assert counts.tolist() == [[sum(i % 3 == c for i in part) for c in range(3)] for part in parts]
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 6))
-def test_blocks(total: int, count: int, shared: int) -> None:
-    assume(count <= total)
-    sets = blocks(total, count, shared)
-    assume(min(map(len, sets)) > shared or count == 1)
-    assert len(sets) == count
-    assert sets[0][0] == 0
-    assert sets[-1][-1] == total - 1
-    assert max(map(len, sets)) - min(map(len, sets)) <= 1
-    for first, second in pairwise(sets):
-        assert len(set(first) & set(second)) == shared
-        assert len(set(first) | set(second)) == second[-1] - first[0] + 1, "no class between them is left out"
-
-
 @given(st.integers(0, 1000), st.integers(1, 30))
 def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
     dataset = labelled(30, 40, classes=4)
@@ -120,21 +90,3 @@ def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
         assert len(set(part.tolist())) == 7
         got = np.bincount(dataset.test.y.numpy()[part], minlength=4)
         assert np.abs(got - own / own.sum() * 7).max() < 1
-
-
-def test_tests_of_a_class_used_up(labelled: Make) -> None:
-    dataset = labelled(30, 5, classes=2)
-    with pytest.raises(ConfigError, match=r"test_per_client: a client would draw 6 test samples of class 1 .* has 5"):
-        tests_like(dataset, np.array([[3, 3], [0, 9]]), 6, 0, "t")
-    parts = tests_like(dataset, np.tile([0, 3], (8, 1)), None, 0, "t")
-    assert sorted(map(len, parts)) == [0, 0, 0, 1, 1, 1, 1, 1], "more clients than samples: some have none"
-
-
-def test_checks(labelled: Make) -> None:
-    dataset = labelled(3, 5, classes=2)
-    check_classes("clusters", [[0], [1]], dataset)
-    with pytest.raises(ConfigError, match=r"scenario\.clusters: labels has no class 2; its classes are 0 to 1"):
-        check_classes("clusters", [[0], [1, 2]], dataset)
-    check_least(3, 2, dataset)
-    with pytest.raises(ConfigError, match=r"3 clients with at least 3 training .* 6 of labels; at most 2 clients"):
-        check_least(3, 3, dataset)

@@ -86,39 +86,6 @@ def test_slots(clients: int, classes: int, spare: int, seed: int) -> None:
             assert dealt[label] < 160
 
 
-def test_same_proportions_in_test() -> None:
-    federation = ClassesPerClient().build(labels_only(5000, 1000), 0)
-    for client in federation.values():
-        train, test = counts(client.train), counts(client.test)
-        for label in train:
-            assert abs(train[label] / 4000 - test[label] / 1000) < 1 / 1000 + 1 / 4000
-
-
-def test_shares_have_the_range() -> None:
-    even = ClassesPerClient(share=(1, 1), spare_slots=0, train_fraction=1).build(labels_only(600, 60), 0)
-    assert set(even.sizes.values()) == {200}
-    wide = ClassesPerClient(share=(0.01, 1), spare_slots=0, train_fraction=1).build(labels_only(600, 60), 0)
-    assert np.std(list(wide.sizes.values())) > 30
-    assert sum(wide.sizes.values()) == 6000
-
-
-def test_samples_of_a_client_are_mixed() -> None:
-    """In the data set's order, not class after class."""
-    client = next(iter(ClassesPerClient().build(labels_only(500, 100), 0).values()))
-    assert int((client.train.labels().diff() != 0).sum()) > 20
-
-
-def test_few_samples_still_give_everyone_some() -> None:
-    federation = ClassesPerClient(share=(0.01, 1), train_fraction=1).build(labels_only(8, 7), 0)
-    for client in federation.values():
-        assert len(counts(client.train)) == len(counts(client.test)) == 2
-
-
-def test_many_clients() -> None:
-    federation = ClassesPerClient(clients=2000).build(labels_only(5000, 1000), 0)
-    assert len(federation) == 2000
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -150,13 +117,3 @@ def test_impossible(settings: dict[str, Any], said: str) -> None:
 def test_bad_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(ClassesPerClient, settings, "scenario")
-
-
-def test_which_samples_are_dealt_out_goes_by_the_seed(toy: Toy) -> None:
-    scenario = ClassesPerClient(clients=5, spare_slots=0, train_fraction=0.5)
-    dealt = []
-    for seed in (0, 1):
-        own = [client.train.rows for client in scenario.build(toy(), seed).values()]
-        dealt.append(torch.cat([rows for rows in own if rows is not None]).sort().values.tolist())
-    assert len(dealt[0]) == 100
-    assert dealt[0] != dealt[1]

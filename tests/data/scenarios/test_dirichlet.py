@@ -15,7 +15,6 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.label_skew import Dirichlet
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.settings import parse
 
 Make = Callable[..., Dataset]
 
@@ -49,18 +48,6 @@ def test_any(
     owned, tested = table(federation), table(federation, "test")
     assert (tested[owned == 0] == 0).all()
     assert tested.sum(axis=0).tolist() == [10 if count else 0 for count in owned.sum(axis=0)]
-
-
-@pytest.mark.parametrize("sizes", ["drawn", "equal"])
-def test_small_alpha_is_more_skewed(labelled: Make, sizes: Literal["drawn", "equal"]) -> None:
-    """The mean over clients of the share of their commonest class: near 1 for small alpha, near .1 for large."""
-    largest = []
-    for alpha in (0.01, 0.3, 100):
-        owned = table(Dirichlet(clients=20, alpha=alpha, sizes=sizes).build(labelled(500, 10), 0))
-        largest.append((owned.max(axis=1) / owned.sum(axis=1)).mean())
-    assert largest[0] > 0.85
-    assert largest[0] > largest[1] + 0.2 > largest[2] + 0.3
-    assert largest[2] < 0.15
 
 
 def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
@@ -97,16 +84,6 @@ def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
     assert kept > 5
 
 
-def test_many_clients(labelled: Make) -> None:
-    dataset = labelled(6000, 1000)
-    cases: list[dict[str, Any]] = [{}, {"min_size": 6}, {"sizes": "equal", "test_per_client": 5}]
-    for settings in cases:
-        federation = parse(Dirichlet, {"clients": 10000, "alpha": 0.1, **settings}, "scenario").build(dataset, 0)
-        assert len(federation) == 10000
-        assert min(federation.sizes.values()) >= settings.get("min_size", 1)
-        assert sum(federation.sizes.values()) == 60000
-
-
 def test_own_draws_of_test_samples(labelled: Make) -> None:
     federation = Dirichlet(clients=40, alpha=0.5, test_per_client=8).build(labelled(100, 30), 0)
     assert {len(client.test) for client in federation.values()} == {8}
@@ -128,9 +105,3 @@ def test_own_draws_of_test_samples(labelled: Make) -> None:
 def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Dirichlet(**settings).build(labelled(20, 10), 0)
-
-
-@pytest.mark.parametrize("settings", [{"alpha": 0}, {"alpha": -1}, {"alpha": float("inf")}, {"min_size": 0}])
-def test_bad_settings(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"scenario\.{next(iter(settings))}"):
-        parse(Dirichlet, settings, "scenario")

@@ -16,8 +16,7 @@ from fedkin.data import federate
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.label_skew import Dirichlet
+from fedkin.data.scenarios.label_skew import Dirichlet, Iid
 from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
@@ -89,31 +88,6 @@ def test_before_and_after(labelled: Make) -> None:
         assert set(last[id].train.labels().tolist()) == set(last[id].test.labels().tolist()) == own
 
 
-def test_draws_are_even_over_groups(labelled: Make) -> None:
-    for seed in range(5):
-        federation = Drift(of=LabelSwap(clients=60, groups=5), drifting=10, newcomers=10).build(labelled(60, 20), seed)
-        stays = Counter(client.group for client in federation.values() if client.about["role"] == "stays")
-        assert set(stays.values()) == {6}
-        assert set(Counter((federation.planted or {}).values()).values()) == {10}, "groups are as equal as they were"
-        for role in ("newcomer", "drifting"):
-            drawn = Counter(client.group for client in federation.values() if client.about["role"] == role)
-            assert set(drawn.values()) <= {1, 2, 3}
-            assert len(drawn) == 5
-
-
-def test_nothing_asked_for_is_the_other_scenario(labelled: Make) -> None:
-    inner = Mapl(clients=4, per_class=5, test_per_class=2)
-    federation = Drift(of=inner, drifting=0).build(labelled(30, 20), 2)
-    assert federation.fingerprint() == inner.build(labelled(30, 20), 2).fingerprint()
-    assert list(federation) == list(inner.build(labelled(30, 20), 2))
-
-
-def test_newcomers_without_groups(labelled: Make) -> None:
-    federation = Drift(of=Dirichlet(clients=20), drifting=0, newcomers=19).build(labelled(60, 20), 0)
-    assert len(federation.at(1)) == 1
-    assert len(federation.at(50)) == 20
-
-
 def test_unseen_clients_are_let_alone(labelled: Make) -> None:
     of = LabelSwap(clients=12, groups=2, unseen="group:swap1")
     with pytest.raises(ConfigError, match="only clients of group 'swap0' are left to draw"):
@@ -175,15 +149,3 @@ def test_bad_settings(settings: dict[str, Any], said: str) -> None:
 def test_impossible(labelled: Make, scenario: Drift, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         scenario.build(labelled(60, 20), 0)
-
-
-def test_unseen_clients_neither_drift_nor_come_late() -> None:
-    of = {"name": "label-swap", "clients": 20, "groups": 2}
-    made = federate("digits", "drift", of=of, drifting=4, newcomers=4, unseen=0.3)
-    assert made.unseen
-    assert not any(made[id].changes or made[id].joins > 1 for id in made.unseen)
-    assert sum(len(client.changes) for client in made.values()) == 4
-    assert sum(client.joins > 1 for client in made.values()) == 4
-    both: dict[str, Any] = {"of": {**of, "unseen": 0.2}, "unseen": 0.3}
-    with pytest.raises(ConfigError, match="both set"):
-        federate("digits", "drift", **both)

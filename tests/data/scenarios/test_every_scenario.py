@@ -16,8 +16,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios import Scenario
 from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl, Structured
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.iid import Iid, QuantitySkew
-from fedkin.data.scenarios.label_skew import ClassesPerClient, Dirichlet, Shards
+from fedkin.data.scenarios.label_skew import ClassesPerClient, Dirichlet, Iid, QuantitySkew, Shards
 from fedkin.data.scenarios.natural import Domains, Natural, Regions
 from fedkin.data.scenarios.shifts import LabelSwap, RotatedMasked
 from fedkin.federation import Federation
@@ -139,14 +138,6 @@ def test_data_set_is_left_alone(scenario: Scenario, toy: Toy) -> None:
     assert torch.equal(dataset.train.x, before[0])
     assert torch.equal(dataset.train.y, before[1])
     assert torch.equal(dataset.test.x, before[2])
-
-
-@pytest.mark.parametrize("scenario", CASES, ids=case_name)
-def test_clients_share_one_array(scenario: Scenario, toy: Toy) -> None:
-    federation = scenario.build(owned(toy()), 0)
-    for split in ("train", "test"):
-        phases = [phase for client in federation.values() for phase in client.phases]
-        assert len({getattr(phase, split).x.data_ptr() for phase in phases}) == 1
 
 
 @pytest.mark.parametrize(

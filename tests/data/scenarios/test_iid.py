@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.iid import Iid
+from fedkin.data.scenarios.label_skew import Iid
 from fedkin.errors import ConfigError
 
 Toy = Callable[..., Dataset]
@@ -21,12 +21,6 @@ def test_parts(toy: Toy) -> None:
     assert set((federation.planted or {}).values()) == {"all"}
     labels = torch.cat([client.train.labels() for client in federation.values()])
     assert torch.bincount(labels).tolist() == [20] * 10
-
-
-def test_fewer(toy: Toy) -> None:
-    federation = Iid(clients=4, train_per_client=50, test_per_client=1).build(toy(200, 100), 0)
-    assert set(federation.sizes.values()) == {50}
-    assert {len(client.test) for client in federation.values()} == {1}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
-from fedkin.federation import Task
 
 Make = Callable[..., Dataset]
 
@@ -68,16 +67,3 @@ def test_pairs_and_shift(labelled: Make) -> None:
 def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         LabelSwap(**settings).build(labelled(20, 10), 0)
-
-
-def test_all_permutations_of_few_classes(labelled: Make) -> None:
-    federation = LabelSwap(clients=6, groups=6, how="random").build(labelled(20, 10, classes=3), 0)
-    assert len({tuple(client.about["labels"]) for client in federation.values()}) == 6
-    with pytest.raises(ConfigError, match="at most 6"):
-        LabelSwap(clients=7, groups=7, how="random").build(labelled(20, 10, classes=3), 0)
-
-
-def test_needs_classes() -> None:
-    part = Part(torch.zeros(8, 1), torch.zeros(8))
-    with pytest.raises(ConfigError, match="class labels"):
-        LabelSwap(clients=4).build(Dataset("numbers", part, part, Task(2, (1,))), 0)

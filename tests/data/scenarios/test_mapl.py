@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,12 +84,6 @@ def test_any(labelled: Make, clients: int, clusters: Any, low: int, more: int, t
         assert counts(client.test) == (dict.fromkeys(client.about["classes"], tests) if tests else {})
 
 
-def test_all_samples_of_a_class_may_be_used(labelled: Make) -> None:
-    federation = Mapl(clients=20, shared=4).build(labelled(6000, 300), 0)
-    rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
-    assert len(rows) == 20 * 7 * 300
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -113,22 +106,3 @@ def test_all_samples_of_a_class_may_be_used(labelled: Make) -> None:
 def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(Mapl, settings, "scenario").build(labelled(5421, 800), 0)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"per_class": 0},
-        {"per_class": [300, 100]},
-        {"per_class": [0, 100]},
-        {"clusters": 0},
-        {"clusters": []},
-        {"clusters": [[1, 1]]},
-        {"clusters": [[1, 2], [2, 1]]},
-        {"clusters": [[-1]]},
-        {"shared": -1},
-    ],
-)
-def test_bad_settings(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"scenario\.{next(iter(settings))}"):
-        parse(Mapl, settings, "scenario")

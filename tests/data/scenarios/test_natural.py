@@ -39,15 +39,6 @@ def test_clients_and_groups() -> None:
     assert federation["dee"].test.inputs(slice(None))[:, 0].tolist() == [2]
 
 
-def test_without_groups() -> None:
-    assert Natural().build(writers(), 0).planted is None
-
-
-def test_the_order_is_shuffled() -> None:
-    orders = {tuple(Natural().build(writers(), seed)) for seed in range(20)}
-    assert len(orders) > 5
-
-
 def test_some_of_them() -> None:
     assert set(Natural(min_size=4).build(writers(), 0)) == {"ann", "dee"}
     drawn = [tuple(Natural(clients=2).build(writers(), seed)) for seed in range(20)]

@@ -10,10 +10,9 @@ import torch
 import fedkin
 from fedkin.data import federate
 from fedkin.data.scenarios.base import POOLED, pooled
-from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.shifts import RotatedMasked
+from fedkin.data.scenarios.label_skew import Iid
 from fedkin.errors import ConfigError
-from fedkin.federation import Change, Client, Federation
+from fedkin.federation import Change, Federation
 from support import small_federation
 
 
@@ -41,14 +40,6 @@ def test_samples_of_different_arrays_are_joined_in_the_order_of_ids() -> None:
     assert torch.equal(turned.train.inputs(slice(None)), joined.train.inputs(slice(None)))
 
 
-def test_rotated_images_are_pooled_as_each_client_has_them() -> None:
-    settings = {"clients": 4, "train_per_client": 10}
-    apart = federate("digits", RotatedMasked(**settings), seed=0)
-    joined = federate("digits", RotatedMasked(**settings, pooled=True), seed=0)[POOLED].train
-    expected = torch.cat([apart[id].train.inputs(slice(None)) for id in sorted(apart)])
-    assert torch.equal(joined.inputs(slice(None)), expected)
-
-
 def test_fedavg_on_pooled_data_is_local_training_on_them() -> None:
     joined = pooled(small_federation())
     one, other = (fedkin.run(m, joined, rounds=3, training={"local_steps": 2}) for m in ("fedavg", "local"))
@@ -63,10 +54,3 @@ def test_what_does_not_stand_still_is_refused() -> None:
         clients = [moving if client.id == first.id else client for client in federation.values()]
         with pytest.raises(ConfigError, match=f"scenario.pooled: client '{first.id}' joins later or its data change"):
             pooled(Federation(clients, federation.task))
-
-
-def test_an_unseen_client_of_that_name_is_refused() -> None:
-    one, two, _ = small_federation(3).values()
-    named = Client(POOLED, two.train, two.test, seen=False)
-    with pytest.raises(ConfigError, match="an unseen client has the id 'pooled' already"):
-        pooled(Federation([one, named], small_federation(3).task))

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.iid import QuantitySkew
+from fedkin.data.scenarios.label_skew import QuantitySkew
 from fedkin.errors import ConfigError
-from fedkin.settings import parse
 
 Make = Callable[..., Dataset]
 
@@ -58,13 +57,6 @@ def test_dirichlet_law(labelled: Make) -> None:
     assert np.var(shares) == pytest.approx(0.1 * 0.9 / 8, rel=0.1)
 
 
-def test_labels_are_alike(labelled: Make) -> None:
-    federation = QuantitySkew(clients=5, alpha=1).build(labelled(2000, 10), 0)
-    for client in federation.values():
-        counts = np.bincount(client.train.labels().numpy(), minlength=10)
-        assert stats.chisquare(counts).pvalue > 1e-4
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -76,10 +68,3 @@ def test_labels_are_alike(labelled: Make) -> None:
 def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         QuantitySkew(**settings).build(labelled(30, 10), 0)
-
-
-def test_bad_settings() -> None:
-    with pytest.raises(ConfigError, match=r"scenario\.law"):
-        parse(QuantitySkew, {"law": "normal"}, "scenario")
-    with pytest.raises(ConfigError, match=r"scenario\.alpha"):
-        parse(QuantitySkew, {"alpha": 0}, "scenario")

@@ -98,27 +98,6 @@ def test_mask_rate() -> None:
         assert RotatedMasked().mask_rate == 0.15
 
 
-def test_something_stays_clear() -> None:
-    federation = RotatedMasked(clients=40, rotations=(0,), mask_size=3, mask_rate=0.99).build(images(), 0)
-    clear = [int((stored(client.train)[0, 0] < 200).sum()) for client in federation.values()]
-    assert min(clear) == 9
-
-
-def test_values_that_are_no_bytes() -> None:
-    x = torch.rand(20, 4, 4)
-    part = Part(x, torch.arange(20) % 2)
-    dataset = Dataset("float", part, part, Task(2, (4, 4)))
-    federation = RotatedMasked(clients=2, rotations=(0,), mask_rate=0.5).build(dataset, 0)
-    for client in federation.values():
-        white = stored(client.train) == x.max()
-        assert int(white.all(dim=0).sum()) in (4, 8, 12)
-
-
-def test_images_of_other_shapes() -> None:
-    federation = RotatedMasked(clients=4, rotations=(0, 180)).build(images(shape=(1, 4, 7)), 0)
-    assert federation.task.shape == (1, 4, 7)
-
-
 @pytest.mark.parametrize(
     ("settings", "shape", "said"),
     [

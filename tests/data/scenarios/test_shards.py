@@ -47,17 +47,6 @@ def test_any(labelled: Make, clients: int, shards: int, seed: int) -> None:
     assert sorted(tested) == list(range(100))
 
 
-def test_which_samples_go_by_the_seed(labelled: Make) -> None:
-    """Not only who gets which shard: within a label the order is random."""
-    dataset = labelled(50, 10)
-    half = Shards(clients=20, shards=1)
-    parts = []
-    for seed in (0, 1):
-        rows = [c.train.rows for c in half.build(dataset, seed).values()]
-        parts.append({frozenset(own.tolist()) for own in rows if own is not None})
-    assert not parts[0] & parts[1], "each label is cut into two, elsewhere for each seed"
-
-
 def test_own_draws_of_test_samples(labelled: Make) -> None:
     federation = Shards(clients=10, test_per_client=6).build(labelled(50, 10), 0)
     for client in federation.values():

@@ -21,17 +21,6 @@ from fedkin.settings import parse
 Make = Callable[..., Dataset]
 
 
-@given(st.integers(0, 20000), st.integers(1, 300))
-def test_sizes_add_up(total: int, count: int) -> None:
-    sizes = skewed_sizes(total, count)
-    assert sizes.sum() == total
-    assert len(sizes) == count
-    assert sizes.min() >= 0
-    if total >= 2 * count:
-        assert (np.diff(sizes) >= 0).all()
-        assert sizes[0] >= total // (2 * count)
-
-
 @pytest.mark.parametrize(("total", "count"), [(12000, 240), (4800, 240), (12000, 480), (6000, 60)])
 def test_sizes_solve_the_equation(total: int, count: int) -> None:
     half, squares = total / 2 / count, np.arange(count, dtype=float) ** 2
@@ -60,14 +49,6 @@ def test_the_papers_federation(labelled: Make) -> None:
     assert len({id(client.test) for client in federation.values()}) == 10, "one test set for each cluster"
 
 
-def test_ten_classes_in_five_clusters(labelled: Make) -> None:
-    federation = Structured(clients=2400, test_per_client=100).build(labelled(6000, 1000), 0)
-    assert sorted(set((federation.planted or {}).values())) == ["0+1", "2+3", "4+5", "6+7", "8+9"]
-    assert sum(federation.sizes.values()) == 60000
-    assert {len(client.test) for client in federation.values()} == {100}
-    assert min(federation.sizes.values()) == 13
-
-
 @given(
     clients=st.integers(2, 60),
     seed=st.integers(0, 1000),
@@ -89,12 +70,6 @@ def test_any(labelled: Make, clients: int, seed: int, clusters: Any, per_class: 
         assert sizes == skewed_sizes(sum(sizes), count).tolist()
 
 
-def test_sizes_do_not_follow_the_order(labelled: Make) -> None:
-    sizes = list(Structured(clients=50, clusters=1).build(labelled(200, 10), 0).sizes.values())
-    assert sizes != sorted(sizes)
-    assert sizes != sorted(sizes, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -110,9 +85,3 @@ def test_sizes_do_not_follow_the_order(labelled: Make) -> None:
 def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(Structured, settings, "scenario").build(labelled(20, 5), 0)
-
-
-@pytest.mark.parametrize("clusters", [0, [], [[]], [[0, 1], [1]], [[0, 0]], [[-1]], "five"])
-def test_bad_settings(clusters: Any) -> None:
-    with pytest.raises(ConfigError, match=r"scenario\.clusters"):
-        parse(Structured, {"clusters": clusters}, "scenario")

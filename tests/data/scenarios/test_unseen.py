@@ -14,11 +14,9 @@ import torch
 import fedkin
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import set_apart
-from fedkin.data.scenarios.iid import Iid
 from fedkin.data.scenarios.natural import Domains, Regions
-from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation import Change, Client, Federation
+from fedkin.federation import Change, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import leave_out, without_group
 from support import small_federation
@@ -79,19 +77,6 @@ def test_samples_that_change_change_for_the_unseen_too() -> None:
     apart = set_apart(Federation(changing, federation.task), id, "all", 0)
     assert len(apart.at(2)[id].test) == len(change.train) + len(change.test)
     assert len(apart.at(2)[id].train) == 0
-
-
-def test_every_scenario_has_the_setting(toy: Toy) -> None:
-    for scenario in (Iid(clients=5, unseen=0.2), RotatedMasked(clients=8, mask_rate=0, unseen="group:rot90")):
-        federation = scenario.federation(toy(), 0)
-        plain = type(scenario)(**{**scenario.model_dump(), "unseen": None}).federation(toy(), 0)
-        assert plain.unseen == ()
-        assert federation.unseen
-        assert list(federation) == list(plain)
-        seen = federation.seen
-        assert federation.reorder(seen).fingerprint() == plain.reorder(seen).fingerprint()
-    with pytest.raises(ValueError):
-        Iid(unseen=1.5)
 
 
 def grouped(toy: Toy) -> Dataset:
@@ -172,10 +157,3 @@ def test_leave_out_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has one group of clients"):
         leave_out(alike, ["local"], [0], Path(), tmp_path / "c")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_federation_needs_someone_who_trains() -> None:
-    federation = small_federation(2)
-    nobody: list[Client] = [replace(client, seen=False) for client in federation.values()]
-    with pytest.raises(DataError, match="all of them are unseen"):
-        Federation(nobody, federation.task)

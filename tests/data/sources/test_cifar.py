@@ -31,12 +31,6 @@ def test_reads(tmp_path: Path, write_cifar: Write) -> None:
     assert len(data.scale.mean) == len(data.scale.std) == 3
 
 
-def test_path_names_the_folder(tmp_path: Path, write_cifar: Write) -> None:
-    write_cifar(tmp_path / "elsewhere")
-    assert len(Cifar10(path=tmp_path / "elsewhere").load(Path("nowhere")).train) == 60
-    assert len(Cifar10(path=Path("elsewhere")).load(tmp_path).train) == 60
-
-
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file; expected .*CIFAR-10 beside it; .*data fetch cifar10"):
         Cifar10().load(tmp_path)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from fedkin.data.sources.mnist import Emnist
-from fedkin.errors import ConfigError, DataError
-from fedkin.settings import parse
+from fedkin.errors import DataError
 
 CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
 
@@ -46,15 +45,6 @@ def test_every_split(tmp_path: Path, split: Any, gz: bool) -> None:
         assert part.x.is_contiguous()
         assert np.array_equal(part.x[:, 0].numpy(), upright)
         assert part.y.tolist() == [i % CLASSES[split] for i in range(70)], "labels begin at 0"
-
-
-def test_path_and_split(tmp_path: Path) -> None:
-    write(tmp_path / "elsewhere", "digits")
-    assert len(Emnist(split="digits", path=Path("elsewhere")).load(tmp_path).train) == 70
-    with pytest.raises(DataError, match=r"emnist-balanced-train-images-idx3-ubyte: no such file, nor"):
-        Emnist(path=Path("elsewhere")).load(tmp_path)
-    with pytest.raises(ConfigError, match=r"data\.split"):
-        parse(Emnist, {"split": "byletter"}, "data")
 
 
 def test_labels_of_another_split(tmp_path: Path) -> None:

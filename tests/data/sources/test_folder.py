@@ -107,12 +107,6 @@ def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
         Folder(path=tmp_path).load(Path())
 
 
-def test_means_and_deviations_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected values above 0"):
-        fedkin.federate("folder", "domains", data={"path": tmp_path, "std": [0.0]})
-    assert np.isclose(Folder(path=tmp_path).mean, (0.485, 0.456, 0.406)).all()
-
-
 def test_deep_greys_keep_their_values_or_are_refused(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     image = pytest.importorskip("PIL.Image")
     grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
@@ -130,7 +124,7 @@ def test_deep_greys_keep_their_values_or_are_refused(place: Path, caplog: pytest
 
 
 def test_pictures_are_turned_as_the_camera_noted(tmp_path: Path) -> None:
-    from fedkin.data.sources._images import read_image
+    from fedkin.data.sources.folder import read_image
 
     image = pytest.importorskip("PIL.Image")
     made = image.new("L", (4, 2))

@@ -13,7 +13,7 @@ import torch
 
 import fedkin
 from fedkin.data.sources.hub import Hub
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import DataError
 from fedkin.federation import Federation
 
 # Reading its own copies, the package asks for nothing outside.
@@ -159,9 +159,3 @@ def test_unknown_labels_are_refused(save: Save) -> None:
     path = save(columns, with_names(columns))
     with pytest.raises(DataError, match="row 1 has none"):
         Hub(path=path, target="label", tokens="ids").load(Path())
-
-
-def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
-    for wrong in ({"client": "c"}, {"path": tmp_path, "hub": "a/b", "client": "c"}, {"path": tmp_path}):
-        with pytest.raises(ConfigError, match="data"):
-            fedkin.federate("hub", "natural", data={"target": "y", **wrong})

@@ -43,14 +43,6 @@ def test_reads(tmp_path: Path, write_mnist: Write, gz: bool, source: Mnist, fold
     assert SOURCES[data.name] is type(source)
 
 
-def test_path_names_the_folder(tmp_path: Path, write_mnist: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mnist(tmp_path / "elsewhere")
-    assert len(Mnist(path=tmp_path / "elsewhere").load(Path("nowhere")).train) == 30
-    assert len(Mnist(path=Path("elsewhere")).load(tmp_path).train) == 30
-    monkeypatch.chdir(tmp_path)
-    assert len(Mnist(path=Path("elsewhere")).load(Path("nowhere")).train) == 30
-
-
 def header(magic: int, *sizes: int) -> bytes:
     return struct.pack(f">I{len(sizes)}I", magic, *sizes)
 

@@ -124,15 +124,6 @@ def test_whole_and_another_size(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_net_learns_from_them(place: Path) -> None:
-    fed = fedkin.federate(source(place, size=16, whole=True).load(Path()), "natural")
-    from fedkin.learning.models import UNet
-
-    result = fedkin.run("fedavg", fed, rounds=1, model=UNet(width=4, depth=2), training={"lr": 0.05})
-    assert 0 <= result.value <= 1
-
-
-@pytest.mark.usefixtures("plain")
 def test_volumes_that_do_not_fit(place: Path) -> None:
     with pytest.raises(
         DataError, match=r"s0_seg\.nii\.gz: the mask holds \[4\.0\]; expected only data\.values = \[0, 1\]"

@@ -13,12 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.data import federate
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources.npz import Npz
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import DataError
 from fedkin.federation import Scale
-from fedkin.settings import parse
 
 OWNER = np.repeat(["ann", "bob"], 5)
 
@@ -62,27 +60,6 @@ def test_holds_out_of_every_client_or_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "expected"),
-    [
-        ([10, 9, 10, 100, 9, 9, 9, 9, 9, 9], [1, 0, 1, 2, 0, 0, 0, 0, 0, 0]),
-        ([-3, 5, -3, 5, 5, 5, 5, 5, 5, 5], [0, 1, 0, 1, 1, 1, 1, 1, 1, 1]),
-        (["b", "a", "10", "9", "a", "a", "a", "a", "a", "a"], [3, 2, 0, 1, 2, 2, 2, 2, 2, 2]),
-        ([True, False] * 5, [1, 0] * 5),
-    ],
-)
-def test_labels_in_sorted_order(tmp_path: Path, y: list[Any], expected: list[int]) -> None:
-    data = load(tmp_path, y=np.array(y), split=np.array(["train"] * 10))
-    assert data.train.y.tolist() == expected
-    assert data.task.classes == max(expected) + 1
-
-
-def test_classes_keep_labels(tmp_path: Path) -> None:
-    data = load(tmp_path, {"classes": 7}, y=np.full(10, 5), split=np.array(["train"] * 10))
-    assert data.train.y.tolist() == [5] * 10
-    assert data.task.classes == 7
-
-
-@pytest.mark.parametrize(
     ("channels", "shape", "became"),
     [
         ("last", (10, 4, 5, 3), (3, 4, 5)),
@@ -97,16 +74,6 @@ def test_channels(tmp_path: Path, channels: str, shape: tuple[int, ...], became:
     moved = {"last": np.moveaxis(x, -1, 1), "none": x[:, None], "first": x}[channels]
     assert np.array_equal(data.train.x.numpy(), moved)
     assert data.scale == Scale(divide=255.0)
-
-
-def test_scale(tmp_path: Path) -> None:
-    data = load(tmp_path, {"divide": 2, "mean": [1, 2], "std": [3, 4]})
-    assert data.scale == Scale((1.0, 2.0), (3.0, 4.0), 2.0)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.npz: no such file; expected a numpy \.npz file .*--data-root DIR"):
-        Npz(path=Path("none.npz")).load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -188,13 +155,6 @@ def test_token_ids_stay_whole_numbers(tmp_path: Path) -> None:
         load(tmp_path, {"codes": True}, x=ids / 2)
 
 
-def test_bad_settings() -> None:
-    with pytest.raises(ConfigError, match=r"data\.std: expected values above 0; got \[0\]"):
-        parse(Npz, {"path": "a", "std": [0]}, "data")
-    with pytest.raises(ConfigError, match=r"data\.path: missing"):
-        parse(Npz, {}, "data")
-
-
 def member(data: bytes) -> bytes:
     """A zip archive whose member x.npy is no numpy array."""
     out = io.BytesIO()
@@ -240,17 +200,3 @@ def test_damaged_files(tmp_path_factory: pytest.TempPathFactory, at: int, flip: 
         return
     assert said.startswith(f"{path}: ")
     assert "\n" not in said
-
-
-def test_from_file_as_from_arrays(tmp_path: Path) -> None:
-    """The same samples are held out either way."""
-    from fedkin.federation import Federation
-
-    np.savez(tmp_path / "mine.npz", **arrays())
-    ours = federate("npz", "natural", data={"path": "mine.npz"}, data_root=tmp_path)
-    given = arrays()
-    theirs = Federation.from_arrays(given["x"], given["y"], given["client"])
-    assert set(ours) == set(theirs)
-    for id in theirs:
-        assert torch.equal(ours[id].test.inputs(slice(None)), theirs[id].test.inputs(slice(None)))
-        assert torch.equal(ours[id].train.inputs(slice(None)), theirs[id].train.inputs(slice(None)))

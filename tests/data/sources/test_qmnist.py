@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.data import federate
 from fedkin.data.sources.mnist import Mnist, Qmnist
 from fedkin.errors import DataError
 
@@ -77,21 +76,6 @@ def test_split_by_writer(tmp_path: Path, write_mnist: Write) -> None:
             assert known.pop(x.numpy().tobytes()) == (int(y), writer)
     assert not known
     assert not torch.equal(Qmnist(test_fraction=0.25, seed=1).load(tmp_path).test.x, data.test.x)
-
-
-def test_natural_clients(tmp_path: Path, write_mnist: Write) -> None:
-    write(tmp_path, write_mnist)
-    federation = federate("qmnist", "natural", data_root=tmp_path, min_size=6, min_test=1)
-    assert set(federation) == {"w0007", "w0310", "w2045", "w0099"}
-    assert min(len(client.test) for client in federation.values()) >= 1
-
-
-def test_folders(tmp_path: Path, write_mnist: Write) -> None:
-    write(tmp_path, write_mnist)
-    (tmp_path / "QMNIST" / "raw").rename(tmp_path / "q")
-    (tmp_path / "MNIST" / "raw").rename(tmp_path / "m")
-    data = Qmnist(path=tmp_path / "q", mnist=Path("m")).load(tmp_path)
-    assert len(data.train) + len(data.test) == 42
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,3 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes | dict[str, np.ndar
         Svhn().load(tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.999])
-def test_truncated(tmp_path: Path, part: float) -> None:
-    write(tmp_path / "SVHN")
-    path = tmp_path / "SVHN" / "train_32x32.mat"
-    data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data))])
-    with pytest.raises(DataError, match=r"train_32x32\.mat: "):
-        Svhn().load(tmp_path)

@@ -75,18 +75,6 @@ def test_what_is_no_list_of_ids_is_refused(tmp_path: Path, kind: str, bad: Any, 
         table(tmp_path, kind, [*IDS[:4], bad, *IDS[5:]]).load(Path())
 
 
-@pytest.mark.parametrize("bad", [1.5, True, [True], [1.0], -1, [2**63], 2**64])
-def test_what_is_no_id_is_refused(bad: Any) -> None:
-    with pytest.raises(DataError, match=r"t: row 1: 'ids': expected .*whole numbers"):
-        ids_of([[1], bad], None, 0, "t", "ids")
-
-
-def test_the_largest_id_and_leading_zeros_are_taken() -> None:
-    assert ids_of([[2**63 - 1], f"{'0' * 30}7 {2**63 - 1}"], None, 0, "t", "ids").tolist() == [
-        [2**63 - 1, 0], [7, 2**63 - 1]
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_texts_of_one_id_each(tmp_path: Path, kind: str) -> None:
     ids = [3 + row % 5 for row in range(40)]
@@ -103,8 +91,3 @@ def test_one_text_that_fills_up_all_others_beyond_the_memory_is_refused() -> Non
                                         r" to that takes 800\.0 GB; set data\.length"):  # fmt: skip
         ids_of(rows, None, 0, "t.csv", "ids")
     assert ids_of(rows, 3, 0, "t.csv", "ids")[-2:].tolist() == [[1, 2, 0], [1, 1, 1]]
-
-
-def test_a_misspelt_column_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.tokens: no column 'idds'; did you mean 'ids'"):
-        table(tmp_path, "csv").model_copy(update={"tokens": "idds"}).load(Path())

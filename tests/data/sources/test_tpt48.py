@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LinearRegression
 
 import fedkin
 from fedkin.data.sources.tpt48 import _EAST, _NORTH, Tpt48
@@ -72,33 +71,6 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
     np.savez(file, temp_f=np.zeros((2, 144), np.float32), states=np.array(["AL", "VT"]))
     with pytest.raises(DataError, match="states CT, DE"):
         source.load(tmp_path)
-
-
-@pytest.mark.skipif(
-    not (REAL / "TPT-48" / "tpt48.npz").is_file(),
-    reason=f"the real TPT-48 does not lie in {REAL}: set FEDKIN_DATA to the folder that holds TPT-48/tpt48.npz",
-)
-@pytest.mark.parametrize(("split", "error"), [("east-west", 0.2912), ("north-south", 0.2196)])
-def test_ordinary_least_squares_on_the_real_temperatures(split: str, error: float) -> None:
-    """One linear map for all training states, by scikit-learn from the file itself, and by the federation."""
-    archive = np.load(REAL / "TPT-48" / "tpt48.npz")
-    seen = np.isin(archive["states"], (_EAST if split == "east-west" else _NORTH).split())
-    degrees = archive["temp_f"].astype(np.float64)
-    z = ((degrees - degrees[seen].mean()) / degrees[seen].std()).reshape(48, 12, 12)
-    model = LinearRegression().fit(z[seen, :, :6].reshape(-1, 6), z[seen, :, 6:].reshape(-1, 6))
-    wrong = model.predict(z[~seen, :, :6].reshape(-1, 6)) - z[~seen, :, 6:].reshape(-1, 6)
-    assert (wrong**2).sum(1).mean() == pytest.approx(error, abs=5e-5)
-
-    data = {"split": split, "test_years": 0}
-    fed = fedkin.federate("tpt48", "natural", data_root=REAL, data=data, unseen_test="all")
-    x, y = (np.concatenate([part(fed[id].train) for id in fed.seen]) for part in (_inputs, _targets))
-    design = np.c_[x, np.ones(len(x))]
-    weights = np.linalg.lstsq(design, y, rcond=None)[0]
-    errors = [
-        ((np.c_[_inputs(fed[id].test), np.ones(12)] @ weights - _targets(fed[id].test)) ** 2).sum(1).mean()
-        for id in fed.unseen
-    ]
-    assert np.mean(errors) == pytest.approx(error, abs=5e-5)
 
 
 def _inputs(samples: fedkin.Samples) -> np.ndarray:

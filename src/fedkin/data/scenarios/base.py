@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,17 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Split
 from fedkin.data.sources.base import everywhere
 from fedkin.errors import ConfigError, nearest
-from fedkin.federation import Client, Federation, Samples
+from fedkin.federation import Change, Client, Federation, Samples
 from fedkin.federation.inputs import joined
 from fedkin.federation.samples import Origin
 from fedkin.keys import rng
 from fedkin.settings import Settings
 
-__all__ = ["GROUP", "POOLED", "Rows", "Scenario", "groups_of", "pooled", "set_apart", "shuffled_ids"]
-
 Rows = npt.NDArray[np.int64]
 Unseen = float | str | tuple[str, ...]
 UnseenTest = Literal["test", "all"]
+
+Phase = TypeVar("Phase", Client, Change)
 
 GROUP = "group:"
 POOLED = "pooled"
@@ -188,28 +188,17 @@ def _named(federation: Federation, unseen: str | Sequence[str]) -> set[str]:
 
 
 def _unseen(client: Client, test: UnseenTest) -> Client:
+    client = replace(client, seen=False)
     if test == "test":
-        return replace(client, seen=False)
-    changes = tuple(
-        replace(change, train=_none(change.train), test=_joined(change.train, change.test)) for change in client.changes
-    )
-    return replace(
-        client, seen=False, train=_none(client.train), test=_joined(client.train, client.test), changes=changes
-    )
+        return client
+    changes = tuple(_all_as_test(change) for change in client.changes)
+    return replace(_all_as_test(client), changes=changes)
 
 
-def _none(samples: Samples) -> Samples:
-    return samples.take([])
-
-
-def _joined(train: Samples, test: Samples) -> Samples:
-    """Both as one; copied, because they are in two arrays."""
-    if not len(test):
-        return train
-    if train.scale != test.scale:
-        raise ConfigError('scenario.unseen_test: "all" needs training and test samples on one scale; use "test"')
-    x, y = joined([train.own().x, test.own().x]), torch.cat([train.labels(), test.labels()])
-    return Samples(x, y, scale=train.scale)
+def _all_as_test(phase: Phase) -> Phase:
+    """The client, or its change, with all its samples as test samples."""
+    parts = [phase.train, phase.test] if len(phase.test) else [phase.train]
+    return replace(phase, train=phase.train.take([]), test=_joined(parts, 'scenario.unseen_test: "all"'))
 
 
 # -- all clients as one ---------------------------------------------------------------------------------------------
@@ -227,17 +216,20 @@ def pooled(federation: Federation) -> Federation:
         )
     if POOLED in federation.unseen:
         raise ConfigError(f"scenario.pooled: an unseen client has the id {POOLED!r} already")
-    train, test = (_together([getattr(client, part) for client in seen], part) for part in ("train", "test"))
+    train = _joined([client.train for client in seen], "scenario.pooled: training samples")
+    test = _joined([client.test for client in seen], "scenario.pooled: test samples")
     others = [federation[id] for id in federation.unseen]
     return Federation([Client(POOLED, train, test), *others], federation.task, federation.name)
 
 
-def _together(parts: Sequence[Samples], name: str) -> Samples:
+def _joined(parts: Sequence[Samples], what: str) -> Samples:
     """Samples one after another; not copied if all are rows of the same arrays."""
     first = parts[0]
     if any(part.scale != first.scale for part in parts):
-        raise ConfigError(f"scenario.pooled: the {name} samples of clients are on unlike scales")
+        raise ConfigError(f"{what}: cannot be joined, since they are on unlike scales")
     if all(part.x is first.x and part.y is first.y and part.rows is not None for part in parts):
         rows = torch.cat([part.rows for part in parts if part.rows is not None])
         return Samples(first.x, first.y, rows, first.scale)
+    if len(parts) == 1:
+        return first
     return Samples(joined([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)

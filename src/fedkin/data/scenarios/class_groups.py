@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -16,8 +16,8 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.keys import rng
 
-__all__ = ["CLASSES", "GroupedClasses", "Mapl", "Structured", "skewed_sizes"]
-
+# Their number, or the classes of each.
+Clusters = Annotated[int, Field(ge=1)] | tuple[tuple[int, ...], ...]
 # The paper's sets of digits; used for other data sets of ten classes too.
 CLASSES = {
     "disjoint": ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8)),
@@ -60,12 +60,8 @@ class GroupedClasses(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the data set has too few classes, or too few samples of one."""
-        sets, total = self.sets, dataset.task.classes
-        if max(max(own) for own in sets) >= total:
-            raise ConfigError(
-                f"scenario.classes: {[list(own) for own in sets]} name classes that {dataset.name} does not have: "
-                f"its classes are 0 to {total - 1}"
-            )
+        sets = self.sets
+        check_classes("classes", sets, dataset)
         check_groups(self.clients, len(sets), "groups")
         member = (np.arange(self.clients) % len(sets)).tolist()
         pools = shuffled_classes(dataset, "test", seed, self.name)
@@ -115,7 +111,7 @@ class Mapl(Scenario):
 
     name: Literal["mapl"] = "mapl"
     clients: int = Field(20, ge=1)
-    clusters: int | tuple[tuple[int, ...], ...] = 2
+    clusters: Clusters = 2
     shared: int = Field(0, ge=0)
     per_class: int | tuple[int, int] = 300
     test_per_class: int = Field(15, ge=0)
@@ -124,12 +120,9 @@ class Mapl(Scenario):
 
     @field_validator("clusters")
     @classmethod
-    def _sets_of_classes(cls, clusters: int | tuple[tuple[int, ...], ...]) -> int | tuple[tuple[int, ...], ...]:
-        if isinstance(clusters, int):
-            if clusters < 1:
-                raise ValueError("expected at least 1")
-            return clusters
-        check_sets(clusters, "clusters")
+    def _sets_of_classes(cls, clusters: Clusters) -> Clusters:
+        if not isinstance(clusters, int):
+            check_sets(clusters, "clusters")
         return clusters
 
     @field_validator("per_class")
@@ -226,7 +219,7 @@ class Structured(Scenario):
 
     name: Literal["structured"] = "structured"
     clients: int = Field(100, ge=1)
-    clusters: int | tuple[tuple[int, ...], ...] = 5
+    clusters: Clusters = 5
     per_class: int | None = Field(None, ge=1)
     min_size: int = Field(1, ge=1)
     test_per_client: int | None = Field(None, ge=1)
@@ -235,12 +228,9 @@ class Structured(Scenario):
 
     @field_validator("clusters")
     @classmethod
-    def _disjoint(cls, clusters: int | tuple[tuple[int, ...], ...]) -> int | tuple[tuple[int, ...], ...]:
-        if isinstance(clusters, int):
-            if clusters < 1:
-                raise ValueError("expected at least 1")
-            return clusters
-        check_sets(clusters, "clusters", apart=True)
+    def _disjoint(cls, clusters: Clusters) -> Clusters:
+        if not isinstance(clusters, int):
+            check_sets(clusters, "clusters", apart=True)
         return clusters
 
     def build(self, dataset: Dataset, seed: int) -> Federation:

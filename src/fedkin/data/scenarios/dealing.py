@@ -12,11 +12,6 @@ from fedkin.data.scenarios.base import Rows
 from fedkin.errors import ConfigError
 from fedkin.keys import rng
 
-__all__ = [
-    "apportion", "blocks", "check_classes", "check_groups", "check_least", "check_sets", "cut", "deal", "dirichlet",
-    "label_counts", "lifted", "rows_of", "shuffled_classes", "tests_like",
-]  # fmt: skip
-
 Shares = npt.NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from fedkin.federation import Change, Client, Federation
 from fedkin.keys import rng
 from fedkin.settings import choose, parse
 
-__all__ = ["Drift"]
-
 
 def _inner(given: Any) -> Any:
     """A table with a name, or a name, as a scenario."""

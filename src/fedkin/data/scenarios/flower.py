@@ -18,8 +18,6 @@ from fedkin.keys import rng
 from fedkin.settings import choose
 from fedkin.untrusted import said
 
-__all__ = ["Partitioned"]
-
 _TITLE = "scenario flwr-datasets"
 _ROW = "row"
 

@@ -15,8 +15,6 @@ from fedkin.federation import Federation
 from fedkin.federation.arrays import group_of_each, rows_by_name
 from fedkin.keys import rng
 
-__all__ = ["Domains", "Natural", "Regions"]
-
 _NONE = np.empty(0, np.int64)
 
 

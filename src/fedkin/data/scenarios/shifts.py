@@ -17,8 +17,6 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.keys import rng
 
-__all__ = ["LabelSwap", "RotatedMasked"]
-
 Angle = Literal[0, 90, 180, 270]
 
 

@@ -15,8 +15,6 @@ from fedkin.data.dataset import Dataset
 from fedkin.errors import DataError
 from fedkin.settings import Settings
 
-__all__ = ["Source", "check_labels", "everywhere", "locate"]
-
 
 class Source(Settings):
     """Settings of a data set on disk (or embedded); `source` is its name."""

@@ -12,12 +12,10 @@ import torch
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import missing
-from fedkin.data.sources._images import ENDINGS, read_images
 from fedkin.data.sources.base import Source, check_labels, locate
+from fedkin.data.sources.folder import ENDINGS, read_images
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-
-__all__ = ["Cifar10", "Cifar100", "Cinic10"]
 
 _FOLDER = "cifar-10-batches-bin"
 _FOLDER_100 = "cifar-100-binary"

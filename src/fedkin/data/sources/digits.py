@@ -14,8 +14,6 @@ from fedkin.data.sources.base import Source
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
 
-__all__ = ["Digits"]
-
 
 class Digits(Source):
     """1,797 handwritten digits, 8x8 grey, embedded in scikit-learn: needs no file.

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from pydantic import Field
+from scipy import sparse
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import missing
@@ -23,10 +24,8 @@ from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
-from fedkin.keys import rng
+from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import most, said, within
-
-__all__ = ["Eicu", "EicuDemo", "hold_out_people", "indicators", "read_csv", "standardised"]
 
 Names = npt.NDArray[np.str_]
 Ids = npt.NDArray[np.int64]
@@ -274,15 +273,11 @@ def standardised(values: Floats, fit: Flags) -> Floats:
 
     A column without spread in these rows becomes 0; values beyond 10 sd are clipped.
     """
-    known = values[fit]
-    count = np.isfinite(known).sum(0)
-    safe = np.where(np.isfinite(known), known, 0.0)
-    mean = safe.sum(0) / np.maximum(count, 1)
-    square = np.where(np.isfinite(known), (known - mean) ** 2, 0.0).sum(0) / np.maximum(count, 1)
-    sd = np.sqrt(square)
+    fitted = np.ma.masked_invalid(values[fit])
+    mean, sd = (np.ma.filled(statistic, 0.0) for statistic in (fitted.mean(0), fitted.std(0)))
     z = np.divide(values - mean, sd, out=np.zeros_like(values), where=sd > 0)
-    cut: Floats = np.clip(np.nan_to_num(z, nan=0.0), -_FAR, _FAR)
-    return cut
+    clipped: Floats = np.clip(np.nan_to_num(z, nan=0.0), -_FAR, _FAR)
+    return clipped
 
 
 def filled(values: Floats, fit: Flags, least: int) -> Floats:
@@ -300,14 +295,11 @@ def indicators(rows: Ids, codes: Ids, fit: Flags, least: int) -> tuple[Flags, Id
     >>> indicators(np.array([0, 0, 1]), np.array([7, 7, 3]), np.array([True, True]), least=1)[0].tolist()
     [[False, True], [True, False]]
     """
-    known, number = np.unique(codes, return_inverse=True)
-    pairs = np.unique(np.stack([rows, number.reshape(-1)]), axis=1)
-    often = np.bincount(pairs[1][fit[pairs[0]]], minlength=len(known)) >= least
-    column = np.cumsum(often) - 1
-    table = np.zeros((len(fit), int(often.sum())), dtype=bool)
-    mine = often[pairs[1]]
-    table[pairs[0][mine], column[pairs[1][mine]]] = True
-    return table, known[often]
+    kept, number = np.unique(codes, return_inverse=True)
+    ones = np.ones(len(rows), np.int64)
+    table = sparse.coo_array((ones, (rows, number.reshape(-1))), shape=(len(fit), len(kept))).tocsr() > 0
+    often = table[fit].sum(0) >= least
+    return table[:, np.flatnonzero(often)].toarray(), kept[often]
 
 
 def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], fraction: float, seed: int) -> Flags:
@@ -316,12 +308,5 @@ def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], 
     A person belongs to the client of their first row, so that no person is in both splits. The draw is keyed by
     (seed, client). A client keeps at least one person for training.
     """
-    known, first, number = np.unique(person, return_index=True, return_inverse=True)
-    held = np.zeros(len(known), dtype=bool)
-    home = client[first]
-    for name in np.unique(home):
-        mine = np.flatnonzero(home == name)
-        count = min(max(round(len(mine) * fraction), int(fraction > 0)), len(mine) - 1)
-        held[rng(seed, "hold-out", str(name)).permutation(mine)[:count]] = True
-    of_rows: Flags = held[number]
-    return of_rows
+    _, first, number = np.unique(person, return_index=True, return_inverse=True)
+    return hold_out(client[first], fraction, seed)[number.reshape(-1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +17,11 @@ from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import check_ids, hold_out
-
-__all__ = ["Femnist"]
+from fedkin.untrusted import said
 
 _CLASSES = 62
 _PIXELS = 784
 _EXPECTED = "expected LEAF's json: users, num_samples, and user_data with x (rows of 784 numbers) and y for each user"
-Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]
 
 
 class Femnist(Source):
@@ -50,68 +47,51 @@ class Femnist(Source):
                 f"{missing(folder)}"
             )
         if (folder / "train").is_dir() or (folder / "test").is_dir():
-            train, test = (_part(*_read(_files(folder / name))) for name in ("train", "test"))
+            train, test = (_read(folder / name) for name in ("train", "test"))
         else:
-            train, test = self._held_out(
-                *_read(_files(folder / "all_data" if (folder / "all_data").is_dir() else folder))
-            )
+            every = _read(folder / "all_data" if (folder / "all_data").is_dir() else folder)
+            assert every.client is not None
+            held = hold_out(every.client, self.test_fraction, self.seed)
+            train, test = (Part(every.x[rows], every.y[rows], every.client[rows]) for rows in (~held, held))
         return Dataset("femnist", train, test, Task(_CLASSES, (1, 28, 28)), Scale())
 
-    def _held_out(self, x: npt.NDArray[np.uint8], y: npt.NDArray[np.int64], writers: list[str]) -> tuple[Part, Part]:
-        names = np.array(writers)
-        held = hold_out(names, self.test_fraction, self.seed)
-        train, test = (_part(x[rows], y[rows], names[rows]) for rows in (~held, held))
-        return train, test
 
-
-def _part(x: npt.NDArray[np.uint8], y: npt.NDArray[np.int64], writers: Sequence[str] | npt.NDArray[np.str_]) -> Part:
-    return Part(torch.from_numpy(x), torch.from_numpy(y), np.array(writers))
-
-
-def _files(folder: Path) -> list[Path]:
+def _read(folder: Path) -> Part:
+    """The samples of all files in a folder, and the writer of each."""
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if not files:
         raise DataError(f"{folder}: no json file there; {_EXPECTED}")
-    return files
-
-
-def _read(files: Sequence[Path]) -> Arrays:
-    """x [N, 1, 28, 28], y [N] and the writer of each sample."""
     images, labels, writers = [], [], []
-    seen: dict[str, Path] = {}
+    file_of = dict[str, Path]()
     for path in files:
-        for user, (x, y) in _users(path).items():
-            if user in seen:
-                raise DataError(f"{path}: user {user!r} is also in {seen[user].name}; expected each user in one file")
-            seen[user] = path
+        try:
+            content = json.loads(path.read_bytes())
+            users = list(zip(map(str, content["users"]), content["num_samples"], strict=True))
+            samples = {str(user): own for user, own in content["user_data"].items()}
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: not as LEAF writes it ({said(error)}); {_EXPECTED}") from None
+        check_ids((user for user, _ in users), f"{path}: users")
+        for user, count in users:
+            if user in file_of:
+                raise DataError(f"{path}: user {user!r} is also in {file_of[user].name}; expected each in one file")
+            file_of[user] = path
+            x, y = _samples(samples.get(user), count, f"{path}: user {user!r}")
             images.append(x)
             labels.append(y)
             writers += [user] * len(y)
     if not writers:
-        raise DataError(f"{files[0].parent}: no sample in its json files; {_EXPECTED}")
-    return np.concatenate(images).reshape(-1, 1, 28, 28), np.concatenate(labels), writers
+        raise DataError(f"{folder}: no sample in its json files; {_EXPECTED}")
+    x = np.concatenate(images).reshape(-1, 1, 28, 28)
+    return Part(torch.from_numpy(x), torch.from_numpy(np.concatenate(labels)), np.array(writers))
 
 
-def _users(path: Path) -> dict[str, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """(images [n, 784], labels [n]) of every user of a file."""
+def _samples(samples: Any, count: Any, where: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """(images [n, 784], labels [n]) of a user."""
     try:
-        held = json.loads(path.read_bytes())
-        users, counts, data = held["users"], held["num_samples"], held["user_data"]
-        named = list(zip(users, counts, [data[user] for user in users], strict=True))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {_EXPECTED}") from None
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: not as LEAF writes it ({error}); {_EXPECTED}") from None
-    check_ids((str(user) for user in users), f"{path}: users")
-    return {str(user): _samples(own, count, f"{path}: user {user!r}") for user, count, own in named}
-
-
-def _samples(own: Any, count: Any, where: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    try:
-        x = np.asarray(own["x"], np.float64).reshape(-1, _PIXELS)
-        y = np.asarray(own["y"])
+        x = np.asarray(samples["x"], np.float64).reshape(-1, _PIXELS)
+        y = np.asarray(samples["y"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: not as LEAF writes it ({' '.join(str(error).split())}); {_EXPECTED}") from None
+        raise DataError(f"{where}: not as LEAF writes it ({said(error)}); {_EXPECTED}") from None
     if not len(x) == y.size == count:
         raise DataError(f"{where}: {len(x)} images and {y.size} labels, but num_samples says {count}")
     if len(x) and not (x.min() >= 0 and x.max() <= 1):

@@ -21,8 +21,6 @@ from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import most
 
-__all__ = ["Emnist", "FashionMnist", "Mnist", "Qmnist", "read_idx"]
-
 # The third byte of the header; values are big-endian.
 _TYPES: dict[str, tuple[int, np.dtype[Any]]] = {"bytes": (0x08, np.dtype(np.uint8)), "ints": (0x0C, np.dtype(">i4"))}
 # EMNIST's labels in the files; those of the letters begin at 1.

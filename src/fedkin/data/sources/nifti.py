@@ -22,8 +22,6 @@ from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["Nifti"]
-
 _ENDINGS = (".nii.gz", ".nii")
 Volume = npt.NDArray[np.float32]
 

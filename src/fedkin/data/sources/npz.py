@@ -30,8 +30,6 @@ from fedkin.federation.arrays import (
 from fedkin.federation.inputs import CODES
 from fedkin.untrusted import Refused, arrays_in, said, shown
 
-__all__ = ["Npz", "opened"]
-
 _NAMES = ("x", "y", "client", "group", "split")
 
 
@@ -128,6 +126,8 @@ class Npz(Source):
     ) -> tuple[Task, npt.NDArray[Any]]:
         """(the task, targets in its form); distinct labels become 0, 1, ... unless their number is set."""
         classes = self.classes
+        if self.kind == "regression" and classes is not None:
+            raise DataError(f"y: data.classes = {classes}, but a regression has none; leave it out")
         if self.kind != "regression" and classes is None:
             check_count(y, "y", shape[0])
             if y.dtype.kind not in "buiUS":

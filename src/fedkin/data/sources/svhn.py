@@ -16,8 +16,6 @@ from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["Svhn"]
-
 
 class Svhn(Source):
     """SVHN: 73,257 / 26,032 digits cut out of images of house numbers, 32x32 colour (Netzer et al., 2011).

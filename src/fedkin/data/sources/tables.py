@@ -6,6 +6,7 @@ import logging
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from fedkin.data.tables import Written
     from fedkin.federation.summaries import SharedEncoding
     from fedkin.federation.table import Reading
-
-__all__ = ["Csv", "Parquet", "TableSource", "dataset_of", "ids_of", "unnamed_codes", "warn"]
 
 _LOG = logging.getLogger("fedkin")
 
@@ -101,10 +100,8 @@ class TableSource(Source):
         """What the columns are for; client: the column of the clients."""
         from fedkin.federation.table import Reading
 
-        return Reading(
-            self.target, client, self.time, self.group, self.kind, self.positive, self.split, self.test_fraction,
-            self.leave_out, self.categories, self.least, self.seed, self.person,
-        )  # fmt: skip
+        names = [field.name for field in fields(Reading) if field.name != "client"]
+        return Reading(client=client, **{name: getattr(self, name) for name in names})
 
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file, the column and the row."""
@@ -216,7 +213,7 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
 
     shared: the encoding of a whole federation, of which these are the rows of one participant.
     """
-    from fedkin.federation.encoding import encoded
+    from fedkin.federation.table import encoded
 
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
     x, y = torch.from_numpy(arrays.x), torch.from_numpy(arrays.y)
@@ -237,8 +234,7 @@ def _of_tokens(
     table: pa.Table, reading: Reading, tokens: str, length: int | None, padding: int, where: str
 ) -> Dataset:  # fmt: skip
     """The data set of a table whose inputs are one column of token ids; raises DataError naming `where`."""
-    from fedkin.federation.encoding import target_of
-    from fedkin.federation.table import columns_of
+    from fedkin.federation.table import columns_of, target_of
 
     if tokens not in table.column_names:
         raise DataError(f"{where}: data.tokens: no column {tokens!r}; {nearest(tokens, table.column_names)}")

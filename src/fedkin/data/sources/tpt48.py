@@ -17,8 +17,6 @@ from fedkin.errors import DataError
 from fedkin.federation import Task
 from fedkin.untrusted import Refused, arrays_in, said
 
-__all__ = ["Tpt48"]
-
 _EAST = "VT NH ME NY MA CT RI PA NJ OH IN MI WV MD DE KY VA TN AL GA NC FL SC MO"
 _NORTH = "ND VT NH ME WA MT SD MN WI MI NY MA OR ID WY NE IA IL IN OH PA NJ CT RI"
 # Split: its training states, the name of their group, the name of the other states' group.
