@@ -156,7 +156,7 @@ def test_delimiters_of_spreadsheets_are_found(tmp_path: Path, first: str) -> Non
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_other_delimiters_in_quotes_are_parts_of_cells(tmp_path: Path, delimiter: str) -> None:
-    lines = [['"h"', '"age, years"'], ['"a, b|c"', '"1"'], ['"c; d"', '"2"']]
+    lines = [['"h"', '"age, years"'], ['"a, b|c"', '"1"'], ['"c;\nd"', '"2"']]
     (tmp_path / "t.csv").write_text("".join(delimiter.join(line) + "\n" for line in lines))
     assert read_csv(tmp_path / "t.csv").column_names == ["h", "age, years"]
     assert read_csv(tmp_path / "t.csv").column(1).to_pylist() == [1, 2]

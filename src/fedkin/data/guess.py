@@ -33,10 +33,10 @@ def of_arrays(data: Path, kind: str | None = None) -> Found:
     """Of a .npz file; kind: of the task, else found from y. Raises DataError and ConfigError."""
     arrays = opened(data)
     x, y = arrays["x"], arrays["y"]
-    told = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
-    made = _read(told)
-    scale = _scale(made[1].train.x)
-    return _read({**told, **scale}) if scale else made
+    settings = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
+    first = _read(settings)
+    scale = _scale(first[1].train.x)
+    return _read({**settings, **scale}) if scale else first
 
 
 def of_images(data: Path) -> Found:
@@ -73,21 +73,21 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
     return _read(settings) if image is None else _pictures(settings)
 
 
-def _pictures(told: dict[str, Any]) -> Found:
+def _pictures(settings: dict[str, Any]) -> Found:
     """Pictures as they are if all are small and of one size, else stretched."""
-    stretched = {**told, "size": _SIDE}
+    stretched = {**settings, "size": _SIDE}
     try:
-        made = _read(told)
+        first = _read(settings)
     except DataError:
         # Of unlike sizes; whatever else is wrong is refused again.
         return _read(stretched)
-    return made if max(made[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
+    return first if max(first[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
 
 
-def _read(told: dict[str, Any]) -> Found:
+def _read(settings: dict[str, Any]) -> Found:
     """The data set, and the settings that have a value."""
-    given = {name: value for name, value in told.items() if value is not None}
-    dataset: Dataset = parse(SOURCES[told["source"]], given, "data").load(Path())
+    given = {name: value for name, value in settings.items() if value is not None}
+    dataset: Dataset = parse(SOURCES[settings["source"]], given, "data").load(Path())
     return given, dataset
 
 

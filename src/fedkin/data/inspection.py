@@ -89,31 +89,31 @@ def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
 
 def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
     rows, stored = table.num_rows, table.schema.field(name).type
-    found, often = _texts(table, name) if kind == "category" else ([], np.zeros(0, np.int64))
+    distinct, often = _texts(table, name) if kind == "category" else ([], np.zeros(0, np.int64))
     values = numbers(table, name) if kind == "number" else np.zeros(0)
     values = values[~np.isnan(values)]
     known = int(often.sum()) if kind == "category" else len(values)
     if known < (1 - _MISSING) * rows:
         yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
-    if len(found) == 1 or (kind == "number" and len(values) and values.min() == values.max()):
+    if len(distinct) == 1 or (kind == "number" and len(values) and values.min() == values.max()):
         (one,), _ = _texts(table.filter(table.column(name).is_valid()).slice(0, 1), name)
         yield Finding("constant", f"column {name!r} is {one!r} in every row: it says nothing; leave it out", (name,))
     elif not known:
         yield Finding("constant", f"column {name!r} is empty: it says nothing; leave it out", (name,))
     elif kind == "category" or not (pa.types.is_floating(stored) or pa.types.is_temporal(stored)):
-        different = len(found) if kind == "category" else len(np.unique(values))
+        different = len(distinct) if kind == "category" else len(np.unique(values))
         if different == known >= 20:
             what = "it looks like a number of the row or person; leave it out"
             yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
         elif kind == "category" and name not in noted(table):
-            yield from _as_text(name, found, often)
+            yield from _as_text(name, distinct, often)
     if note := noted(table).get(name):
         yield Finding("text" if kind == "category" else "written", f"column {name!r}: {note}", (name,))
 
 
-def _of_codes(table: pa.Table, reading: Reading, found: Sequence[Finding]) -> Iterator[Finding]:
+def _of_codes(table: pa.Table, reading: Reading, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Codes that are read as numbers, but for columns that are to be left out; "rare": those that no category fits."""
-    dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
+    dull = {name for finding in findings if finding.kind in ("id", "constant") for name in finding.about}
     for name, value in unnamed_codes(table, reading).items():
         if name in dull:
             continue
@@ -128,61 +128,61 @@ def _of_codes(table: pa.Table, reading: Reading, found: Sequence[Finding]) -> It
 
 def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:
     """(the different texts of a column, how many rows have each)."""
-    found, place = codes(table, name)
-    return found, np.bincount(place[place >= 0], minlength=len(found))
+    distinct, place = codes(table, name)
+    return distinct, np.bincount(place[place >= 0], minlength=len(distinct))
 
 
-def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
-    dated = [number for number, value in enumerate(found) if _DATE.match(value)]
+def _as_text(name: str, distinct: list[str], often: Labels) -> Iterator[Finding]:
+    dated = [number for number, value in enumerate(distinct) if _DATE.match(value)]
     if int(often[dated].sum()) > _NUMBERS * int(often.sum()):
-        what = f"are dates, such as {found[dated[0]]!r}, and are read as text: write them as 2026-01-31"
+        what = f"are dates, such as {distinct[dated[0]]!r}, and are read as text: write them as 2026-01-31"
         yield Finding("text", f"values of column {name!r} {what}", (name,))
         return
-    odd = [number for number, value in enumerate(found) if not is_number_like(value)]
+    odd = [number for number, value in enumerate(distinct) if not is_number_like(value)]
     share = 1 - int(often[odd].sum()) / int(often.sum())
     if share > _NUMBERS and odd:
         yield Finding(
             "text", f"column {name!r} is read as text, although {share:.0%} of its values are "
-            f"numbers; not a number is {found[odd[0]]!r}: write a number there, or leave it empty", (name,),
+            f"numbers; not a number is {distinct[odd[0]]!r}: write a number there, or leave it empty", (name,),
         )  # fmt: skip
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
     """Facts and findings of a table. Raises DataError as `fedkin.federation.table.encoded` does."""
-    made = encoded(table, reading, where)
-    found = _of_columns(table, reading)
-    found += _of_codes(table, reading, found)
-    dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
-    found += [
-        *_leaks(table, reading, made, dull),
-        *_duplicates(made),
-        *_few(made),
-        *_skew(made),
-        *_drift(table, reading, made),
-        *_spelling(table, reading, made),
-        *_persons(table, reading, made, dull),
-        *_unlike_clients(table, made, dull),
+    arrays = encoded(table, reading, where)
+    findings = _of_columns(table, reading)
+    findings += _of_codes(table, reading, findings)
+    dull = {name for finding in findings if finding.kind in ("id", "constant") for name in finding.about}
+    findings += [
+        *_leaks(table, reading, arrays, dull),
+        *_duplicates(arrays),
+        *_few(arrays),
+        *_skew(arrays),
+        *_drift(table, reading, arrays),
+        *_spelling(table, reading, arrays),
+        *_persons(table, reading, arrays, dull),
+        *_unlike_clients(table, arrays, dull),
     ]
-    return Inspection(tuple(_facts(table, made)), tuple(found), made)
+    return Inspection(tuple(_facts(table, arrays)), tuple(findings), arrays)
 
 
-def _facts(table: pa.Table, made: Encoded) -> Iterator[ClientFacts]:
-    inputs = list(made.encoding.kinds)
+def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
+    inputs = list(arrays.encoding.kinds)
     empty = np.mean([table.column(name).is_null(nan_is_null=True).to_numpy() for name in inputs], axis=0)
-    for id, rows in sorted(rows_by_name(made.client).items()):
-        count = np.bincount(made.y[rows], minlength=len(made.target.classes)) if made.target.classes else ()
-        classes = {name: int(often) for name, often in zip(made.target.classes, count, strict=True)}
-        mean = None if classes else float(made.y[rows].mean() * made.target.deviation + made.target.mean)
-        held = int(made.held[rows].sum())
+    for id, rows in sorted(rows_by_name(arrays.client).items()):
+        count = np.bincount(arrays.y[rows], minlength=len(arrays.target.classes)) if arrays.target.classes else ()
+        classes = {name: int(often) for name, often in zip(arrays.target.classes, count, strict=True)}
+        mean = None if classes else float(arrays.y[rows].mean() * arrays.target.deviation + arrays.target.mean)
+        held = int(arrays.held[rows].sum())
         yield ClientFacts(id, len(rows) - held, held, classes, mean, float(np.mean(empty[rows])))
 
 
-def _leaks(table: pa.Table, reading: Reading, made: Encoded, dull: set[str]) -> Iterator[Finding]:
-    for name, kind in made.encoding.kinds.items():
+def _leaks(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
+    for name, kind in arrays.encoding.kinds.items():
         place = _places(table, name, kind)
         if name in dull or place is None:
             continue
-        left = _left(place, made.y)
+        left = _left(place, arrays.y)
         if left is not None and left < _LEFT:
             share = f"{1 - left:.1%} of what there is to predict"
             ask = "is it known before the target is? If not, leave it out"
@@ -193,13 +193,13 @@ def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
     """[n] the number of each row's value, or of its bin; None if there are too many values for the rows."""
     bins = min(_BINS, table.num_rows // _PER_BIN)
     if kind == "category":
-        found, place = codes(table, name)
-        return place + 1 if len(found) < max(bins, 2) else None
+        distinct, place = codes(table, name)
+        return place + 1 if len(distinct) < max(bins, 2) else None
     values = numbers(table, name)
     values = np.where(np.isnan(values), -np.inf, values)
-    known = np.unique(values)
-    if len(known) <= bins:
-        return np.searchsorted(known, values).astype(np.int64)
+    ascending = np.unique(values)
+    if len(ascending) <= bins:
+        return np.searchsorted(ascending, values).astype(np.int64)
     if bins < 2:
         return None
     cuts = np.unique(np.quantile(values[np.isfinite(values)], np.linspace(0, 1, bins + 1)[1:-1]))
@@ -242,12 +242,12 @@ def _duplicates(encoded: Encoded) -> Iterator[Finding]:
         yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
 
 
-def _few(made: Encoded) -> Iterator[Finding]:
+def _few(arrays: Encoded) -> Iterator[Finding]:
     """Clients of whose test rows nothing can be said."""
-    ids = {id: made.y[rows[made.held[rows]]] for id, rows in rows_by_name(made.client).items()}
-    if made.target.kind == "risk":
+    ids = {id: arrays.y[rows[arrays.held[rows]]] for id, rows in rows_by_name(arrays.client).items()}
+    if arrays.target.kind == "risk":
         few = sorted(id for id, y in ids.items() if min((y == 0).sum(), (y == 1).sum()) < _EVENTS)
-        event = made.target.classes[1]
+        event = arrays.target.classes[1]
         what = f"fewer than {_EVENTS} test rows with, or without, {event!r}"
     else:
         few = sorted(id for id, y in ids.items() if len(y) < _TESTS)
@@ -257,23 +257,23 @@ def _few(made: Encoded) -> Iterator[Finding]:
         yield Finding("few", text, tuple(few))
 
 
-def _skew(made: Encoded) -> Iterator[Finding]:
+def _skew(arrays: Encoded) -> Iterator[Finding]:
     """Targets that differ between clients by more than chance."""
-    ids = {id: made.y[rows] for id, rows in rows_by_name(made.client).items()}
-    if made.target.classes:
-        found = of_classes({id: np.bincount(y, minlength=len(made.target.classes)) for id, y in ids.items()})
+    ids = {id: arrays.y[rows] for id, rows in rows_by_name(arrays.client).items()}
+    if arrays.target.classes:
+        skew = of_classes({id: np.bincount(y, minlength=len(arrays.target.classes)) for id, y in ids.items()})
         what = "how often each class occurs"
     else:
-        found, what = of_numbers({id: y[:, 0] for id, y in ids.items()}), "the size of the target"
-    if found is not None and found.matters:
-        text = f"{what} differs between clients beyond chance (effect {found.effect:.2f} of 1); furthest from all"
-        yield Finding("skew", text, found.apart)
+        skew, what = of_numbers({id: y[:, 0] for id, y in ids.items()}), "the size of the target"
+    if skew is not None and skew.matters:
+        text = f"{what} differs between clients beyond chance (effect {skew.effect:.2f} of 1); furthest from all"
+        yield Finding("skew", text, skew.apart)
 
 
-def _spelling(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:
+def _spelling(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Finding]:
     """Classes, clients and categories that differ in case or spaces only."""
-    lists = {"classes of the target": made.target.classes, f"clients in {reading.client!r}": np.unique(made.client)}
-    for name, kind in made.encoding.kinds.items():
+    lists = {"classes of the target": arrays.target.classes, f"clients in {reading.client!r}": np.unique(arrays.client)}
+    for name, kind in arrays.encoding.kinds.items():
         if kind == "category":
             lists[f"values of column {name!r}"] = codes(table, name)[0]
     for what, values in lists.items():
@@ -285,11 +285,11 @@ def _spelling(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Find
             yield Finding("spelling", f"{what} differ only in case or spaces: {pairs}: write each in one way")
 
 
-def _persons(table: pa.Table, reading: Reading, made: Encoded, dull: set[str]) -> Iterator[Finding]:
+def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
     """Columns of whole numbers or texts whose values are in a few rows of one client each, in training and test."""
     if reading.person is not None or reading.split not in (None, "random", "time"):
         return
-    client = np.unique(made.client, return_inverse=True)[1].reshape(-1)
+    client = np.unique(arrays.client, return_inverse=True)[1].reshape(-1)
     no_persons = {reading.target, reading.client, reading.time, reading.group} | dull
     for name in [name for name in table.column_names if name not in no_persons]:
         kind = table.schema.field(name).type
@@ -304,17 +304,17 @@ def _persons(table: pa.Table, reading: Reading, made: Encoded, dull: set[str]) -
         np.minimum.at(low, place[known], client[known])
         np.maximum.at(high, place[known], client[known])
         again = count > 1
-        both = np.intersect1d(place[known][made.held[known]], place[known][~made.held[known]])
+        both = np.intersect1d(place[known][arrays.held[known]], place[known][~arrays.held[known]])
         if len(both) and again.sum() >= _PERSONS and (low == high)[again].mean() > _AT_ONE:
             what = f"{len(both)} of the {len(values)} values of column {name!r} are in training and in test"
             advice = f"if it names persons, keep their rows together (person = {name!r})"
             yield Finding("person", f"{what}: {advice}", (name,))
 
 
-def _unlike_clients(table: pa.Table, made: Encoded, dull: set[str]) -> Iterator[Finding]:
+def _unlike_clients(table: pa.Table, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
     """Values that stand for what is missing; columns in other units, or with other categories, at one client."""
-    large = {id: rows for id, rows in sorted(rows_by_name(made.client).items()) if len(rows) >= _COMPARED}
-    for name, kind in made.encoding.kinds.items():
+    large = {id: rows for id, rows in sorted(rows_by_name(arrays.client).items()) if len(rows) >= _COMPARED}
+    for name, kind in arrays.encoding.kinds.items():
         if name in dull:
             continue
         if kind == "category":
@@ -329,9 +329,9 @@ def _codings(name: str, values: list[str], place: Labels, clients: Mapping[str, 
     """A client whose categories are none of the others'."""
     held = {id: set(place[rows][place[rows] >= 0].tolist()) for id, rows in clients.items()}
     for id, here in held.items():
-        there = set[int]().union(*(held[other] for other in held if other != id))
-        if len(values) <= _CODINGS and here and there and not here & there:
-            one, other = (", ".join(values[at] for at in sorted(some)) for some in (here, there))
+        elsewhere = set[int]().union(*(held[other] for other in held if other != id))
+        if len(values) <= _CODINGS and here and elsewhere and not here & elsewhere:
+            one, other = (", ".join(values[at] for at in sorted(some)) for some in (here, elsewhere))
             text = f"column {name!r} has other values at {id} ({one}) than elsewhere ({other}): is it one coding?"
             yield Finding("codings", text, (name,))
             return
@@ -368,23 +368,23 @@ def _sentinels(name: str, values: npt.NDArray[np.float64]) -> Iterator[Finding]:
             yield Finding("sentinel", f'{text}the cell empty, or in a CSV file data.missing = ["{code:g}"]', (name,))
 
 
-def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:
+def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Finding]:
     """Clients whose earlier and later rows can be told apart, at .001 over all clients (`fedkin.graph.find`)."""
     if reading.time is None:
         return
     from fedkin.graph import Plan, Spread, find, sign
 
     when = numbers(table, reading.time)
-    large = {id: rows for id, rows in sorted(rows_by_name(made.client).items()) if len(rows) >= _DRIFT}
-    y = made.y if made.y.dtype.kind == "i" else made.y[:, 0]
+    large = {id: rows for id, rows in sorted(rows_by_name(arrays.client).items()) if len(rows) >= _DRIFT}
+    y = arrays.y if arrays.y.dtype.kind == "i" else arrays.y[:, 0]
     changed = []
     for id, rows in large.items():
         order = rows[np.argsort(when[rows], kind="stable")]
         # Of more rows a test finds what does not matter, and takes long.
         order = order[:: -(-len(order) // _MOST)]
         halves = {"early": order[: len(order) // 2], "late": order[len(order) // 2 :]}
-        plan = Plan.of(Spread.of(made.x[half], y[half]) for half in halves.values())
-        signed = {name: sign(plan, made.x[half], y[half], ordered=False) for name, half in halves.items()}
+        plan = Plan.of(Spread.of(arrays.x[half], y[half]) for half in halves.values())
+        signed = {name: sign(plan, arrays.x[half], y[half], ordered=False) for name, half in halves.items()}
         if find(signed, alpha=_ALPHA / len(large)).verdicts != ("same",):
             changed.append(id)
     if changed:

@@ -196,13 +196,13 @@ _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*(?:"|$)')
 
 
 def _delimiter(first: str, second: str) -> str:
-    """What separates the cells of these lines: what divides both into most cells, else a comma."""
+    """What separates the cells of these lines: what divides both, or else the first, into most cells."""
     first, second = _QUOTED.sub("", first), _QUOTED.sub("", second)
     by_count = sorted(",;\t|", key=lambda mark: -first.count(mark))
     for mark in by_count:
         if first.count(mark) == second.count(mark) > 0:
             return mark
-    return "," if "," in first else by_count[0]
+    return by_count[0]
 
 
 _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"

@@ -81,17 +81,17 @@ class Drift(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the other scenario makes too few clients or groups."""
-        made = self.of.federation(dataset, seed)
+        inner = self.of.federation(dataset, seed)
         asked = 2 * self.drifting + self.newcomers
-        if asked >= len(made.seen):
+        if asked >= len(inner.seen):
             raise ConfigError(
-                f"scenario.of: {self.of.name} makes {len(made.seen)} clients that take part; {self.drifting} drifting "
+                f"scenario.of: {self.of.name} makes {len(inner.seen)} clients that take part; {self.drifting} drifting "
                 f"ones need 2 each, {self.newcomers} newcomers 1 each, and one must be there in round 1: "
                 f"at least {asked + 1}"
             )
         draw = rng(seed, self.name, "clients")
-        left = _Groups(made, draw)
-        changed, gone = self._drifted(made, left)
+        left = _Groups(inner, draw)
+        changed, gone = self._drifted(inner, left)
         late = [left.take() for _ in range(self.newcomers)]
         joins = dict(zip(late, _spread(self.joins, len(late)), strict=True))
 
@@ -103,12 +103,12 @@ class Drift(Scenario):
                 return replace(client, joins=joins[id], about={**about, "role": "newcomer"})
             return replace(client, about={**about, "role": "stays"})
 
-        clients = [role(client) for client in made.values() if client.id not in gone]
-        return Federation(clients, made.task, f"{made.name}-{self.name}")
+        clients = [role(client) for client in inner.values() if client.id not in gone]
+        return Federation(clients, inner.task, f"{inner.name}-{self.name}")
 
-    def _drifted(self, made: Federation, left: _Groups) -> tuple[dict[str, Change], set[str]]:
+    def _drifted(self, inner: Federation, left: _Groups) -> tuple[dict[str, Change], set[str]]:
         """(the change of every drifting client, the clients whose samples it takes)."""
-        if self.drifting and (made.planted is None or len(set(made.planted.values())) < 2):
+        if self.drifting and (inner.planted is None or len(set(inner.planted.values())) < 2):
             raise ConfigError(
                 f"scenario.drifting: {self.of.name} plants no two groups between which a client could move; "
                 f"expected drifting = 0, or another scenario"
@@ -117,8 +117,8 @@ class Drift(Scenario):
         gone: set[str] = set()
         for round in _spread(self.rounds, self.drifting):
             giver = left.give()
-            mover = left.take(other_than=made[giver].group)
-            to = made[giver]
+            mover = left.take(other_than=inner[giver].group)
+            to = inner[giver]
             changed[mover] = Change(round, to.train, to.test, to.group)
             gone.add(giver)
         return changed, gone
@@ -127,11 +127,11 @@ class Drift(Scenario):
 class _Groups:
     """Clients not drawn yet, by group; draws are from the largest groups, so that they are even."""
 
-    def __init__(self, made: Federation, draw: np.random.Generator) -> None:
+    def __init__(self, inner: Federation, draw: np.random.Generator) -> None:
         self._draw = draw
-        planted = made.planted or {}
+        planted = inner.planted or {}
         self._left: dict[str | None, list[str]] = {}
-        for id in draw.permutation(made.seen).tolist():
+        for id in draw.permutation(inner.seen).tolist():
             self._left.setdefault(planted.get(id), []).append(id)
         self._members = {group: len(own) for group, own in self._left.items()}
 

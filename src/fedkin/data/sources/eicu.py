@@ -202,8 +202,8 @@ def _stays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     hospital = arrays(read_csv(folder, "hospital", {"hospitalid": "text", "region": "text"}))
     region = {id: name or "unknown" for id, name in zip(hospital["hospitalid"], hospital["region"], strict=True)}
     status = patient["hospitaldischargestatus"]
-    known = np.isin(status, ("Alive", "Expired"))
-    if not known.any():
+    decided = np.isin(status, ("Alive", "Expired"))
+    if not decided.any():
         raise DataError(f"{folder}: patient: no hospitaldischargestatus is Alive or Expired; expected eICU's table")
     stays = {
         "id": patient[_STAY], "person": patient["uniquepid"], "died": status == "Expired",
@@ -211,7 +211,7 @@ def _stays(folder: Path) -> dict[str, npt.NDArray[Any]]:
         "region": np.array([region.get(id, "unknown") for id in patient["hospitalid"]], dtype=np.str_),
         "minutes": patient["unitdischargeoffset"],
     }  # fmt: skip
-    return {name: values[known] for name, values in stays.items()}
+    return {name: values[decided] for name, values in stays.items()}
 
 
 def _of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Mapping[str, Any]) -> Floats:

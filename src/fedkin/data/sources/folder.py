@@ -81,14 +81,14 @@ class Folder(Source):
         return self.model_copy(update={"folders": "clients"})._dataset(place, files)
 
     def _dataset(self, place: Path, files: Sequence[tuple[str, Path]]) -> tuple[Dataset, tuple[str, ...]]:
-        found = sorted({file.parent.name for _, file in files})
-        classes = self.classes or tuple(found)
+        names = sorted({file.parent.name for _, file in files})
+        classes = self.classes or tuple(names)
         if len(classes) < 2:
             raise DataError(
                 f"{place}: all images are of class {classes[0]!r}; expected folders of 2 or more classes, or "
                 "their names in data.classes"
             )
-        if odd := [name for name in found if name not in classes]:
+        if odd := [name for name in names if name not in classes]:
             raise DataError(f"{place}: data.classes has no class {shown(odd[0], 60)!r}; {nearest(odd[0], classes)}")
         channels = 1 if self.grey else 3
         scale = Scale(self.mean[:channels], self.std[:channels])

@@ -58,14 +58,16 @@ class Nifti(Source):
         subjects = _subjects(place)
         owner = np.array([folder.parent.name for folder in subjects], dtype=np.str_)
         held = hold_out(owner, self.test_fraction, self.seed)
-        made = [self._slices(folder) for folder in subjects]
+        slices = [self._slices(folder) for folder in subjects]
 
         def part(test: bool) -> Part:
-            chosen = [(x, y, name) for (x, y), name, is_test in zip(made, owner, held, strict=True) if is_test == test]
+            chosen = [
+                (x, y, name) for (x, y), name, is_test in zip(slices, owner, held, strict=True) if is_test == test
+            ]
             count = [len(y) for _, y, _ in chosen]
             return Part(
-                torch.cat([x for x, _, _ in chosen]) if chosen else made[0][0][:0],
-                torch.cat([y for _, y, _ in chosen]) if chosen else made[0][1][:0],
+                torch.cat([x for x, _, _ in chosen]) if chosen else slices[0][0][:0],
+                torch.cat([y for _, y, _ in chosen]) if chosen else slices[0][1][:0],
                 np.repeat(np.array([name for *_, name in chosen], dtype=np.str_), count),
             )
 
@@ -133,10 +135,10 @@ def _subjects(place: Path) -> list[Path]:
     expected = "expected folders INSTITUTION/SUBJECT/ of NIfTI files"
     if not place.is_dir():
         raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
-    found = sorted(folder for folder in place.glob("*/*") if folder.is_dir() and any(map(_is_volume, folder.iterdir())))
-    if not found:
+    paths = sorted(folder for folder in place.glob("*/*") if folder.is_dir() and any(map(_is_volume, folder.iterdir())))
+    if not paths:
         raise DataError(f"{place}: no volume in it; {expected}")
-    return found
+    return paths
 
 
 def _is_volume(file: Path) -> bool:
@@ -145,10 +147,10 @@ def _is_volume(file: Path) -> bool:
 
 def _file(folder: Path, name: str) -> Path:
     """The one volume of that name."""
-    found = sorted(file for file in folder.iterdir() if file.name.endswith(tuple(f"_{name}{end}" for end in _ENDINGS)))
-    if len(found) != 1:
-        raise DataError(f"{folder}: {len(found)} files end in _{name}.nii or _{name}.nii.gz; expected one")
-    return found[0]
+    paths = sorted(file for file in folder.iterdir() if file.name.endswith(tuple(f"_{name}{end}" for end in _ENDINGS)))
+    if len(paths) != 1:
+        raise DataError(f"{folder}: {len(paths)} files end in _{name}.nii or _{name}.nii.gz; expected one")
+    return paths[0]
 
 
 def _depths(marked: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.int64]:
