@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,13 @@ import torch
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import Folder, size_of
-from fedkin.data.sources.hub import open_saved
 from fedkin.data.sources.npz import opened
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
-from fedkin.untrusted import shown
+from fedkin.untrusted import json_of, said, shown, text_in
+
+__all__ = ["Found", "Saved", "is_saved", "listed", "of_arrays", "of_images", "of_saved", "saved", "usual"]
 
 # Settings of the source, and what it reads with them.
 Found = tuple[dict[str, Any], Dataset]
@@ -33,10 +35,10 @@ def of_arrays(data: Path, kind: str | None = None) -> Found:
     """Of a .npz file; kind: of the task, else found from y. Raises DataError and ConfigError."""
     arrays = opened(data)
     x, y = arrays["x"], arrays["y"]
-    settings = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
-    first = _read(settings)
-    scale = _scale(first[1].train.x)
-    return _read({**settings, **scale}) if scale else first
+    told = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
+    made = _read(told)
+    scale = _scale(made[1].train.x)
+    return _read({**told, **scale}) if scale else made
 
 
 def of_images(data: Path) -> Found:
@@ -46,48 +48,39 @@ def of_images(data: Path) -> Found:
     return _read({"source": "folder", "path": str(data), "folders": "clients", "size": size})
 
 
-def of_saved(data: Path, settings: dict[str, Any]) -> Found:
-    """Of a folder that `save_to_disk` wrote. settings: those that are known. Raises DataError and ConfigError."""
-    opened = open_saved(data)
-    train = None
-    if isinstance(opened, Mapping):
-        train = "train" if "train" in opened else next(iter(opened))
-        opened = opened[train]
-    roles = _roles(opened.features)
-    columns = listed(list(roles))
-    client = settings.get("client") or ("client" if "client" in roles else None)
-    others = {name: role for name, role in roles.items() if name not in (client, settings.get("group"))}
-    target = settings.get("target") or _only(others, "classes", "label")
+def of_saved(data: Path, told: dict[str, Any]) -> Found:
+    """Of a folder that `save_to_disk` wrote. told: settings that are known. Raises DataError and ConfigError."""
+    held = saved(data)
+    client = told.get("client") or ("client" if "client" in held.roles else None)
+    target = told.get("target") or held.target(but=(client, told.get("group")))
     if target is None:
-        raise ConfigError(f"--target: name the column to predict; {data} has {columns}")
-    inputs = {name: role for name, role in roles.items() if name != target}
-    image = next((name for name, role in inputs.items() if role == "image"), None)
-    tokens = "input_ids" if inputs.get("input_ids") == "ids" else _only(inputs, "ids", "input_ids")
+        raise ConfigError(f"--target: name the column to predict; {data} has {listed(list(held.roles))}")
+    image, tokens = held.image(but=target), held.tokens(but=target)
     if (client, image, tokens) == (None, None, None):
         raise ConfigError(
-            f"--client: name the column that says whose each row is; {data} has {columns}; only "
+            f"--client: name the column that says whose each row is; {data} has {listed(list(held.roles))}; only "
             "pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
         )
-    settings = {"source": "hub", "path": str(data), **settings, "train": train, "target": target, "client": client,
-                "image": image, "tokens": None if image else tokens}  # fmt: skip
-    return _read(settings) if image is None else _pictures(settings)
+    told = {"source": "hub", "path": str(data), **told, "train": held.train, "target": target, "client": client,
+            "image": image, "tokens": None if image else tokens}  # fmt: skip
+    return _read(told) if image is None else _pictures(told)
 
 
-def _pictures(settings: dict[str, Any]) -> Found:
+def _pictures(told: dict[str, Any]) -> Found:
     """Pictures as they are if all are small and of one size, else stretched."""
-    stretched = {**settings, "size": _SIDE}
+    stretched = {**told, "size": _SIDE}
     try:
-        first = _read(settings)
+        made = _read(told)
     except DataError:
         # Of unlike sizes; whatever else is wrong is refused again.
         return _read(stretched)
-    return first if max(first[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
+    return made if max(made[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
 
 
-def _read(settings: dict[str, Any]) -> Found:
+def _read(told: dict[str, Any]) -> Found:
     """The data set, and the settings that have a value."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    dataset: Dataset = parse(SOURCES[settings["source"]], given, "data").load(Path())
+    given = {name: value for name, value in told.items() if value is not None}
+    dataset: Dataset = parse(SOURCES[told["source"]], given, "data").load(Path())
     return given, dataset
 
 
@@ -135,32 +128,83 @@ def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
     return bool(mean.abs().max() <= _FAR and deviation.min() >= _WIDE[0] and deviation.max() <= _WIDE[1])
 
 
-# -- datasets that save_to_disk wrote --------------------------------------------------------------------------
+# -- datasets that save_to_disk wrote, as their own JSON files say ----------------------------------------------
 
-_SAVED = ("dataset_info.json", "dataset_dict.json")
+Role = Literal["classes", "image", "ids", "other"]
+
+_ONE, _SPLITS = "dataset_info.json", "dataset_dict.json"
+_BYTES = 1 << 24
 # Lists of whole numbers that tokenisers write beside the ids.
 _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A saved dataset. roles: what each column holds, in their order. train: the split to train on, if it has any."""
+
+    roles: Mapping[str, Role]
+    train: str | None = None
+
+    def target(self, but: Collection[str | None] = ()) -> str | None:
+        """The column to predict: the only one of classes, else one called "label"."""
+        classes = [name for name, role in self.roles.items() if role == "classes" and name not in but]
+        if len(classes) == 1:
+            return classes[0]
+        return "label" if "label" in self.roles else None
+
+    def image(self, but: str) -> str | None:
+        """The first column of pictures."""
+        return next((name for name, role in self.roles.items() if role == "image" and name != but), None)
+
+    def tokens(self, but: str) -> str | None:
+        """The column of token ids: "input_ids", else the only one with lists of whole numbers."""
+        found = [name for name, role in self.roles.items() if role == "ids" and name not in (*_BESIDE, but)]
+        return "input_ids" if "input_ids" in found else found[0] if len(found) == 1 else None
+
+
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
-    return any((folder / name).is_file() for name in _SAVED)
+    return any((folder / name).is_file() for name in (_ONE, _SPLITS))
 
 
-def _roles(features: Mapping[str, Any]) -> dict[str, str]:
-    """What each column holds: "classes", "image", "ids" (lists of whole numbers) or "other"."""
-    roles = {}
-    for name, feature in features.items():
-        roles[name] = {"ClassLabel": "classes", "Image": "image"}.get(type(feature).__name__, "other")
-        inner = getattr(feature, "feature", None)
-        if str(getattr(inner, "dtype", "")).startswith(("int", "uint")) and name not in _BESIDE:
-            roles[name] = "ids"
-    return roles
+def saved(folder: Path) -> Saved:
+    """The columns of the dataset, and its split for training: "train", or else its first; raises DataError."""
+    if not (folder / _SPLITS).is_file():
+        return Saved(_roles(folder / _ONE))
+    splits = _json(folder / _SPLITS).get("splits")
+    if not isinstance(splits, list) or not splits or not all(isinstance(name, str) for name in splits):
+        raise _odd(folder / _SPLITS, "it names no splits")
+    train = "train" if "train" in splits else splits[0]
+    return Saved(_roles(folder / train / _ONE), train)
 
 
-def _only(roles: Mapping[str, str], role: str, usual: str) -> str | None:
-    """The only column of this role, else the one of the usual name, if it is there."""
-    names = [name for name, each in roles.items() if each == role]
-    if len(names) == 1:
-        return names[0]
-    return usual if usual in roles else None
+def _roles(path: Path) -> dict[str, Role]:
+    features = _json(path).get("features")
+    if not isinstance(features, dict) or not features:
+        raise _odd(path, "it names no columns")
+    return {str(name): _role(feature) for name, feature in features.items()}
+
+
+def _role(feature: Any) -> Role:
+    if isinstance(feature, list) and len(feature) == 1:
+        feature = {"_type": "List", "feature": feature[0]}
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    if kind in ("Sequence", "List", "LargeList"):
+        inner = feature.get("feature")
+        kind = str(inner.get("dtype", "")) if isinstance(inner, dict) else ""
+        return "ids" if kind.startswith(("int", "uint")) else "other"
+    return "classes" if kind == "ClassLabel" else "image" if kind == "Image" else "other"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        held = json_of(text_in(path, _BYTES))
+    except (OSError, ValueError) as error:
+        raise _odd(path, said(error)) from None
+    if not isinstance(held, dict):
+        raise _odd(path, "it is no table")
+    return held
+
+
+def _odd(path: Path, why: str) -> DataError:
+    return DataError(f"{path}: cannot be read ({why}); expected a folder that save_to_disk wrote")

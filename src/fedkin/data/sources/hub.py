@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from fedkin.federation.table import Reading
 
-# A column that says which rows are test rows.
-_FREE = "(split)"
+__all__ = ["Hub"]
 
 
 class Hub(Source):
@@ -78,7 +76,7 @@ class Hub(Source):
     def load(self, root: Path) -> Dataset:
         """Read it; raises DataError naming the dataset, the column and the row, ConfigError without datasets."""
         where = str(locate(root, self.path)) if self.path is not None else str(self.hub)
-        held, is_test = self._splits(self._opened(root), where)
+        held, is_test = self._splits(self._opened(root, where), where)
         for role in ("target", "client", "group", "image", "tokens"):
             name = getattr(self, role)
             if name is not None and name not in held.column_names:
@@ -102,21 +100,25 @@ class Hub(Source):
         scale = Scale() if self.image is not None else None
         return Dataset(Path(where).name or "hub", part(~test), part(test), task, scale)
 
-    def _opened(self, root: Path) -> Any:
+    def _opened(self, root: Path, where: str) -> Any:
         """A Dataset or DatasetDict."""
-        if self.path is not None:
-            return open_saved(locate(root, self.path))
-        datasets = _datasets()
         try:
+            import datasets
+        except ImportError:
+            raise ConfigError('data.source: hub needs Hugging Face datasets: pip install "fedkin[hub]"') from None
+        try:
+            if self.path is not None:
+                return datasets.load_from_disk(str(locate(root, self.path)))
             return datasets.load_dataset(self.hub, self.config, revision=self.revision)
-        except Exception as error:  # of the network, of what the Hub answers
+        except Exception as error:  # of files, of the network, of what the Hub answers
+            what = "a folder that save_to_disk wrote" if self.path is not None else "the name of a dataset on the Hub"
             reason = f"{type(error).__name__}: {said(error)}"
-            raise DataError(
-                f"{self.hub}: cannot be opened ({reason}); expected the name of a dataset on the Hub"
-            ) from None
+            raise DataError(f"{where}: cannot be opened ({reason}); expected {what}") from None
 
     def _splits(self, opened: Any, where: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
         """(all samples, which of them are test samples; None: the source says nothing)."""
+        import datasets
+
         if not isinstance(opened, Mapping):
             return opened, None
         for role, name in (("train", self.train), ("test", self.test)):
@@ -129,7 +131,7 @@ class Hub(Source):
         if both[0].features != both[1].features:
             raise DataError(f"{where}: the splits {self.train!r} and {other!r} have unlike columns; expected the same")
         test = np.arange(sum(map(len, both))) >= len(both[0])
-        return _datasets().concatenate_datasets(both), test
+        return datasets.concatenate_datasets(both), test
 
     def _names(self, held: Any, column: str, where: str) -> npt.NDArray[np.str_]:
         """[n] a column of texts or whole numbers as texts; names of classes instead of their numbers."""
@@ -227,18 +229,5 @@ class Hub(Source):
         )  # fmt: skip
 
 
-def open_saved(folder: Path) -> Any:
-    """The Dataset or DatasetDict of a folder; raises DataError that names it, ConfigError without datasets."""
-    datasets = _datasets()
-    try:
-        return datasets.load_from_disk(str(folder))
-    except Exception as error:  # with damaged files the reader raises many kinds of exceptions
-        reason = f"{type(error).__name__}: {said(error)}"
-        raise DataError(f"{folder}: cannot be opened ({reason}); expected a folder that save_to_disk wrote") from None
-
-
-def _datasets() -> Any:
-    try:
-        return import_module("datasets")
-    except ImportError:
-        raise ConfigError('data.source: hub needs Hugging Face datasets: pip install "fedkin[hub]"') from None
+# A column that says which rows are test rows.
+_FREE = "(split)"
