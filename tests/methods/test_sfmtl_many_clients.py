@@ -17,7 +17,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from support import Watched, small_setup
 
-LARGEST = "fedkin.methods.blocks.neighbours.LARGEST"
+LARGEST = "fedkin.methods.sfmtl_graph.LARGEST"
 
 
 def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
@@ -80,9 +80,9 @@ def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        ({"groups": "hierarchical:2"}, "method.graph.groups: 'hierarchical:2' compares all pairs of 12 clients"),
-        ({"similarity": "rbf"}, "method.graph.similarity: 'rbf' compares all pairs of 12 clients"),
-        ({"sparsify": "gamma:auto"}, "method.graph.sparsify: 'gamma:auto' compares all pairs of 12 clients"),
+        ({"groups": "hierarchical:2"}, "method.graph.groups: 12 clients in a round"),
+        ({"similarity": "rbf"}, "method.graph.similarity: 12 clients in a round"),
+        ({"sparsify": "gamma:auto"}, "method.graph.sparsify: 12 clients in a round"),
     ],
 )
 def test_what_compares_all_pairs_is_refused(graph: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

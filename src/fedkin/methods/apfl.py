@@ -14,12 +14,9 @@ from pydantic import Field
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-__all__ = ["APFL", "ClientState", "State"]
 
 
 class ClientState(TypedDict, total=False):

@@ -26,8 +26,6 @@ from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Cfl", "State"]
-
 _ROOT = "r"
 
 

@@ -22,8 +22,6 @@ from fedkin.methods.blocks.mixing import mixing_matrix
 from fedkin.settings import span
 from fedkin.views import PeerView
 
-__all__ = ["DFedAvgM", "State", "metropolis_row"]
-
 _MOMENTUM = 0.9
 
 

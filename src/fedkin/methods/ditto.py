@@ -13,12 +13,9 @@ from pydantic import Field
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-__all__ = ["ClientState", "Ditto", "State"]
 
 
 class ClientState(TypedDict, total=False):

@@ -24,8 +24,6 @@ from fedkin.methods.blocks.minimax import Minimax, State, mean
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Drfa", "Snapshotting", "State"]
-
 
 @dataclass(frozen=True)
 class Snapshotting:

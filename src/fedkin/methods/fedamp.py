@@ -22,8 +22,6 @@ from fedkin.methods.blocks.vectors import as_vector, inner_products
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "FedAMP", "ServerState", "attention"]
-
 Array = npt.NDArray[np.float64]
 
 

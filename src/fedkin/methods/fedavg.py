@@ -14,8 +14,6 @@ from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
 from fedkin.views import ServerView
 
-__all__ = ["FedAvg", "State"]
-
 
 class FedAvg(OneModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.

@@ -12,12 +12,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import one_of
 from fedkin.views import ClientView
-
-__all__ = ["FedAvgFT", "State"]
 
 
 class FedAvgFT(FedAvg):

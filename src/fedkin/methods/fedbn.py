@@ -13,10 +13,8 @@ from torch import nn
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import COUNT, Weights
 from fedkin.learning.net import Net
-from fedkin.methods.blocks.partial import ClientState, PartialModel, ServerState
+from fedkin.methods.blocks.partial import PartialModel
 from fedkin.views import ClientView
-
-__all__ = ["ClientState", "FedBN", "ServerState", "without_normalisation"]
 
 _KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
 

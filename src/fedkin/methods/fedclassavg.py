@@ -25,8 +25,6 @@ from fedkin.methods.fedsim import ClientState, FedSim
 from fedkin.settings import span
 from fedkin.views import ClientView
 
-__all__ = ["ContrastedViews", "FedClassAvg"]
-
 
 @dataclass(frozen=True)
 class ContrastedViews:

@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import BODY, COUNT
 from fedkin.learning.net import Net, body_of
-from fedkin.methods.blocks.partial import ClientState, PartialModel, ServerState
+from fedkin.methods.blocks.partial import PartialModel
 from fedkin.views import ClientView
-
-__all__ = ["ClientState", "FedPer", "ServerState"]
 
 
 class FedPer(PartialModel):

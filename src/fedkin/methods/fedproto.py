@@ -24,10 +24,6 @@ from fedkin.learning.net import BodyHead, head_of
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
 
-__all__ = [
-    "ClientState", "FedProto", "PrototypeRegularised", "ServerState", "mean_prototypes", "nearest_prototype_head",
-]  # fmt: skip
-
 # The logit of a class that must not be predicted: far below any distance between features, yet finite.
 _NEVER = -1e9
 

@@ -12,12 +12,9 @@ from pydantic import Field
 from fedkin.flow import ClientFlow, Fit, Message, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-__all__ = ["FedProx", "State"]
 
 
 class FedProx(FedAvg):

@@ -17,11 +17,9 @@ from fedkin.codec import Tree
 from fedkin.flow import ClientFlow, Fit, Params
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead, body_of, head_of
-from fedkin.methods.fedper import ClientState, FedPer, ServerState
+from fedkin.methods.fedper import FedPer
 from fedkin.tasks import Task
 from fedkin.views import ClientView
-
-__all__ = ["ClientState", "FedRep", "OnePart", "ServerState"]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import one_of
 from fedkin.views import ServerView
 
-__all__ = ["FedSem", "State"]
-
 # A squared distance below this share of the largest squared length is rounding: the two points are one.
 _ROUNDING = 1e-10
 

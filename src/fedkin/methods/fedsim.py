@@ -15,8 +15,6 @@ from fedkin.learning.net import head_of
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "FedSim", "ServerState"]
-
 
 class ServerState(TypedDict):
     """What the server keeps: head: the averaged parameters of the head, u."""

@@ -27,10 +27,6 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = [
-    "ClassReference", "ClientState", "FedSr", "GaussianBody", "SimpleRepresentation", "State", "gaussian_kl"
-]  # fmt: skip
-
 _LEAST = 1e-6  # a standard deviation of 0 has no density
 _LOCAL = "reference."
 

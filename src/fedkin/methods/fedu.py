@@ -17,11 +17,11 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
     ControlStage,
     SparsifyStage,
+    check_size,
     dense,
     known_stage,
     needs_planted,
@@ -30,8 +30,6 @@ from fedkin.methods.blocks.stages import (
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView
-
-__all__ = ["FedU", "State", "StatedGraph"]
 
 
 class State(TypedDict):
@@ -79,17 +77,9 @@ class FedU(ServerMethod):
     graph: StatedGraph = StatedGraph()
 
     def check(self, federation: Federation) -> None:
-        how, clients = self.graph, len(federation.seen)
-        needs_planted(federation, control=how.control, source=how.source)
-        # Of those that answered in a round, there may be few of many clients.
+        needs_planted(federation, control=self.graph.control, source=self.graph.source)
         if self.neighbours == "all":
-            neighbours.check_all_pairs(clients, control=how.control, source=how.source)
-            self.check_measure(clients)
-
-    def check_measure(self, clients: int) -> None:
-        """Raise ConfigError for a graph of models that is not made of so many."""
-        if self.graph.source not in ("uniform", "planted"):
-            neighbours.check_measure(clients, "source", self.graph.source, self.graph.sparsify)
+            check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
 
     def start(self, server: ServerView[State]) -> None:
         server.state["models"] = {}
@@ -124,8 +114,9 @@ class FedU(ServerMethod):
         server.state["models"] = {**kept, **{id: moved[id] for id in trained}}
 
     def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Any:
-        """a_kl >= 0, symmetric, zero diagonal; of very many clients' models between neighbours only, a csr_array."""
+        """a_kl >= 0, symmetric, zero diagonal [n, n]."""
         how = self.graph
+        check_size(len(ids), "method.graph", "let fewer clients take part in a round")
         planted = planted_labels(server, ids)
         if how.source == "uniform":
             a = np.ones((len(ids), len(ids)))
@@ -135,10 +126,6 @@ class FedU(ServerMethod):
             wanted = last_layers(server.net.trainable, how.layers)
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
-            if len(ids) > neighbours.LARGEST:
-                self.check_measure(len(ids))
-                near = neighbours.neighbour_affinity(vectors, how.sparsify)
-                return graph.control_stage(how.control)(near, planted=planted, seed=server.key("control"))
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
         a = dense(graph.sparsify_stage(how.sparsify)(a))
         return dense(graph.control_stage(how.control)(a, planted=planted, seed=server.key("control")))

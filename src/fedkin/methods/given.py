@@ -21,8 +21,6 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.personal import own_view, shared_view
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "Given", "State"]
-
 Verdict = Literal["same", "shares", "offsets"]
 
 

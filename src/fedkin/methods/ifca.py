@@ -28,8 +28,6 @@ from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Ifca", "State"]
-
 
 class State(TypedDict):
     """At the server.

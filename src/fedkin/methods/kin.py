@@ -44,8 +44,6 @@ from fedkin.methods.blocks.signatures import (
 )  # fmt: skip
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "Kin", "State"]
-
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
 MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
 MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen

@@ -19,8 +19,6 @@ from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "LGFedAvg", "ServerState"]
-
 
 class ServerState(TypedDict):
     """params: the common model, whose body stays as it is after the first phase; began: clients with an own body."""

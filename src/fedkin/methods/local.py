@@ -8,8 +8,6 @@ from typing import ClassVar, Literal, TypedDict
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "Local"]
-
 
 class ClientState(TypedDict):
     """params: the client's own model, {name: tensor}."""

@@ -49,8 +49,6 @@ from fedkin.methods.blocks.mixing import mixing_matrix
 from fedkin.settings import Settings, one_of
 from fedkin.views import PeerView, View
 
-__all__ = ["CollaborationSettings", "Mapl", "MaplPlus", "State", "TwoViews"]
-
 Array = npt.NDArray[np.float64]
 Row = dict[str, float]
 

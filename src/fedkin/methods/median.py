@@ -14,8 +14,6 @@ from fedkin.learning.robust import aggregated
 from fedkin.methods.blocks.averaging import OneModel, State
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Median", "State"]
-
 
 class Median(OneModel):
     """w_i <- median over the clients that answered of w_k,i; of an even number, the mean of the two in the middle."""

@@ -25,8 +25,6 @@ from fedkin.learning.net import Net
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "Components", "Mixed", "ServerState", "Site", "blups", "reml"]
-
 Array = npt.NDArray[np.float64]
 # Ratios of variances (between clients over within) that are searched; a ratio below the first is zero.
 _SMALLEST, _LARGEST = 1e-8, 1e6

@@ -20,13 +20,10 @@ from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView
-
-__all__ = ["AfterOneStep", "PerFedAvg", "State"]
 
 
 @dataclass(frozen=True)

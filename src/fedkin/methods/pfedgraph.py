@@ -29,8 +29,6 @@ from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["AlongAggregate", "ClientState", "PFedGraph", "ServerState", "collaboration"]
-
 Array = npt.NDArray[np.float64]
 
 

@@ -21,8 +21,6 @@ from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "PFedMe", "State"]
-
 
 class ClientState(TypedDict, total=False):
     """params: the client's personal model theta, {name: tensor}; absent until it has trained."""

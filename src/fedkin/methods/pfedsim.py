@@ -25,10 +25,6 @@ from fedkin.methods.blocks.averaging import mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = [
-    "ClientState", "PFedSim", "ServerState", "head_cosines", "mixed_bodies", "similarity_weights",
-]  # fmt: skip
-
 Array = npt.NDArray[np.float64]
 
 

@@ -26,8 +26,6 @@ from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "Corrected", "Scaffold", "ServerState"]
-
 
 class ServerState(TypedDict):
     """params: the global model; control: the server's variate c, of the trainable parameters."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -34,10 +35,10 @@ from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
-from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.signatures import Same, SigningMethod, ask_for_groups, group_labels
 from fedkin.methods.blocks.stages import (
+    LARGEST,
     ControlStage,
     GroupsStage,
     SparsifyStage,
@@ -46,13 +47,9 @@ from fedkin.methods.blocks.stages import (
     needs_planted,
     planted_labels,
 )
+from fedkin.methods.blocks.vectors import as_points
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
-
-__all__ = [
-    "AnchoredCrossEntropy", "ClientState", "GraphSettings", "SfmtlGraph", "State", "community_anchors",
-    "community_bodies",
-]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -61,6 +58,10 @@ SENT: Fields = {
     "n": COUNT,
 }  # fmt: skip
 _OWN = ("both", "heads", "anchors")  # similarities of this method, beside those of fedkin.graph
+MOST = 20_000  # clients of whom all pairs of heads are compared
+_NEAR = 16  # neighbours of a client of more than 5,000, where no stage says how many
+_ROWS = 512  # of a matrix of all pairs, sorted at a time
+_KEPT = ("none", "epsilon", "knn", "mutual")
 _OF_NEIGHBOURS = ("louvain", "leiden", "components", "planted", "single", "alone", "same")  # groups of a sparse graph
 
 
@@ -216,7 +217,7 @@ class SfmtlGraph(SigningMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
-        check_size(len(sampled), self.graph)  # before anybody has trained for nothing
+        check_round(len(sampled), self.graph)  # before anybody has trained for nothing
         if self.graph.from_test:
             held = server.state["same"]
             server.state["same"] = yield from ask_for_groups(server, held, sampled, self.graph.groups)
@@ -247,17 +248,16 @@ class SfmtlGraph(SigningMethod):
         Of more than 5,000 clients a csr_array that links each with its nearest only, K of them for knn:K, else 16.
         """
         how = self.graph
-        if len(replies) <= neighbours.LARGEST:
-            return dense(graph.sparsify_stage(how.sparsify)(similarity(server, replies, how, self.alpha)))
-        if how.similarity not in _OWN:
-            return neighbours.neighbour_affinity(head_vectors(replies), how.sparsify)
-        return neighbours.sparsified(similarity(server, replies, how, self.alpha), how.sparsify)
+        similar = similarity(server, replies, how, self.alpha)
+        if len(replies) > LARGEST:
+            return nearest_only(similar, how.sparsify)
+        return dense(graph.sparsify_stage(how.sparsify)(similar))
 
     def communities(self, server: ServerView[State], ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, planted_labels(server, ids)
         changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
-        weights = changed if len(ids) > neighbours.LARGEST else dense(changed)
+        weights = changed if len(ids) > LARGEST else dense(changed)
         if how.from_test:
             return weights, group_labels(server.state["same"], ids)
         find = graph.groups_stage(how.groups)
@@ -281,7 +281,7 @@ class SfmtlGraph(SigningMethod):
 def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
     """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
     if how.similarity not in _OWN:
-        return graph.similarity_stage(how.similarity)(neighbours.points(head_vectors(replies)))
+        return graph.similarity_stage(how.similarity)(as_points(head_vectors(replies)))
     anchors, owned = stacked_anchors(server, replies, how.match)
     alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
     s = graph.response_similarity(head_outputs(server, replies, anchors, owned, how.match), owned, match=how.match)
@@ -333,24 +333,44 @@ def head_outputs(
     return outputs
 
 
-def check_size(clients: int, how: GraphSettings) -> None:
-    """Raise ConfigError for settings that need more than neighbours where a round has more than 5,000 clients."""
-    if clients <= neighbours.LARGEST:
+def check_round(clients: int, how: GraphSettings) -> None:
+    """Raise ConfigError for what is not computed of a round of more than 5,000 clients, or at all of so many."""
+    if clients <= LARGEST:
         return
-    neighbours.check_all_pairs(clients, control=how.control)
-    if clients > neighbours.COMPLETE:
-        raise ConfigError(
-            f"training.clients_per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of heads, "
-            f"of at most {neighbours.COMPLETE:,} clients: let fewer take part in a round"
-        )
+    too_many = f"{clients:,} clients in a round, and above {LARGEST:,}"
+    if clients > MOST:
+        raise ConfigError(f"training.clients_per_round: {clients:,}; SFMTL-Graph compares heads of at most {MOST:,}")
+    if how.control in ("oracle", "uniform"):
+        raise ConfigError(f"method.graph.control: {too_many}, {how.control!r} would link all pairs: take another one")
     if how.similarity not in _OWN:
-        neighbours.check_measure(clients, "similarity", how.similarity, how.sparsify)
-    neighbours.check_measure(clients, "similarity", "cosine", how.sparsify)
+        raise ConfigError(f"method.graph.similarity: {too_many}, take one of {', '.join(_OWN)}")
+    if how.sparsify.partition(":")[0] not in _KEPT:
+        raise ConfigError(f"method.graph.sparsify: {too_many}, take 'none', 'epsilon:E', 'knn:K' or 'mutual:K'")
     if how.groups.partition(":")[0] not in _OF_NEIGHBOURS:
-        raise ConfigError(
-            f"method.graph.groups: {how.groups!r} compares all pairs of {clients:,} clients; above "
-            f"{neighbours.LARGEST:,}, take {', '.join(map(repr, _OF_NEIGHBOURS))}"
-        )
+        raise ConfigError(f"method.graph.groups: {too_many}, take {', '.join(map(repr, _OF_NEIGHBOURS))}")
+
+
+def nearest_only(similar: Any, sparsify: str) -> sp.csr_array:
+    """From similarities of all pairs [n, n] the graph in which each client is linked with its nearest.
+
+    Only positive similarities count. knn:K and mutual:K take the K nearest, other stages the 16 nearest.
+    """
+    stage, _, argument = sparsify.partition(":")
+    n = len(similar)
+    count = min(int(argument) if stage in ("knn", "mutual") else _NEAR, n - 1)
+    columns, values = np.empty((n, count), dtype=np.int64), np.empty((n, count))
+    for start in range(0, n, _ROWS):
+        block = similar[start : start + _ROWS].astype(np.float64)
+        block[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
+        here = slice(start, start + len(block))
+        columns[here] = np.argpartition(-block, count - 1, axis=1)[:, :count]
+        values[here] = np.take_along_axis(block, columns[here], axis=1)
+    kept = values > 0
+    if stage == "epsilon":
+        kept &= values >= float(argument)
+    rows = np.repeat(np.arange(n), count)[kept.ravel()]
+    directed = sp.csr_array((values[kept], (rows, columns[kept])), shape=(n, n))
+    return sp.csr_array(graph.symmetrise(directed, mutual=stage == "mutual"))
 
 
 # -- means inside communities -----------------------------------------------------------------------------------------

@@ -23,19 +23,23 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.keys import rng
-from fedkin.methods.blocks import minimax, neighbours
+from fedkin.methods.blocks import minimax
 from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
-from fedkin.methods.blocks.stages import ControlStage, SimilarityStage, needs_planted, planted_labels
-from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
+from fedkin.methods.blocks.stages import (
+    LARGEST,
+    ControlStage,
+    SimilarityStage,
+    check_size,
+    needs_planted,
+    planted_labels,
+)
+from fedkin.methods.blocks.vectors import Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView
-
-__all__ = ["Learned", "State", "Tfl", "Topology", "centralities", "divergence_slope", "grouped", "learned", "sketched"]
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -112,7 +116,8 @@ class Tfl(Minimax):
 
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control=self.graph.control)
-        check_size(len(federation.seen), self.graph)
+        if self.graph.clusters is None:
+            check_size(len(federation.seen), "method.graph", "set method.graph.clusters")
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -189,34 +194,12 @@ def divergence_slope(weights: Array, prior: Array, divergence: str) -> Array:
 # -- the graph, Eq. (4) -----------------------------------------------------------------------------------------------
 
 
-def check_size(clients: int, how: Topology) -> None:
-    """Raise ConfigError for what is not computed of so many clients; a graph of clusters has as many as it says."""
-    if how.clusters is not None:
-        return
-    neighbours.check_all_pairs(clients, control=how.control)
-    neighbours.check_measure(clients, "similarity", how.similarity)
-    unbounded = how.scale == "raw" and how.centrality in ("betweenness", "degree", "current-flow")
-    if clients > neighbours.LARGEST and unbounded:
-        raise ConfigError(
-            f"method.graph.scale: 'raw' {how.centrality} of {clients:,} clients with a few neighbours each differs by "
-            "so much that the prior would be one client; set scale = 'normalised', and method.graph.temperature"
-        )
-
-
 def learned(
     vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
 ) -> Learned:
-    """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle".
-
-    Of more than 5,000 clients, each is linked with its nearest only.
-    """
-    many = len(vectors) > neighbours.LARGEST
-    if many and how.clusters is None:
-        edges: Any = neighbours.neighbour_affinity(vectors, f"epsilon:{how.epsilon}")
-        edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
-        return Learned(edges, centralities(edges, how, seed), None)
+    """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
     # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
-    x = neighbours.points(vectors) if many else rows(vectors, how.similarity)
+    x = as_points(vectors) if len(vectors) > LARGEST else rows(vectors, how.similarity)
     labels = np.arange(len(vectors))
     if how.clusters is not None:
         labels = grouped(x, how.clusters, seed)

@@ -14,8 +14,6 @@ from fedkin.learning.aggregate import AveragedReplies, Mean
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["OneModel", "State", "Weights", "mean_asked", "mean_model", "mean_weights"]
-
 # How a client's model is weighed in a mean: by its number of samples, or all alike.
 Weights = Literal["samples", "equal"]
 

@@ -16,11 +16,6 @@ from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.vectors import blocks
 
-__all__ = [
-    "Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",
-    "numbered_by_size", "squared_distances",
-]  # fmt: skip
-
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 

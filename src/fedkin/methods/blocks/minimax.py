@@ -28,8 +28,6 @@ from fedkin.methods.blocks.averaging import OneModel
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Minimax", "SampleLosses", "State", "entropy", "figure", "filled", "mean", "tensors_by_id", "training_loss"]
-
 
 @dataclass(frozen=True)
 class SampleLosses:

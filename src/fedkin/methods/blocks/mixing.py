@@ -14,8 +14,6 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Params
 
-__all__ = ["laplacian_mixing", "mixed", "mixing_matrix"]
-
 
 def mixing_matrix(rows: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, ...], npt.NDArray[np.float64]]:
     """(ids of the rows, sorted; W [n, n]): W_ij is the weight that peer i gives to peer j.

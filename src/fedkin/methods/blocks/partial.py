@@ -11,8 +11,6 @@ from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "PartialModel", "ServerState"]
-
 
 class ServerState(TypedDict):
     """params: the shared part, {name: tensor}."""

@@ -14,8 +14,6 @@ from fedkin.learning.net import Net
 from fedkin.tasks import Task
 from fedkin.views import ClientView
 
-__all__ = ["first_layer", "has_place", "log_shares", "own_view", "shared_view"]
-
 
 def own_view(client: ClientView[Any], params: Params, verdict: str) -> Params:
     """The shared model as this client uses and trains it."""

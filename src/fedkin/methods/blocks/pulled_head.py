@@ -21,8 +21,6 @@ from torch import Tensor
 from fedkin.flow import Params
 from fedkin.tasks import Task
 
-__all__ = ["SHARED", "Strength", "can_pull", "pulled_heads", "strengths", "with_head"]
-
 
 class Strength(NamedTuple):
     """How strongly weights and bias of a client's head are pulled to the shared ones; infinite: they are shared.

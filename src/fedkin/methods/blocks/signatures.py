@@ -29,12 +29,6 @@ from fedkin.methods.blocks.clusters import Labels
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = [
-    "LEAST", "SIGNED", "Planned", "Same", "SameStage", "SigningMethod", "Tests", "ask_for_count", "ask_for_groups",
-    "by_content", "collect_signatures", "evidence_of", "find_groups", "group_count", "group_labels", "numeric_rows",
-    "read_signature", "tests_of", "unsigned", "verdicts_of", "width_of",
-]  # fmt: skip
-
 _WIDTH = 128  # hashed columns for codes wherever they occur, and as many for codes at their place
 
 

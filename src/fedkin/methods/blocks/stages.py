@@ -14,10 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.views import ServerView
 
-__all__ = [
-    "ControlStage", "GroupsStage", "SimilarityStage", "SparsifyStage", "dense", "known_stage", "needs_planted",
-    "planted_labels",
-]  # fmt: skip
+LARGEST = 5000  # clients of whom a graph of all pairs is made
 
 
 def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
@@ -80,6 +77,14 @@ def needs_planted(federation: Federation, **stages: str | None) -> None:
             raise ConfigError(
                 f"method.graph.{name}: {stage!r} needs planted groups, and those of {federation.name} are not known"
             )
+
+
+def check_size(clients: int, what: str, instead: str) -> None:
+    """Raise ConfigError where all pairs of too many clients would be compared."""
+    if clients > LARGEST:
+        raise ConfigError(
+            f"{what} compares all pairs of {clients:,} clients, and is made of at most {LARGEST:,}: {instead}"
+        )
 
 
 def planted_labels(server: ServerView[Any], ids: Sequence[str]) -> npt.NDArray[np.str_] | None:

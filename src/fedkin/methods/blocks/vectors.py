@@ -13,10 +13,6 @@ from torch import Tensor
 
 from fedkin.flow import Params
 
-__all__ = [
-    "Layers", "as_vector", "blocks", "inner_products", "inner_products_of_params", "last_layers", "places", "rows",
-]  # fmt: skip
-
 Array = npt.NDArray[np.float64]
 
 _BLOCK = 1 << 18  # numbers held at once in double precision: 2 MB, which stay in the processor's cache
@@ -90,9 +86,14 @@ def places(inner: Array) -> Array:
     return np.asarray(axes * np.sqrt(np.maximum(size, 0.0)))
 
 
+def as_points(vectors: Sequence[Tensor]) -> Array:
+    """The vectors as rows [n, d] in double precision: single precision hides who is near in models that are alike."""
+    return np.asarray(torch.stack(list(vectors)).double().numpy())
+
+
 def rows(vectors: Sequence[Tensor], similarity: str) -> Array:
     """What this similarity of n vectors is to be computed from: points at their places [n, n], or the vectors."""
     # Inner products do not determine l1; short vectors are their own points.
     if similarity == "l1" or len(vectors[0]) <= len(vectors):
-        return np.asarray(torch.stack(list(vectors)).double().numpy())
+        return as_points(vectors)
     return places(inner_products(vectors))
