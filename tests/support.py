@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from fedkin.engines import (
-    Engine,
-    LocalEngine,
-    Outcome,
-    Setup,
-    Witness,
-)  # fmt: skip
-from fedkin.engines.base import SERVER
-from fedkin.engines.local_site import LocalSite
-from fedkin.engines.simulation import Simulation
+from fedkin.engines import Engine, LocalEngine, Outcome, Setup, Witness
+from fedkin.engines.results import SERVER
+from fedkin.engines.site import LocalSite
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.methods import METHODS
@@ -72,7 +65,7 @@ def module_at(path: Path) -> Any:
 
 def local_site(engine: Engine) -> LocalSite:
     """Where the clients of a local engine live."""
-    assert isinstance(engine, Simulation)
+    assert isinstance(engine, LocalEngine)
     assert isinstance(engine.site, LocalSite)
     return engine.site
 

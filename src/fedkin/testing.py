@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Setup, Transport, Witness
-from fedkin.engines.base import SERVER
-from fedkin.engines.roster import Roster
+from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Missing, Setup, Transport, Witness
+from fedkin.engines.client_list import Roster
+from fedkin.engines.results import SERVER
 from fedkin.engines.server_side import ServerSide
-from fedkin.engines.settings import EngineSettings
+from fedkin.engines.setup import EngineSettings
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
@@ -111,8 +111,8 @@ class Losing(Transport):
     def __init__(self, lose: Callable[[Envelope], bool] = lambda envelope: False) -> None:
         self.lose = lose
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
-        return None if self.lose(envelope) else envelope
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
+        return Missing.LOST if self.lose(envelope) else envelope
 
 
 def _models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
@@ -260,7 +260,7 @@ def _replayed(
 ) -> tuple[list[dict[str, Message]], ServerView[Any]]:
     """Drive the server's round by hand with renamed replies, given in another order."""
     federation = setup.federation.relabel(dict(names))
-    side = ServerSide(replace(setup, federation=federation).plan, Roster.of(federation))
+    side = ServerSide(replace(setup, clients=federation), Roster.of(federation))
     side.turn_to(1)
     flow, sent, answer = side.round(), [], None
     for reply in [*replies, None]:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedkin.analysis import embeddings, measure, read_features
-from fedkin.engines import ENGINES, LocalEngine, features
-from fedkin.engines.simulation import Simulation
+from fedkin.engines import ENGINES, LocalEngine, site
 from fedkin.errors import RunError
 from fedkin.graph import response_similarity
 from fedkin.learning.net import head_of
@@ -20,7 +19,7 @@ from fedkin.records.recorder import Records
 from support import NET_METHODS, by_pattern, small_setup
 
 
-def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> Simulation:
+def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> LocalEngine:
     made = ENGINES[engine](small_setup(METHODS[name](**settings)))
     for number in range(1, rounds + 1):
         made.round(number)
@@ -161,5 +160,5 @@ def test_file_and_back(tmp_path: Path) -> None:
 def test_what_has_no_class_means_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = trained("fedavg", rounds=1)
     assert measure(engine, []) is None
-    monkeypatch.setattr(features, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
+    monkeypatch.setattr(site, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
     assert measure(engine, engine.federation) is None

@@ -10,9 +10,9 @@ import pytest
 
 from fedkin import codec
 from fedkin.engines import Envelope, LocalEngine, Setup, Traffic, Transport, Witness
-from fedkin.engines.base import SERVER
 from fedkin.engines.client_side import ClientSide, Running
-from fedkin.engines.faults import spoiled
+from fedkin.engines.results import SERVER, Missing
+from fedkin.engines.transport import spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from support import NET_METHODS, cases, small_setup
 
@@ -33,10 +33,10 @@ class Spoiling(Transport):
     def __init__(self, where: Callable[[Envelope], bool], change: Callable[[Message], Message] | None = None) -> None:
         self.where, self.change = where, change
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
         if not self.where(envelope):
             return envelope
-        return None if self.change is None else envelope._replace(message=self.change(envelope.message))
+        return Missing.LOST if self.change is None else envelope._replace(message=self.change(envelope.message))
 
 
 @cache

@@ -65,7 +65,7 @@ def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:
     honest.round(1)
     each = {}
     for id in setup.federation:
-        alone = LocalEngine(replace(setup, federation=setup.federation.reorder([id])))
+        alone = LocalEngine(replace(setup, clients=setup.federation.reorder([id])))
         alone.round(1)
         each[id] = alone.server.state["params"]["head.weight"]
     engine = LocalEngine(setup.having(adversaries="sign-flip:0.34"))
@@ -97,7 +97,7 @@ def test_median_of_each_parameter() -> None:
     engine.round(1)
     each = []
     for id in setup.federation:
-        alone = LocalEngine(replace(setup, federation=setup.federation.reorder([id])))
+        alone = LocalEngine(replace(setup, clients=setup.federation.reorder([id])))
         alone.round(1)
         each.append(alone.server.state["params"]["head.weight"].numpy())
     np.testing.assert_allclose(engine.server.state["params"]["head.weight"].numpy(), np.median(each, axis=0), atol=1e-6)

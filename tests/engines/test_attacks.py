@@ -10,8 +10,6 @@ import torch
 
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.engines.adversaries import ATTACKS, FORGERS, Attack, Attacks
-from fedkin.engines.processes import ProcessesEngine
-from fedkin.engines.simulation import Simulation
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Fitted, Message
@@ -24,7 +22,7 @@ from support import small_federation, small_setup
 SHARE = 0.5  # three adversaries of six clients
 
 
-def engine_of(method: Any, spec: str, kind: type[Simulation] = LocalEngine, **settings: Any) -> Simulation:
+def engine_of(method: Any, spec: str, kind: type[LocalEngine] = LocalEngine, **settings: Any) -> LocalEngine:
     return kind(small_setup(method).having(adversaries=spec, **settings))
 
 
@@ -41,7 +39,7 @@ class Letters:
         pass
 
 
-def letters(method: Any, spec: str, rounds: int = 1) -> tuple[Simulation, dict[tuple[str, str], Message]]:
+def letters(method: Any, spec: str, rounds: int = 1) -> tuple[LocalEngine, dict[tuple[str, str], Message]]:
     heard = Letters()
     engine = LocalEngine(small_setup(method).having(adversaries=spec), observers=[heard])  # type: ignore[list-item]
     for number in range(1, rounds + 1):
@@ -238,18 +236,6 @@ def test_every_engine_gives_the_same_bits(method: str, spec: str) -> None:
         for number in (1, 2):
             engine.round(number)
         ends.append(engine.models())
-    for id, params in ends[0].items():
-        assert all(torch.equal(tensor, ends[1][id][name]) for name, tensor in params.items())
-
-
-@pytest.mark.slow
-def test_processes_give_the_same_bits() -> None:
-    ends = []
-    for kind in (LocalEngine, ProcessesEngine):
-        engine = engine_of(FedAvg(), "label-flip:0.34, alie:0.34", kind)
-        engine.round(1)
-        ends.append(engine.models())
-        engine.close()
     for id, params in ends[0].items():
         assert all(torch.equal(tensor, ends[1][id][name]) for name, tensor in params.items())
 

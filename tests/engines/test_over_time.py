@@ -94,7 +94,7 @@ def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() ->
     )
     engine.round(1)
     before = engine.evaluate()
-    engine.post.transport = Spoiling(lambda envelope: True)
+    engine.log.transport = Spoiling(lambda envelope: True)
     engine.round(2)
     after = engine.evaluate()
     assert (after[first].loss, after[first].right) == (after[other].loss, after[other].right)

@@ -195,7 +195,7 @@ def test_running_statistics_are_refused() -> None:
 
 
 def test_without_the_accountant_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.engines.accounting.epsilon.find_spec", lambda name: None)
+    monkeypatch.setattr("fedkin.engines.privacy.find_spec", lambda name: None)
     net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[privacy\]'"):
         Privacy(clip=1.0, noise=1.0).check([net])

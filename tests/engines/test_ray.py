@@ -12,7 +12,7 @@ import torch
 
 from fedkin import Fit, Message, phase
 from fedkin.engines import LocalEngine
-from fedkin.engines.ray import RayEngine
+from fedkin.engines.simulation import RayEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import ClientFlow
 from fedkin.forms import COUNT, NET

@@ -21,7 +21,7 @@ import torch
 from fedkin.data import federate
 from fedkin.engines import Envelope, LocalEngine, Observer
 from fedkin.engines.executors.ray import Cluster
-from fedkin.engines.ray import RayEngine
+from fedkin.engines.simulation import RayEngine
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation, Samples
 from fedkin.learning.models import Mlp

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedkin.engines.roster import Roster
+from fedkin.engines.client_list import Roster
 from fedkin.errors import DataError
 from fedkin.federation import Change, Federation
 from support import small_federation

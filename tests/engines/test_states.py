@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedkin.engines.states import apart
+from fedkin.engines.client_side import apart
 
 
 def test_what_a_flow_puts_into_any_dict_of_its_copy_is_not_in_the_state() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedkin.engines.faults import Faults, Faulty
-from fedkin.engines.transport import SERVER, BytesTransport, Envelope, Transport
+from fedkin.engines.setup import Faults
+from fedkin.engines.transport import SERVER, BytesTransport, Envelope, Faulty, Transport
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 
@@ -44,15 +44,6 @@ def test_memory_delivers_the_very_message_and_bytes_a_copy() -> None:
     assert shuffled != ids
     assert sorted(shuffled) == ids
     assert shuffled == BytesTransport(0).order(reversed(ids), 1)
-
-
-def test_only_the_transport_as_it_is_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Transport().sure
-    assert not BytesTransport(0).sure
-    assert not Faulty(Transport(), Faults(), 0).sure
-    patched = Transport()
-    monkeypatch.setattr(patched, "carry", lambda envelope: None)
-    assert not patched.sure
 
 
 def test_an_exchange_is_lost_one_way_or_the_other_never_both() -> None:

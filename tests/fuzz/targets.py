@@ -35,9 +35,6 @@ from fedkin.data.sources.svhn import Svhn
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
 from fedkin.data.tables import arrays
-from fedkin.engines import wire
-from fedkin.engines.base import Score
-from fedkin.engines.client_side import Outbox
 from fedkin.engines.transport import Envelope
 from fedkin.errors import DataError, FedkinError
 from fedkin.flow import Message
@@ -144,12 +141,7 @@ def tree() -> dict[str, Any]:
 
 def messages() -> list[bytes]:
     envelope = Envelope(1, "train", 0, "server", "ann", Message(w=torch.ones(2), n=3))
-    posts = {"ann": Outbox("share", {"bob": Message(w=torch.ones(2))})}
-    scores = {"ann": Score(3, 0.5, 2, (0.5, None), ((1, 2),))}
-    return [
-        codec.encode(tree()), envelope.to_bytes(), codec.encode(wire.tree_of_messages({"ann": Message(n=1)})),
-        codec.encode(wire.tree_of_outboxes(posts)), codec.encode(wire.tree_of_scores(scores)),
-    ]  # fmt: skip
+    return [codec.encode(tree()), envelope.to_bytes()]
 
 
 def images() -> list[bytes]:
@@ -213,10 +205,7 @@ def message(path: Path, folder: Path) -> None:
     found = codec.decode(data)
     codec.size(found)
     codec.encode(found)
-    each(
-        lambda: Envelope.from_bytes(data), lambda: wire.messages_of(found), lambda: wire.outboxes_of(found),
-        lambda: wire.scores_of(found), lambda: Message(**found).nbytes,
-    )  # fmt: skip
+    each(lambda: Envelope.from_bytes(data), lambda: Message(**found).nbytes)
 
 
 def checkpoint(path: Path, folder: Path) -> None:

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 import fedkin
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.settings import EngineSettings
-from fedkin.engines.setup import Plan
+from fedkin.engines.setup import EngineSettings
 from fedkin.errors import MethodError
 from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
@@ -215,7 +214,7 @@ def test_other_frozen_values_are_refused_before_the_first_round() -> None:
     def agreement(shift: float) -> Agreement:
         body, head = adapted()
         body.get_parameter("1.base").data += shift
-        plan = Plan(FedAvg(), task, Net(body, head), Training(), 0, EngineSettings())
+        plan = Setup(FedAvg(), task, Net(body, head), Training(), 0, EngineSettings())
         return agreed("", task, lambda text, task: plan)[1]
 
     assert unlike(agreement(0.0), agreement(0.0)) == ""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedkin
-from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.accounting import Operations
 from fedkin.engines.executors.jobs import InferJob, Modules, carry_out
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples

@@ -119,7 +119,6 @@ def test_every_engine_and_mode_gives_one_result(folder: Path) -> None:
     for mode, want, got in (
         ("fast", alone, models(2, mode="fast")),
         ("workers", single, models(1, mode="workers", workers=1)),
-        ("processes", single, models(1, engine="processes")),
     ):
         assert all(torch.equal(tensor, got[name]) for name, tensor in want.items()), mode
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.engines import Setup
-from fedkin.engines.base import Traffic
+from fedkin.engines.results import Traffic
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
 from fedkin.learning.training import Training

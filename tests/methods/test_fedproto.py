@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.engines import LocalEngine, Witness
-from fedkin.engines.base import SERVER
+from fedkin.engines.results import SERVER
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 from fedkin.learning import Batch, BodyHead

@@ -15,6 +15,7 @@ from torch import Tensor
 import fedkin
 from fedkin.data import federate
 from fedkin.engines import LocalEngine
+from fedkin.engines.results import Missing
 from fedkin.engines.transport import Envelope, Transport
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
@@ -106,9 +107,9 @@ class Changing(Transport):
     def __init__(self, change: Callable[[Envelope], Message | None]) -> None:
         self.change = change
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
         message = self.change(envelope)
-        return None if message is None else envelope._replace(message=message)
+        return Missing.LOST if message is None else envelope._replace(message=message)
 
 
 # -- what travels ---------------------------------------------------------------------------------------------
@@ -506,22 +507,22 @@ def test_all_looks_together_spend_at_most_alpha() -> None:
 def test_a_client_whose_signature_is_lost_waits_with_the_common_model() -> None:
     fed = federation([common_draw, swapped] * 4)
     engine = engine_of(fed)
-    engine.post.transport = Changing(lambda e: None if e.phase == "sign_moments" and e.sender == "c1" else e.message)
+    engine.log.transport = Changing(lambda e: None if e.phase == "sign_moments" and e.sender == "c1" else e.message)
     engine.round(1)
     models = state(engine)["models"]["groups"]
     mean = {name: (4 * models["0"][name] + 3 * models["1"][name]) / 7 for name in models["0"]}
     torch.testing.assert_close(dict(engine.model("c1")), mean)
-    engine.post.transport = Transport()
+    engine.log.transport = Transport()
     engine.round(2)
     assert state(engine)["group"]["c1"] == state(engine)["group"]["c3"]
 
 
 def test_without_any_spread_nothing_happens() -> None:
     engine = engine_of(federation([common_draw] * 3))
-    engine.post.transport = Changing(lambda e: None if e.phase == "spread" else e.message)
+    engine.log.transport = Changing(lambda e: None if e.phase == "spread" else e.message)
     engine.round(1)
     assert_equal(dict(engine.model("c0")), dict(engine.setup.net.initial))
-    engine.post.transport = Transport()
+    engine.log.transport = Transport()
     engine.round(2)
     assert members(engine) == {frozenset(["c0", "c1", "c2"])}
 
@@ -557,7 +558,7 @@ def test_one_forged_signature_moves_no_honest_client(kind: str, seed: int) -> No
 
     honest = {frozenset(f"c{k}" for k in range(start, 8, 2)) for start in (0, 1)}
     engine = engine_of(fed)
-    engine.post.transport = Changing(forge)
+    engine.log.transport = Changing(forge)
     engine.round(1)
     assert {group - {liar} for group in members(engine)} - {frozenset()} == honest
     refused = kind in ("damaged", "absurd")
@@ -568,7 +569,7 @@ def test_one_forged_spread_does_not_set_the_scale() -> None:
     fed = federation([common_draw, swapped] * 4)
     huge = {"counts": torch.tensor([60, 5, 4]), "squares": torch.full((5,), 1e12).double(), "target": torch.zeros(3)}
     engine = engine_of(fed)
-    engine.post.transport = Changing(
+    engine.log.transport = Changing(
         lambda e: Message(**huge) if e.phase == "spread" and e.sender == "c0" else e.message
     )  # fmt: skip
     engine.round(1)

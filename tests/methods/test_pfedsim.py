@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.engines import LocalEngine, Witness
-from fedkin.engines.base import SERVER
+from fedkin.engines.results import SERVER
 from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similarity_weights
 from fedkin.views import ServerView
 from methods.plain_loops import (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engines.roster import Entry, Roster
+from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.server_side import ServerSide
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, ServerMethod
@@ -182,7 +182,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
     ids = sorted(SIZES)
     setup = small_setup(method, clients_per_round=DRAWN, seed=SEED)
     roster = Roster({id: Entry(True, 1, n, None) for id, n in SIZES.items()}, setup.federation.task)
-    side = ServerSide(setup.plan, roster)
+    side = ServerSide(setup, roster)
     side.turn_to(1)
     flow, answer, trained = side.round(), None, set[str]()
     while True:

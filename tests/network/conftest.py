@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.accounting import Operations
 from fedkin.engines.executors import jobs
 from town import Net, Town, made_net, new_town
 

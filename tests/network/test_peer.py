@@ -54,7 +54,7 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
         assert there.errors == {"c02": "Stop: stopped after round 1"}
         known = state_in(tmp_path / "here")["clients"]
         assert same({name: known[name] for name in others}, states(there.root, others))
-        missing = {row[6] for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
+        missing = {f"{row[6]}: {row[7]}" for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
         assert missing == {"gone: the connection is lost", "gone: not connected"}
         assert [line for line in there.said["c00"] if line.startswith("round") and "c02" in line] == [
             "round 2: c02: gone: the connection is lost"

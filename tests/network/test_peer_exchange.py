@@ -60,7 +60,9 @@ def box(value: int, to: str, phase: str = "share") -> Outbox:
 def told(each: PeerExchange, round: int, other: str, value: int = 0) -> Any:
     """What this one hears of the other in the round; its value, its age in rounds, or why there is none."""
     heard = each.exchange(round, 0, [other], box(value, other))[other]
-    return heard.missing or (heard.message and heard.message["value"], round - heard.round)
+    if heard.missing is not None:
+        return f"{heard.missing}: {heard.reason}"
+    return (heard.message and heard.message["value"], round - heard.round)
 
 
 def _encoded(box: Any) -> bytes:
@@ -160,7 +162,8 @@ def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_r
 
 
 def told_in_turn(each: PeerExchange, round: int, turn: int) -> str:
-    return each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"].missing
+    heard = each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"]
+    return f"{heard.missing}: {heard.reason}"
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
@@ -305,7 +308,7 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, rounds=4, run={"network": "full"}, network={"clients": 3, "grace": 60.0})
     own = plan.federation(NOWHERE)
     later = Federation([replace(c, joins=3) if id == "c03" else c for id, c in own.items()], own.task, own.name)
-    simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(replace(setup, federation=later)))
+    simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(replace(setup, clients=later)))
     with peers(plan, tmp_path / "peers") as there:
         heard = together(3, 2)
         for name in ("c00", "c01", "c02"):

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedkin.analysis import Cloud, Features
 from fedkin.engines import Outcome, Score
-from fedkin.engines.base import SERVER, Traffic
+from fedkin.engines.results import SERVER, Traffic
 from fedkin.graph import Graph, Plan, Spread, find, sign
 from fedkin.records import metrics
 from fedkin.records.files import write_json

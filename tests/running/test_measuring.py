@@ -80,10 +80,9 @@ def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_
     assert "wrong, mean over clients" in list(one_run(result).columns[0].cells)
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.slow)])
-def test_every_evaluated_round_has_them_in_its_records(engine: str, tmp_path: Path) -> None:
+def test_every_evaluated_round_has_them_in_its_records(tmp_path: Path) -> None:
     federation = small_federation()
-    settings = {"evaluate_every": 2, "engine": engine}
+    settings = {"evaluate_every": 2}
     some: dict[str, Any] = {"rounds": 3, "training": {"local_steps": 2, "lr": 0.1}, "metrics": [wrong]}
     result = fedkin.run("fedavg", federation, settings=settings, out=tmp_path / "r", **some)
     assert [row["round"] for row in result.rounds if "metrics" in row] == [2, 3]

@@ -39,7 +39,7 @@ class Attack:
     On samples. label-flip: label y becomes classes - 1 - y, for the share `strength` of the training samples. sybil:
     all adversaries have the samples of one of them.
 
-    On messages, in collusion: see `fedkin.engines.forging`. alie: mean - strength std of the colluders' updates (Baruch
+    On messages, in collusion: see `fedkin.engines.attacks`. alie: mean - strength std of the colluders' updates (Baruch
     et al., NeurIPS 2019); ipm: -strength times their mean (Xie et al., UAI 2019); copy: a victim's fields; group-mean:
     their mean over the victim's group; mimic: copy, and noise of strength times its length in each tensor of floats.
     """

@@ -6,22 +6,75 @@ sends the answer into the flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, TypeVar, cast
 
-from fedkin.engines.blame import forgotten, place_in
+from torch import Tensor
+
+from fedkin import codec
+from fedkin.engines.failures import forgotten, place_in
 from fedkin.engines.privacy import Source
 from fedkin.engines.releases import KEY, Releases, Store
-from fedkin.engines.setup import Plan
-from fedkin.engines.states import States, apart
+from fedkin.engines.setup import Setup
 from fedkin.errors import MethodError
 from fedkin.federation import Client
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.views import ClientView, PeerView
 
-__all__ = ["ClientSide", "Outbox", "Running"]
+
+class States(Mapping[str, dict[str, Any]]):
+    """The clients' states by id, in the order in which they were first stored."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+
+    def __getitem__(self, id: str) -> dict[str, Any]:
+        state: dict[str, Any] = self._kept[id]
+        return state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, id: str, state: Mapping[str, Any]) -> None:
+        """Store a client's state."""
+        self._kept[id] = state
+
+    def drop(self, id: str) -> None:
+        """Forget a client."""
+        self._kept.pop(id, None)
+
+
+def apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a state that a flow may change; parameters are not copied, as no flow changes them in place."""
+    return {name: _copied(item) for name, item in state.items()}
+
+
+def _copied(tree: Any) -> Any:
+    if not isinstance(tree, dict | list):
+        return tree
+    # By kinds of items: a server may keep a number for each of 100,000 clients, and this is done in every round.
+    kinds = set(map(type, tree.values() if isinstance(tree, dict) else tree))
+    if any(issubclass(kind, dict | list) for kind in kinds):
+        return {n: _copied(item) for n, item in tree.items()} if isinstance(tree, dict) else [*map(_copied, tree)]
+    if isinstance(tree, dict) and kinds and all(issubclass(kind, Tensor) for kind in kinds):
+        return tree
+    return tree.copy()
+
+
+class BytesStates(States):
+    """States that pass through bytes; data that bytes cannot carry are lost, so that tests notice it."""
+
+    def __getitem__(self, id: str) -> dict[str, Any]:
+        return codec.decode(self._kept[id])
+
+    def keep(self, id: str, state: Mapping[str, Any]) -> None:
+        self._kept[id] = codec.encode(state)
+
 
 V = TypeVar("V", bound=ClientView)
 
@@ -67,11 +120,11 @@ class ClientSide:
     """
 
     def __init__(
-        self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False,
+        self, setup: Setup, clients: Mapping[str, Client], states: States, own_method: bool = False,
         noise: Source | None = None, store: Store | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self.clients, self.states, self.own_method = plan, clients, states, own_method
-        self.releases = Releases(plan, self.step, noise, store)
+        self.setup, self.clients, self.states, self.own_method = setup, clients, states, own_method
+        self.releases = Releases(setup, self.step, noise, store)
         self.drifting = any(client.changes for client in clients.values())
         self.now = clients
         self.turn_to(0)
@@ -88,7 +141,7 @@ class ClientSide:
 
     def method(self) -> ServerMethod | PeerMethod:
         """Return the method for one flow."""
-        method = self.plan.method
+        method = self.setup.method
         return type(method).model_validate(method.model_dump()) if self.own_method else method
 
     def client(self, id: str) -> Client:
@@ -97,20 +150,20 @@ class ClientSide:
 
     def view(self, id: str) -> ClientView:
         """Return the current view of a client; the first call makes its state."""
-        plan = self.plan
+        setup = self.setup
         view: ClientView = ClientView(
-            seed=plan.seed, round=self.number, net=plan.net_of(id), task=plan.task,
-            training=plan.training.at(self.number), state={}, id=id, train=self.client(id).train,
+            seed=setup.seed, round=self.number, net=setup.net_of(id), task=setup.task,
+            training=setup.training.at(self.number), state={}, id=id, train=self.client(id).train,
         )  # fmt: skip
         if id in self.states:
             view.state = self.states[id]
             return view
         # The first state is made as in round 0, since it must not depend on the round of the first call.
         view.round = 0
-        if isinstance(plan.method, PeerMethod):
-            plan.method.join(PeerView(**vars(view), neighbours=()))
+        if isinstance(setup.method, PeerMethod):
+            setup.method.join(PeerView(**vars(view), neighbours=()))
         else:
-            plan.method.join(view)
+            setup.method.join(view)
         view.round = self.number
         return view
 
@@ -129,7 +182,7 @@ class ClientSide:
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
-        if self.plan.privacy.on:
+        if self.setup.privacy.on:
             self.releases.admit(self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
         flow = getattr(method, phase)(view, message)
@@ -146,17 +199,17 @@ class ClientSide:
 
     def peer_welcome(self, id: str) -> Running:
         """Return the flow that sets the state of a peer that never took part, before its first step."""
-        assert isinstance(self.plan.method, PeerMethod)
+        assert isinstance(self.setup.method, PeerMethod)
         view = self._apart(self.peer(id))
-        return Running(id, "welcome", view, self.plan.method.welcome(view))
+        return Running(id, "welcome", view, self.setup.method.welcome(view))
 
     def reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
         if not isinstance(running.result, Message):
-            at, got = place_in(self.plan.method, running.phase), type(running.result).__name__
+            at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
         id, sent, told = running.id, running.result, dict[str, Any]()
-        if self.plan.privacy.on:
+        if self.setup.privacy.on:
             sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, self._told(id))
         self._keep(running, told)
         return sent
@@ -172,7 +225,7 @@ class ClientSide:
         strangers = sorted(set(messages) - set(neighbours))
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
-        if self.plan.privacy.on:
+        if self.setup.privacy.on:
             id = running.id
             messages, told = self.releases.shared(id, self.number, share.phase, messages, self._told(id))
             # At once: what was released counts, also if the peer fails later in this round.
@@ -184,13 +237,13 @@ class ClientSide:
         self._keep(running, self._told(running.id))
 
     def _keep(self, running: Running, told: Mapping[str, Any]) -> None:
-        if self.plan.engine.min_replies and running.id not in self.before:
+        if self.setup.engine.min_replies and running.id not in self.before:
             self.before[running.id] = self.states.get(running.id)
         self.states.keep(running.id, {**running.view.state, KEY: told} if told else running.view.state)
 
     def _told(self, id: str) -> Mapping[str, Any]:
         """Return what a client's state has of its releases."""
-        on = self.plan.privacy.on and id in self.states
+        on = self.setup.privacy.on and id in self.states
         told: Mapping[str, Any] = self.states[id].get(KEY, {}) if on else {}
         return told
 
@@ -211,7 +264,7 @@ class ClientSide:
 
     def use(self, id: str, offer: Message) -> Params | Running:
         """Return the client's current parameters, or a flow that finds them without a change of the client's state."""
-        method = self.plan.method
+        method = self.setup.method
         if isinstance(method, PeerMethod):
             return method.use(self.peer(id))
         view = self.view(id)
@@ -224,8 +277,8 @@ class ClientSide:
 
     def report(self, id: str) -> Message:
         """Return a peer's report for the records."""
-        assert isinstance(self.plan.method, PeerMethod)
-        return self.plan.method.report(self.peer(id))
+        assert isinstance(self.setup.method, PeerMethod)
+        return self.setup.method.report(self.peer(id))
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop the states and views of these clients."""

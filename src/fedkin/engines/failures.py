@@ -2,16 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import isgenerator, unwrap
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
-from fedkin.engines.faults import Crashed
 from fedkin.engines.privacy import Spent
-from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.engines.results import Missing
+from fedkin.errors import FedkinError, GraphError, MethodError, NoField, RunError
+from fedkin.untrusted import said
 
-__all__ = ["Failure", "Failures", "TooFew", "raise_if_all", "words_of"]
+# With its separator: the files of a package "fedkin_more" beside this one are not fedkin's own.
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_REQUESTS = ("Ask", "Fit", "Infer", "Share")
 
-_MEANT = (Crashed, Spent)  # what settings have happen
+
+def blamed(error: Exception, method: object) -> Exception:
+    """Return an error in one line with file and line of the method's own code; the same one if it is not in that.
+
+    A method of fedkin's own is not blamed: what goes wrong there is a fault of fedkin.
+    """
+    kept = isinstance(error, FedkinError)
+    if kept and not isinstance(error, (MethodError, GraphError)):
+        return error
+    codes = set(_codes(method))
+    files, place = {code.co_filename for code in codes}, ""
+    # What is raised elsewhere, by a watcher of the same file, is no mistake of the method. A loss that fails is said
+    # to have failed, and is not called by the method.
+    inside = kept
+    for frame, line in traceback.walk_tb((error.__cause__ if kept and error.__cause__ else error).__traceback__):
+        inside = inside or frame.f_code in codes
+        if inside and frame.f_code.co_filename in files:
+            place = f"{frame.f_code.co_filename}, line {line}: "
+    if not place or place.partition(", line")[0] in str(error):
+        return error
+    if kept:
+        return type(error)(f"{place}{error}")
+    kind = "" if isinstance(error, NoField) else f"{type(error).__name__}: "
+    return MethodError(f"{place}{kind}{said(error)}")
+
+
+def place_of(flow: Any) -> str:
+    """Return "FILE, line N: " of where a flow waits in code that is not fedkin's; empty if it is nowhere there."""
+    place = ""
+    while isgenerator(flow) and flow.gi_frame is not None:
+        if not flow.gi_code.co_filename.startswith(_OURS):
+            place = f"{flow.gi_code.co_filename}, line {flow.gi_frame.f_lineno}: "
+        flow = flow.gi_yieldfrom
+    return place
+
+
+def place_in(method: object, name: str) -> str:
+    """Return "FILE, line N: " of where a method, or a class of them, defines a function; empty for fedkin's own."""
+    kind = method if isinstance(method, type) else type(method)
+    function = unwrap(getattr(kind, name, None) or _nothing)
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename.startswith(_OURS):
+        return ""
+    return f"{code.co_filename}, line {code.co_firstlineno}: "
+
+
+def forgotten(method: object, name: str, flow: Any) -> None:
+    """Raise MethodError for a flow that has ended without a request, though it makes some: its `yield from` is gone."""
+    if hasattr(flow, "send"):
+        return
+    code = getattr(unwrap(getattr(type(method), name)), "__code__", None)
+    made = [each for each in _REQUESTS if code is not None and each in code.co_names]
+    if made:
+        raise MethodError(
+            f"{place_in(method, name)}{name!r} makes {made[0]} and never yields it: write "
+            f"`answer = yield from {made[0]}(...)`"
+        )
+
+
+def _nothing() -> None:
+    """Stands for a flow that is not there."""
+
+
+def _codes(method: object) -> Iterator[CodeType]:
+    """The code of the functions of a method's classes that are not fedkin's."""
+    for kind in type(method).__mro__:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if file.startswith(_OURS) or kind.__module__ in ("builtins", "abc") or kind.__module__.startswith("pydantic"):
+            continue
+        for part in vars(kind).values():
+            function = unwrap(part) if callable(part) else getattr(part, "__func__", None)
+            if isinstance(function, FunctionType) and not function.__code__.co_filename.startswith(_OURS):
+                yield function.__code__
+
+
 _LONGEST = 300  # characters of a reason in the records
 
 
@@ -19,7 +104,7 @@ _LONGEST = 300  # characters of a reason in the records
 class Failure:
     """A client that failed in a phase. injected: `[faults]`, `privacy.budget`, or the network had it fail.
 
-    kind: what it is called in the records: "failed", "spent", or "late", "gone", "refused" for a client over a network.
+    kind: what it is called in the records: FAILED or SPENT; over a network also LATE, GONE, STALE or REFUSED.
     """
 
     id: str
@@ -27,29 +112,18 @@ class Failure:
     words: str
     error: Exception | None = None
     injected: bool = False
-    kind: str = "failed"
+    kind: Missing = Missing.FAILED
+
+
+class Crashed(MethodError):
+    """A client failed because `faults.crash` has it so."""
 
 
 class TooFew(RunError):
     """Fewer clients answered than `run.min_replies`, and `run.on_missing` says to stop."""
 
 
-class _Noting:
-    """The context of `Failures.of`: a class, because it is entered for each client."""
-
-    __slots__ = ("failures", "id", "phase")
-
-    def __init__(self, failures: Failures, id: str, phase: str) -> None:
-        self.failures, self.id, self.phase = failures, id, phase
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.failures.note(error, self.id, self.phase)
-        return True
+_MEANT = (Crashed, Spent)  # what settings have happen
 
 
 class Failures:
@@ -57,12 +131,16 @@ class Failures:
 
     def __init__(self, stop: bool = False) -> None:
         self.stop = stop
-        self.found: list[Failure] = []
+        self.list: list[Failure] = []
         self.round = 0
 
-    def of(self, id: str, phase: str) -> _Noting:
-        """Return a context that notes an error of a client's own part. Errors of the machine are raised."""
-        return _Noting(self, id, phase)
+    @contextmanager
+    def of(self, id: str, phase: str) -> Iterator[None]:
+        """Note an error of a client's own part in this context. Errors of the machine are raised."""
+        try:
+            yield
+        except Exception as error:
+            self.note(error, id, phase)
 
     def note(self, error: Exception, id: str, phase: str) -> None:
         """Note this error of a client's own part; raises it, with the client's name, if the run is to stop.
@@ -76,8 +154,8 @@ class Failures:
             if named is error:
                 raise error
             raise named from error.__cause__
-        kind = "spent" if isinstance(error, Spent) else "failed"
-        self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
+        kind = Missing.SPENT if isinstance(error, Spent) else Missing.FAILED
+        self.list.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
 
     def _named(self, error: Exception, id: str, phase: str) -> Exception:
         """Return an error that names round, client and phase; errors of a user's own code stay what they are."""
@@ -89,8 +167,8 @@ class Failures:
 
     def take(self) -> list[Failure]:
         """Return the failures so far, and forget them."""
-        found, self.found = self.found, []
-        return found
+        failures, self.list = self.list, []
+        return failures
 
 
 def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:

@@ -7,9 +7,13 @@ standard deviation of `noise` times that in every number. `docs/privacy.md` says
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +23,6 @@ from pydantic import Field, model_validator
 from scipy.special import ndtri
 from torch import Tensor
 
-from fedkin.engines.accounting.epsilon import epsilon, need
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Bytes, Choice, Each, Fields, Form, Number, Shaped, Sums, Weights, Whole
@@ -28,9 +31,41 @@ from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings
 
-__all__ = [
-    "Normal", "Part", "Privacy", "Source", "Spent", "keyed", "parts_of", "protects", "released", "secret", "silent",
-]  # fmt: skip
+# Opacus' own orders end at 63, which is too low for a single release with much noise.
+_ORDERS = list(1 + np.geomspace(1e-3, 1e6, 600))
+
+
+def need() -> None:
+    """Raise ConfigError unless Opacus is installed."""
+    if find_spec("opacus") is None:
+        raise ConfigError("[privacy]: epsilon is computed by Opacus, which is missing: pip install 'fedkin[privacy]'")
+
+
+@lru_cache(maxsize=4096)
+def epsilon(noise: float, releases: int, delta: float) -> float:
+    """Return the epsilon of releases with this noise multiplier (standard deviation over sensitivity), composed.
+
+    Each release is a Gaussian mechanism, whose Renyi divergence of order a is a / (2 noise^2) (Mironov, CSF 2017).
+    There is no amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
+
+    >>> epsilon(5.0, 0, 1e-5), epsilon(0.0, 3, 1e-5)
+    (0.0, inf)
+    """
+    if not releases:
+        return 0.0
+    if not noise:
+        return math.inf
+    need()
+    # Opacus takes long to import, and is needed only here.
+    from opacus.accountants.analysis import rdp
+
+    spent = rdp.compute_rdp(q=1.0, noise_multiplier=noise, steps=releases, orders=_ORDERS)
+    with warnings.catch_warnings():
+        # That the best order is the first or the last one: the bound holds all the same.
+        warnings.simplefilter("ignore", UserWarning)
+        found, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=spent, delta=delta)
+    return max(0.0, float(found))
+
 
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]

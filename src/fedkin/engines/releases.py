@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedkin import codec
 from fedkin.engines.privacy import Part, Source, Spent, parts_of, released, silent
-from fedkin.engines.setup import Plan
+from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Weights
@@ -54,10 +54,10 @@ class Releases:
     """
 
     def __init__(
-        self, plan: Plan, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
+        self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
     ) -> None:
-        self.plan, self.privacy, self.step, self.store = plan, plan.privacy, step, store
-        if plan.privacy.noise and source is None:
+        self.setup, self.privacy, self.step, self.store = setup, setup.privacy, step, store
+        if setup.privacy.noise and source is None:
             raise ConfigError(
                 "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
                 "is for simulations only, as it protects nobody"
@@ -71,7 +71,7 @@ class Releases:
         """
         if not self.privacy.on:
             return
-        protected = [parts_of(phase, fields, [fields]) for fields in self.plan.method.declared(phase) or ()]
+        protected = [parts_of(phase, fields, [fields]) for fields in self.setup.method.declared(phase) or ()]
         again = self.store is not None and self.store.known(_name(round, phase, asked))
         if protected and all(protected) and not again:
             self._within(own, 1)
@@ -85,7 +85,7 @@ class Releases:
         """
         parts = self._parts(id, phase, reply, asked, own)
         sent, own = self._released(id, round, phase, reply, parts, own, asked)
-        declared = {name for fields in self.plan.method.declared(phase) or () for name in fields}
+        declared = {name for fields in self.setup.method.declared(phase) or () for name in fields}
         new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
         return sent, {**own, "known": {**own.get("known", {}), **new}} if new else own
 
@@ -112,9 +112,9 @@ class Releases:
 
     def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
         """Return the protected parts of a message, those of parameters with what they are measured from."""
-        initial, known = self.plan.net_of(id).initial, own.get("known", {})
+        initial, known = self.setup.net_of(id).initial, own.get("known", {})
         parts = []
-        for part in parts_of(phase, message, self.plan.method.declared(phase)) if message else ():
+        for part in parts_of(phase, message, self.setup.method.declared(phase)) if message else ():
             base: Params | None = None
             if isinstance(part.form, Weights):
                 told = {name: value for name, value in asked.items() if self._of_net(id, value)}
@@ -130,7 +130,7 @@ class Releases:
 
     def _of_net(self, id: str, value: Any) -> bool:
         """Whether this is a set of parameters of the client's net, or of a part of it."""
-        initial = self.plan.net_of(id).initial
+        initial = self.setup.net_of(id).initial
         return isinstance(value, Mapping) and bool(value) and all(
             name in initial and getattr(tensor, "shape", None) == initial[name].shape for name, tensor in value.items()
         )  # fmt: skip

@@ -1,96 +1,249 @@
-"""The rounds of a federation: the server, the site of its clients, and a transport between them."""
+"""The rounds of a federation: a server, the site of its clients, and the messages between them.
+
+`Engine.round` resumes the server's flow, `Exchange.answers` sends its requests to the site and brings the replies back.
+What does not arrive, is refused, or fails at a client is missing, and the message log says why.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedkin.engines.accounting.clock import Clock
-from fedkin.engines.base import Engine, Outcome, Score, Traffic
-from fedkin.engines.exchange import Exchange, Skipped
-from fedkin.engines.failures import TooFew, raise_if_all
-from fedkin.engines.faults import Faulty
-from fedkin.engines.forging import Forgery
-from fedkin.engines.observer import Observer
-from fedkin.engines.post import Post
-from fedkin.engines.roster import Roster
-from fedkin.engines.server_side import ServerSide
-from fedkin.engines.setup import Plan, Setup
+from fedkin.engines.accounting import Clock
+from fedkin.engines.attacks import Forgery
+from fedkin.engines.client_list import Roster
+from fedkin.engines.client_side import apart
+from fedkin.engines.failures import Failure, TooFew, place_in, raise_if_all
+from fedkin.engines.releases import counted
+from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
+from fedkin.engines.server_side import PartialReply, ServerSide
+from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.states import apart
-from fedkin.engines.transport import Transport
-from fedkin.flow import Message, Params, PeerMethod
+from fedkin.engines.transport import Delivery, Envelope, Faulty, MessageLog, Observer, Transport
+from fedkin.engines.validation import Expected, Validator
+from fedkin.errors import MethodError
+from fedkin.flow import Ask, Message, Params, PeerMethod
 from fedkin.graph import network
-from fedkin.views import ServerView, no_public_data
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
+from fedkin.views import ServerView
 
 if TYPE_CHECKING:
-    from fedkin.data import Dataset
     from fedkin.engines.executors.jobs import TrainingPath
 
-__all__ = ["Rounds"]
+
+class Skipped(Exception):
+    """Too few clients answered, so that the round is skipped."""
 
 
-class Rounds(Engine):
-    """An engine whose messages are recorded, carried to the site of the clients, answered there, and carried back.
+class Exchange:
+    """Requests of a server and messages of peers: sent, carried, answered at a site, checked, and recorded.
 
-    plan: what all participants know. roster: the clients. public(name): a data set that the server owns. transport:
-    replaces the engine's own transport (a test may lose chosen messages). observers: see every message. forgery: what
-    simulated adversaries change in their messages.
+    patient: whether too few replies have the consequence that the settings say. forgery: what adversaries send.
     """
 
-    setup: Setup | Plan
+    def __init__(
+        self, setup: Setup, site: Site, log: MessageLog, patient: bool = True, forgery: Forgery | None = None
+    ) -> None:
+        self.setup, self.site, self.log, self.patient, self.forgery = setup, site, log, patient, forgery
+        self.validator = Validator(setup)
+
+    def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
+        """Return replies as the server receives them, in the order in which clients are served.
+
+        Raises Skipped or TooFew if too few clients have answered.
+        """
+        settings = self.setup.engine
+        needed = settings.needed(len(ask.messages)) if self.patient else 0
+        attempts = 1 + (settings.retries if needed and settings.on_missing == "wait" else 0)
+        computed: dict[str, Message] = {}  # what clients have answered to this request, which they may send again
+        replies: dict[str, Message] = {}
+        for attempt in range(attempts):
+            rest = Ask(ask.phase, {id: message for id, message in ask.messages.items() if id not in replies}, ask.mean)
+            answer = self._ask_once(rest, round, turn, attempt, computed)
+            if isinstance(answer, AveragedReplies):
+                return answer
+            replies |= answer
+            if len(replies) >= needed:
+                return {id: replies[id] for id in self.log.transport.order(replies, round)} if attempt else replies
+        words = (
+            f"round {round}, phase {ask.phase!r}: {len(replies)} of {len(ask.messages)} clients answered, fewer than "
+            f"the {needed} of run.min_replies"
+        )
+        raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
+
+    def _ask_once(
+        self, ask: Ask, round: int, turn: int, attempt: int, computed: dict[str, Message]
+    ) -> Mapping[str, Message]:
+        order = self.log.transport.order(ask.messages, round)
+        envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
+        requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes).arrived}
+        expected = Expected(self.validator, round, turn, ask.messages, lambda envelope: ask.phase)
+        adds_at_once = not (self.log.observers or self.forgery or self.setup.engine.min_replies)
+        if ask.mean is not None and adds_at_once and order == sorted(order):
+            return self._averaged(ask.phase, ask.mean, requests, expected)
+        replies = self.site.ask(ask.phase, {id: message for id, message in requests.items() if id not in computed})
+        failures = self.failed(round)
+        if self.forgery:
+            replies = self.forgery.replies(ask.phase, requests, replies, round)
+        computed |= replies
+        ready = {id: computed[id] for id in requests if id in computed} if attempt else replies
+        back = [Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt) for id, reply in ready.items()]
+        delivery = self.log.send(back, expected)
+        self._stop_if_all(len(requests), failures, delivery, round)
+        return {envelope.sender: envelope.message for envelope in delivery.arrived}
+
+    def _averaged(self, phase: str, mean: Mean, requests: Mapping[str, Message], expected: Expected) -> AveragedReplies:
+        """Ask once, and add each reply to the mean as it comes, in the order of the ids."""
+        running, total = RunningMean(), Delivery()
+        replies: dict[str, Message] = {}
+        for id, reply in self.site.replies(phase, requests):
+            delivery = self.log.send([Envelope(expected.round, phase, expected.turn, id, SERVER, reply)], expected)
+            for envelope in delivery.arrived:
+                running.add(envelope.message[mean.field], mean.weigh(envelope.message))
+                replies[id] = PartialReply(envelope.message, mean)
+            total.add(delivery)
+        self._stop_if_all(len(requests), self.failed(expected.round), total, expected.round)
+        return AveragedReplies(mean, replies, running)
+
+    def step(
+        self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
+    ) -> dict[str, dict[str, Message] | None]:
+        """Give peers their inboxes; returns the new inboxes of those that have shared, and not ended their round."""
+        outboxes = self.site.step(inboxes)
+        failures = self.failed(round)
+        if self.forgery:
+            outboxes = self.forgery.posts(outboxes, round, turn)
+        nothing = dict.fromkeys(outboxes, Message())
+        expected = Expected(
+            self.validator, round, turn, nothing, lambda envelope: outboxes[envelope.receiver].phase, same_phase=False
+        )
+        received: dict[str, dict[str, Message] | None] = {id: {} for id in outboxes}
+        total = Delivery()
+        for sender in self.log.transport.order(outboxes, round):
+            phase, messages = outboxes[sender].phase, outboxes[sender].messages
+            envelopes = [Envelope(round, phase, turn, sender, id, message) for id, message in messages.items()]
+            delivery = self.log.send(envelopes, expected, listening=outboxes)
+            for envelope in delivery.arrived:
+                inbox = received[envelope.receiver]
+                assert inbox is not None
+                inbox[sender] = envelope.message
+            total.add(delivery)
+        self._stop_if_all(len(inboxes), failures, total, round)
+        return received
+
+    def reports(self, ids: Iterable[str], round: int) -> dict[str, Message]:
+        """Return the reports of peers for the records, those that are fit for them."""
+        messages = self.site.reports(ids)
+        self.failed(round)
+        reports = {}
+        for id, message in messages.items():
+            problem = self.validator.problem(id, "report", message, Message())
+            if problem is None:
+                reports[id] = message
+            else:
+                self.log.miss(Envelope(round, "report", 0, id, SERVER, message), Missing.REFUSED, problem.words)
+        return reports
+
+    def late(self, arrived: Sequence[Envelope], round: int) -> None:
+        """Refuse what comes in this round and is of an earlier one."""
+        expected = Expected(self.validator, round, 0, {}, lambda envelope: envelope.phase)
+        for envelope in arrived:
+            refusal = expected(envelope)
+            assert refusal is not None
+            self.log.miss(envelope._replace(round=round), refusal.missing, refusal.reason)
+
+    def failed(self, round: int, log: MessageLog | None = None) -> list[Failure]:
+        """Return the failures at the site, recorded in a log (None: this one's)."""
+        failures = self.site.failed()
+        for failure in failures:
+            envelope = Envelope(round, failure.phase, 0, failure.id, SERVER, Message())
+            (log or self.log).miss(envelope, failure.kind, failure.words)
+        return failures
+
+    def _stop_if_all(self, count: int, failures: Sequence[Failure], delivery: Delivery, round: int) -> None:
+        """Raise the first error if all clients have failed, or if the form of every message was refused."""
+        unsent = [Failure(id, "", str(error), error) for id, error in delivery.unsent.items()]
+        if unsent and self.setup.engine.errors == "stop":
+            raise delivery.unsent[unsent[0].id]
+        raise_if_all(count, [*failures, *unsent])
+        if delivery.sent > 1 and len(delivery.refused) == delivery.sent and not self.setup.faults.garbage:
+            sender, phase, reason = delivery.refused[0]
+            raise MethodError(
+                f"{place_in(self.setup.method, phase)}round {round}, phase {phase!r}: every message was refused, the "
+                f"first, of {sender!r}, because {reason}; declare what this phase sends: @phase(...), or `shares`"
+            )
+
+
+class Engine:
+    """An engine runs the rounds of one method.
+
+    setup: with the nets that the method trains. roster: the clients. transport: replaces the engine's own transport (a
+    test may lose chosen messages). observers: see every message. forgery: what simulated adversaries change in their
+    messages. missed: the lines of clients that failed in the last evaluation.
+    """
+
+    name: ClassVar[str]
     adversaries: frozenset[str] = frozenset()
     undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
+    missed: Sequence[Traffic] = ()
 
     def __init__(
-        self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data, *,
-        transport: Transport | None = None, observers: Sequence[Observer] = (), forgery: Forgery | None = None,
+        self, setup: Setup, roster: Roster, *, transport: Transport | None = None, observers: Sequence[Observer] = (),
+        forgery: Forgery | None = None,
     ) -> None:  # fmt: skip
-        self.plan = plan
+        self.setup = setup
         self.clock = Clock("local", "graph", "evaluate", "messages")
-        self.server_side = ServerSide(plan, roster, public)
+        self.server_side = ServerSide(setup, roster)
         self.site = self.make_site()
         carrier = transport or self.make_transport()
-        wrong = Faulty(carrier, plan.faults, plan.seed, plan.training.rounds)
-        self.post = Post(wrong if plan.faults.on_the_way else carrier, self.clock, observers)
-        self.exchange = Exchange(plan, self.site, self.post, forgery=forgery)
+        faulty = Faulty(carrier, setup.faults, setup.seed, setup.training.rounds)
+        self.log = MessageLog(faulty if setup.faults.on_the_way else carrier, self.clock, observers)
+        self.exchange = Exchange(setup, self.site, self.log, forgery=forgery)
         # For clients that never took part: nothing goes wrong, nothing is recorded.
-        self.unlost = Exchange(plan, self.site, Post(carrier, self.clock, observers), patient=False)
+        self.unlost = Exchange(setup, self.site, MessageLog(carrier, self.clock, observers), patient=False)
 
     def make_site(self) -> Site:
         """Return the site of the clients."""
-        raise TypeError(f"{type(self).__name__} does not say where its clients live")
+        raise NotImplementedError
 
     def make_transport(self) -> Transport:
         """Return the transport of messages."""
         return Transport()
 
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
+        raise NotImplementedError
+
     @property
     def seconds(self) -> dict[str, float]:
+        """The time spent on each kind of work."""
         return self.clock.seconds
 
     @property
     def transport(self) -> Transport:
         """What carries messages now."""
-        return self.post.transport
+        return self.log.transport
 
     @property
     def traffic(self) -> list[Traffic]:
         """The messages of this round."""
-        return self.post.traffic
+        return self.log.traffic
 
     @property
     def server(self) -> ServerView:
+        """The view of the server; without a server, the view of the engine, which knows all peers."""
         return self.server_side.view
 
     @property
     def roster(self) -> Roster:
+        """The clients of the current round."""
         return self.server_side.roster
 
     @property
     def everyone(self) -> Roster:
+        """All clients of the run, in whatever round they join."""
         return self.server_side.whole
 
     @property
@@ -99,13 +252,14 @@ class Rounds(Engine):
         return self.site.states
 
     def round(self, number: int) -> Outcome:
+        """Run one round, numbered from 1."""
         late, skipped, sampled = self.transport.state(), "", []
         self.turn_to(number)
         self.exchange.late(self.transport.arrived(number), number)
         before = apart(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
-                sampled = self._peers_round() if isinstance(self.plan.method, PeerMethod) else self._server_round()
+                sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
             except Skipped as error:
                 skipped = str(error)
                 self._undo(before)
@@ -129,7 +283,7 @@ class Rounds(Engine):
         """Set the current round for all participants."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
-        self.post.traffic, self.unlost.post.traffic = [], []
+        self.log.traffic, self.unlost.log.traffic = [], []
         self.missed = ()
 
     def _server_round(self) -> list[str]:
@@ -142,19 +296,19 @@ class Rounds(Engine):
                     sampled: list[str] = stop.value
                     return sampled
             answer = self.exchange.answers(ask, self.server.round, turn)
-            for observer in self.post.observers:
+            for observer in self.log.observers:
                 observer.answered(self.server.round, ask, answer)
         raise AssertionError("unreachable")
 
     def _peers_round(self) -> list[str]:
         """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
-        method, server = self.plan.method, self.server
+        method, server = self.setup.method, self.server
         assert isinstance(method, PeerMethod)
         active = method.sample(server)
-        near = network(self.plan.engine.reach, server.clients, self.plan.seed, server.round, server.planted)
-        taking = frozenset(active)
-        self.site.begin({id: taking.intersection(near[id]) for id in self.transport.order(active, server.round)})
-        inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(self.transport.order(active, server.round))
+        near = network(self.setup.engine.reach, server.clients, self.setup.seed, server.round, server.planted)
+        order = self.transport.order(active, server.round)
+        self.site.begin({id: frozenset(active).intersection(near[id]) for id in order})
+        inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(order)
         for turn in itertools.count():
             if not inboxes:
                 break
@@ -163,32 +317,38 @@ class Rounds(Engine):
         return active
 
     def evaluate(self) -> dict[str, Score]:
+        """Return the score of every evaluated client, for the model that it would use now."""
         with self.clock.of("evaluate"), self._looking():
-            scores = self.site.scores(offers := self._offers())
-            self._missed(len(offers))
+            offers = self._offers()
+            scores = self.site.scores(offers)
+            self._note_missed(len(offers))
             return scores
 
     def models(self) -> dict[str, Params]:
+        """Return the parameters that every evaluated client would use now."""
         with self._looking():
-            models = self.site.models(offers := self._offers())
-            self._missed(len(offers))
+            offers = self._offers()
+            models = self.site.models(offers)
+            self._note_missed(len(offers))
             return models
 
     def model(self, id: str) -> Params:
+        """Return the parameters that this client would use now."""
         with self._looking():
             models = self.site.models(self._offer(id))
-            self._missed(1)
+            self._note_missed(1)
             return models[id]
 
     def features(self, id: str) -> Message:
+        """Return the class features of a client's model (see `site.features_of`); empty if there are none."""
         with self._looking():
             return self.site.features(id, self._offer(id)[id])
 
-    def _missed(self, asked: int) -> None:
-        """Note who was asked for its model and failed; raises the first error if all did."""
-        failed = self.exchange.failed(self.server.round, self.unlost.post)
-        self.missed = tuple(row for row in self.unlost.post.traffic if row.missing)
-        raise_if_all(asked, failed)
+    def _note_missed(self, count: int) -> None:
+        """Note which of these clients failed to give its model; raises the first error if all did."""
+        failures = self.exchange.failed(self.server.round, self.unlost.log)
+        self.missed = tuple(row for row in self.unlost.log.traffic if row.missing)
+        raise_if_all(count, failures)
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -212,7 +372,7 @@ class Rounds(Engine):
         if not ids:
             return {}
         with self.site.uncounted():
-            if isinstance(self.plan.method, PeerMethod):
+            if isinstance(self.setup.method, PeerMethod):
                 self.site.welcome(ids)
                 return {id: Message() for id in ids}
             flow, answer = self.server_side.welcome(ids), None
@@ -224,23 +384,32 @@ class Rounds(Engine):
                 answer = self.unlost.answers(ask, self.server.round, 0)
 
     def state(self) -> dict[str, Any]:
+        """Return everything that the next round depends on, as a tree of tensors and small values."""
         late, clients = self.transport.state(), dict(sorted(self.site.states.items()))
         state = {"round": self.server.round, "server": self.server.state, "clients": clients}
         return {**state, "late": late} if late else state
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state that `state()` returned."""
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
         self.site.restore(state["round"], state["clients"])
         self.transport.restore(state.get("late", []))
 
+    def releases(self) -> dict[str, dict[str, Any]]:
+        """Return {client id: {"releases", "open"}} under `[privacy]` (see `engines.releases`); without it nothing."""
+        return counted(self.states, self.everyone.seen) if self.setup.privacy.on else {}
+
     def close(self) -> None:
+        """Release processes and memory."""
         self.site.close()
 
     @property
     def mode(self) -> str:
+        """The mode of local training."""
         return self.site.mode
 
     @property
     def training_paths(self) -> list[TrainingPath]:
+        """How nets were trained in this process, and why."""
         return self.site.training_paths

@@ -2,40 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedkin.engines.alone import Alone
-from fedkin.engines.answers import answer_to
-from fedkin.engines.blame import forgotten, place_in, place_of
-from fedkin.engines.roster import Roster
-from fedkin.engines.setup import Plan
-from fedkin.engines.states import apart
-from fedkin.errors import MethodError, nearest
-from fedkin.flow import Ask, Message, ServerFlow, ServerMethod
-from fedkin.learning.aggregate import Mean
-from fedkin.views import ServerView, no_public_data
+from fedkin.engines.client_list import Roster
+from fedkin.engines.client_side import apart
+from fedkin.engines.failures import forgotten, place_in, place_of
+from fedkin.engines.setup import Setup
+from fedkin.errors import MethodError, OnlyMean, nearest
+from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
+from fedkin.views import ServerView
 
 if TYPE_CHECKING:
-    from fedkin.data import Dataset
+    pass
 
-__all__ = ["ServerSide"]
+
+class PartialReply(Message):
+    """A reply without the field of which the server has asked for the mean."""
+
+    def __init__(self, reply: Message, mean: Mean) -> None:
+        super().__init__(**{name: value for name, value in reply.items() if name != mean.field})
+        self.mean = mean
+
+    def __getitem__(self, name: str) -> Any:
+        if name == self.mean.field:
+            raise OnlyMean(
+                f"the reply has no field {name!r} of its own, since it answers Ask(..., mean={self.mean!r}): "
+                "`mean.of(answer)`, with the answer as it came, is the mean over all replies; leave out `mean` where "
+                "single replies are needed"
+            )
+        return super().__getitem__(name)
+
+
+def answer_to(ask: Ask, replies: Mapping[str, Message]) -> Mapping[str, Message]:
+    """Return what the server's flow gets for its request when these replies have come."""
+    mean = ask.mean
+    if mean is None or isinstance(replies, AveragedReplies):
+        return replies
+    running = RunningMean()
+    for id in sorted(replies):
+        running.add(replies[id][mean.field], mean.weigh(replies[id]))
+    return AveragedReplies(mean, {id: PartialReply(reply, mean) for id, reply in replies.items()}, running)
+
+
+class Alone:
+    """The server's part of `method` for federations of one client each; the clients' part is the method's own.
+
+    The clients of a round are drawn uniformly, as for Local. The requests of all servers go out together. State:
+    {client id: the state of its server}.
+    """
+
+    def __init__(self, method: ServerMethod) -> None:
+        self.method = method
+
+    def start(self, server: ServerView[Any]) -> None:
+        """Begin with no server; a client's is made when it is first needed."""
+
+    def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
+        """Nothing: no draw depends on answers."""
+        return
+        yield
+
+    def sample(self, server: ServerView[Any]) -> list[str]:
+        """Draw as every method without a draw of its own."""
+        return Method.sample(self.method, server)
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Run the round of each sampled client's server; those that ask for the same phase ask at once."""
+        views = {id: self._own(server, id) for id in sampled}
+        flows = {id: self._whole(view, id) for id, view in views.items()}
+        answers: dict[str, Any] = {}
+        while flows:
+            asked: dict[str, dict[str, Message]] = {}
+            asks: dict[str, Ask] = {}
+            for id, flow in list(flows.items()):
+                try:
+                    ask = flow.send(answers.get(id))
+                except StopIteration:
+                    del flows[id]
+                    continue
+                asked.setdefault(ask.phase, {}).update(ask.messages)
+                asks[id] = ask
+            answers = {}
+            for phase, messages in asked.items():
+                replies = yield from Ask(phase, messages)
+                answers |= {id: {id: replies[id]} if id in replies else {} for id in messages}
+            # A server that asked nobody is told that nobody answered.
+            answers = {id: answer_to(asks[id], answers.get(id, {})) for id in flows}
+        for id, view in views.items():
+            server.state[id] = view.state
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        """Return what its own server offers the client."""
+        return self.method.offer(self._own(server, id), id)
+
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Offer each client what a server offers that never heard of anyone."""
+        offers: dict[str, Message] = {}
+        for id in ids:
+            found = yield from self.method.welcome(self._own(server, id), [id])
+            offers[id] = found[id]
+        return offers
+
+    def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
+        yield from self.method.prepare(view)
+        yield from self.method.round(view, [id])
+
+    def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
+        """Return the view of this client's server, with its state."""
+        planted = None if server.planted is None or id not in server.planted else {id: server.planted[id]}
+        training = server.training.model_copy(update={"clients_per_round": "all"})
+        known = server.state.get(id)
+        view = replace(
+            server, clients=(id,), planted=planted, training=training, state={} if known is None else known, graph=None,
+            info={},
+        )  # fmt: skip
+        if known is None:
+            self.method.start(view)
+        return view
 
 
 class ServerSide:
     """The server with its view and the flows of its method; for peer methods it only draws the peers of a round."""
 
-    def __init__(self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data) -> None:
-        self.method, self.whole, self.training = plan.method, roster, plan.training
+    def __init__(self, setup: Setup, roster: Roster) -> None:
+        self.method, self.whole, self.training = setup.method, roster, setup.training
         self.roster = roster.at(1)
         self.known = frozenset(self.roster.seen)
         self.view: ServerView = ServerView(
-            seed=plan.seed, round=0, net=plan.net, task=plan.task, training=plan.training, state={},
-            clients=self.roster.seen, planted=self.roster.planted, public=public,
+            seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
+            clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
         )  # fmt: skip
         self.serving = (
-            Alone(plan.method) if plan.engine.alone and isinstance(plan.method, ServerMethod) else plan.method
+            Alone(setup.method) if setup.engine.alone and isinstance(setup.method, ServerMethod) else setup.method
         )
         if isinstance(self.serving, ServerMethod | Alone):
             self.serving.start(self.view)

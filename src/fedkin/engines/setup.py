@@ -1,48 +1,205 @@
-"""The setup of a run, which has everything that an engine needs."""
+"""The setup of a run: engine settings, faults, and everything else that an engine needs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from inspect import Parameter, Signature, getattr_static, signature
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines.adversaries import Attacks
-from fedkin.engines.calls import check_calls
-from fedkin.engines.faults import Faults
+from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy
-from fedkin.engines.settings import EngineSettings
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
-from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.keys import key
+from fedkin.flow import Method, PeerMethod, ServerMethod
+from fedkin.graph.network import check_network
+from fedkin.keys import key, rng
+from fedkin.learning.devices import checked
 from fedkin.learning.layout import decide
 from fedkin.learning.metrics import Measure
 from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.settings import parse
+from fedkin.settings import Settings, parse
 from fedkin.views import no_public_data
 
 if TYPE_CHECKING:
     from fedkin.data import Dataset
 
-__all__ = ["Plan", "Setup"]
+
+class EngineSettings(Settings):
+    """The settings of an engine.
+
+    mode: mode of local training: "fast" (many clients in one computation where their net and loss are of the simple
+    kinds that `fedkin.learning.stacked` has, else client after client), "one-by-one" (client after client, the
+    reference), or "workers" (processes of one thread, with the bits of "one-by-one"). "fast" differs from these by
+    rounding. workers: number of processes (0: one per core).
+    device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU.
+    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
+    "planted" (the known groups); with ", changing" a new network each round.
+    alone: every client has a server of its own, or no neighbours: the method without exchange, as a control. What a
+    client and its own server send each other is counted as for any server.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned; other attacks are
+    "scale", "shuffle", "noise", "model-replacement", "label-flip", "sybil", "alie", "ipm", and "copy:0.2:FIELD",
+    "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
+    evaluated.
+    min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
+    1) of those asked. on_missing: otherwise those that are missing are asked again, up to `retries` times ("wait", then
+    as for "skip"), or the round is skipped and leaves all states as before ("skip"), or the run stops and can be
+    resumed ("stop").
+    errors: a client whose own part fails (its samples, the net, the loss) counts as missing in that phase ("missing"),
+    or ends the run ("stop"). If all clients fail in a phase, the run ends in any case.
+    largest_n: replies with a larger number of samples are refused. message_limit_mb: largest size of a message in MB.
+    """
+
+    mode: Literal["fast", "one-by-one", "workers"] = "fast"
+    workers: int = Field(0, ge=0)
+    device: str = "cpu"
+    network: str = "full"
+    alone: bool = False
+    adversaries: str = "none"
+    min_replies: int | float = Field(0, ge=0)
+    on_missing: Literal["skip", "wait", "stop"] = "skip"
+    retries: int = Field(3, ge=1)
+    errors: Literal["missing", "stop"] = "missing"
+    largest_n: int = Field(10**9, ge=1)
+    message_limit_mb: float = Field(1024.0, gt=0)
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, name: str) -> str:
+        return checked(name)
+
+    @field_validator("network", "adversaries")
+    @classmethod
+    def _spec(cls, spec: str, info: ValidationInfo) -> str:
+        try:
+            check_network(spec) if info.field_name == "network" else Attacks.parse(spec)
+        except ConfigError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        return spec
+
+    @property
+    def reach(self) -> str:
+        """The network of the peers: `network`, or "none" if every client is alone."""
+        return "none" if self.alone else self.network
+
+    @field_validator("min_replies")
+    @classmethod
+    def _count_or_share(cls, least: int | float) -> int | float:
+        if least > 1 and least % 1:
+            raise ValueError("expected a whole number of replies, or a share below 1")
+        return least
+
+    def needed(self, asked: int) -> int:
+        """Return the fewest replies with which a round goes on, if this many clients were asked."""
+        least = math.ceil(self.min_replies * asked) if self.min_replies < 1 else int(self.min_replies)
+        return min(least, asked)
+
+    @model_validator(mode="after")
+    def _on_processors(self) -> Self:
+        if self.device != "cpu" and self.mode == "workers":
+            raise ValueError(f"mode = 'workers' is for processors; leave it out with device = {self.device!r}")
+        return self
+
+
+_PHASE = ("self", "client", "message")
+
+
+@cache
+def check_calls(kind: type[Method]) -> None:
+    """Raise MethodError for a function of a class of methods that cannot be called as fedkin calls it."""
+    base = ServerMethod if issubclass(kind, ServerMethod) else PeerMethod
+    calls = {
+        name: tuple(signature(part).parameters)
+        for name, part in {**vars(Method), **vars(base)}.items()
+        if isinstance(part, FunctionType) and not name.startswith("_")
+    }
+    if issubclass(kind, ServerMethod):
+        calls |= dict.fromkeys(kind.phases(), _PHASE)
+    for name, expected in calls.items():
+        bound = isinstance(getattr_static(kind, name), (classmethod, staticmethod))
+        if (taken := _taken(getattr(kind, name), len(expected) - bound)) is not None:
+            raise MethodError(
+                f"{place_in(kind, name)}{name!r} takes {taken}; expected {name}({', '.join(expected)}), as it is called"
+            )
+
+
+def _taken(function: object, count: int) -> str | None:
+    """Return the arguments of a function that does not take `count` of them by place; None if it does."""
+    try:
+        found = signature(function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # what is no function of Python says nothing of its arguments
+        return None
+    try:
+        found.bind(*range(count))
+    except TypeError:
+        plain = [each.replace(annotation=Parameter.empty) for each in found.parameters.values()]
+        return str(Signature(plain))
+    return None
+
+
+Kind = Literal["nan", "inf", "shape", "type", "missing", "extra", "count"]
+KINDS: tuple[Kind, ...] = ("nan", "inf", "shape", "type", "missing", "extra", "count")
+
+
+class Faults(Settings):
+    """The section `[faults]`: how often what goes wrong. All draws are keyed by the run's seed, client and round.
+
+    dropout: probability in [0, 1) that a client's exchange with the server is lost. before: the share of these that
+    are lost on the way to the client, before it trains; the others are lost on the way back. Between peers it is the
+    probability that a message is lost.
+    late: probability that a reply comes `late_by` rounds later. stale: that it is of the round before.
+    crash: that a client fails in a phase, or a peer in a round, before it has done anything.
+    garbage: that a reply, or what a peer shares, is spoiled in one of these `kinds`: a number that is "nan" or "inf",
+    tensors of another "shape", a value of another "type", a "missing" or an "extra" field, a "count" out of range.
+    gone: probability that a client leaves in some round and never comes back; it is evaluated with what it had.
+    """
+
+    dropout: float = Field(0.0, ge=0, lt=1)
+    before: float = Field(0.5, ge=0, le=1)
+    late: float = Field(0.0, ge=0, lt=1)
+    late_by: int = Field(1, ge=1)
+    stale: float = Field(0.0, ge=0, lt=1)
+    crash: float = Field(0.0, ge=0, lt=1)
+    garbage: float = Field(0.0, ge=0, lt=1)
+    kinds: tuple[Kind, ...] = Field(KINDS, min_length=1)
+    gone: float = Field(0.0, ge=0, lt=1)
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether any of these faults happen to messages."""
+        return any((self.dropout, self.late, self.stale, self.garbage, self.gone))
+
+    def crashes(self, seed: int, id: str, round: int, phase: str) -> bool:
+        """Whether this client fails in this phase."""
+        return self.crash > 0 and float(rng(seed, id, round, phase, "crash").random()) < self.crash
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The part of a setup that all participants know; it has no samples.
+class Setup:
+    """The setup of a run: method, clients, nets and settings.
 
-    nets: each client's own net, if they differ (`net` is then the server's net). measures: further metrics.
+    clients: the clients with their samples; over a network, where they are elsewhere, the task alone.
+    nets: each client's own net, if they differ (`net` is then the server's net).
+    public(name): a data set that the server owns. faults: what goes wrong in this run. privacy: the noise on uploads.
+    measures: further metrics of each client's model, in every evaluation.
     """
 
     method: ServerMethod | PeerMethod
-    task: Task
+    clients: Federation | Task
     net: Net
     training: Training
-    seed: int
-    engine: EngineSettings
+    seed: int = 0
+    engine: EngineSettings = field(default_factory=EngineSettings)
     nets: Mapping[str, Net] | None = None
+    public: Callable[[str], Dataset] = no_public_data
     faults: Faults = field(default_factory=Faults)
     privacy: Privacy = field(default_factory=Privacy)
     measures: tuple[Measure, ...] = ()
@@ -58,6 +215,9 @@ class Plan:
             raise ConfigError(
                 f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
             )
+        attacks = Attacks.parse(self.engine.adversaries)
+        if attacks and isinstance(self.clients, Federation):
+            attacks.check(self.method, self.clients)
 
     def _check_views(self) -> None:
         """Raise ConfigError if the samples have no views, or the method makes its own."""
@@ -90,79 +250,41 @@ class Plan:
                 "and has no weights; leave them out, or choose another method"
             )
 
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.clients if isinstance(self.clients, Task) else self.clients.task
+
+    @property
+    def federation(self) -> Federation:
+        """The clients of a simulation, with their samples."""
+        assert isinstance(self.clients, Federation)
+        return self.clients
+
     def net_of(self, id: str) -> Net:
         """Return the net of this client."""
         return self.net if self.nets is None else self.nets[id]
 
-    def equipped(self) -> Plan:
-        """Return the plan with the nets that the method trains; raises ConfigError if they do not fit the method."""
+    def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:
+        """Return the setup with other engine settings and faults; raises ConfigError for an invalid setting."""
+        engine = {**self.engine.model_dump(exclude_unset=True), **settings}
+        new_faults = self.faults if faults is None else parse(Faults, faults, "faults")
+        return replace(self, engine=parse(type(self.engine), engine, "run"), faults=new_faults)
+
+    def equipped(self) -> Setup:
+        """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""
         seed = key(self.seed, "equip")
         if self.nets is not None and not self.method.unlike_models:
             raise ConfigError(
                 f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
                 "(model.name = 'mixed'): choose one model, or a method that allows unlike models"
             )
-        known = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
-        made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}
-        for net in known.values():
+        nets = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
+        equipped = {name: self.method.equip(net, self.task, seed) for name, net in nets.items()}
+        for net in nets.values():
             net.check(self.task)
         # Decided here, so that the net is laid out when other processes get it.
-        for net in made.values():
+        for net in equipped.values():
             decide(net, sample_inputs(self.task, net.dtype))
-        nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
-        return replace(self, net=made[id(self.net)], nets=nets)
-
-
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """The setup of a run: method, nets, samples and engine settings.
-
-    nets: each client's own net, if they differ (`net` is then the server's net).
-    public(name): a data set that the server owns. faults: what goes wrong in this run. privacy: the noise on uploads.
-    measures: further metrics of each client's model, in every evaluation.
-    """
-
-    method: ServerMethod | PeerMethod
-    federation: Federation
-    net: Net
-    training: Training
-    seed: int = 0
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    nets: Mapping[str, Net] | None = None
-    public: Callable[[str], Dataset] = no_public_data
-    faults: Faults = field(default_factory=Faults)
-    privacy: Privacy = field(default_factory=Privacy)
-    measures: tuple[Measure, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert self.plan  # which is checked when it is made
-        attacks = Attacks.parse(self.engine.adversaries)
-        if attacks:
-            attacks.check(self.method, self.federation)
-
-    @property
-    def plan(self) -> Plan:
-        """Return the part that every participant knows."""
-        return Plan(
-            self.method,
-            self.federation.task,
-            self.net,
-            self.training,
-            self.seed,
-            self.engine,
-            self.nets,
-            self.faults,
-            self.privacy,
-            self.measures,
-        )
-
-    def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:
-        """Return the setup with other engine settings and faults; raises ConfigError for an invalid setting."""
-        given = {**self.engine.model_dump(exclude_unset=True), **settings}
-        wrong = self.faults if faults is None else parse(Faults, faults, "faults")
-        return replace(self, engine=parse(type(self.engine), given, "run"), faults=wrong)
-
-    def equipped(self) -> Setup:
-        """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""
-        plan = self.plan.equipped()
-        return replace(self, net=plan.net, nets=plan.nets)
+        of_clients = None if self.nets is None else {client: equipped[id(net)] for client, net in self.nets.items()}
+        return replace(self, net=equipped[id(self.net)], nets=of_clients)

@@ -1,39 +1,57 @@
-"""Simulation of a federation on one machine, with the samples of all clients at hand."""
+"""Engines that simulate a federation, with the samples of all clients at hand."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from fedkin.engines.adversaries import Attacks
-from fedkin.engines.facts import facts_of
-from fedkin.engines.forging import Forgery
-from fedkin.engines.observer import Observer
-from fedkin.engines.poisoning import poisoned
-from fedkin.engines.roster import Roster
-from fedkin.engines.rounds import Rounds
+from fedkin.engines.attacks import Forgery, poisoned
+from fedkin.engines.client_list import Roster, facts_of
+from fedkin.engines.client_side import BytesStates, States
+from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
+from fedkin.engines.executors.ray import Shards
+from fedkin.engines.executors.stacked import Fast
+from fedkin.engines.executors.workers import Workers
+from fedkin.engines.privacy import keyed
+from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
-from fedkin.engines.transport import Transport
+from fedkin.engines.site import LocalSite
+from fedkin.engines.transport import BytesTransport, Observer, Transport
+from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.learning.devices import opened
 
-__all__ = ["Simulation"]
 
+class LocalEngine(Engine):
+    """The engine whose clients are in this process, in the order of their ids, each with its own samples and state."""
 
-class Simulation(Rounds):
-    """The rounds of a federation whose clients are simulated (see `Rounds`)."""
-
-    setup: Setup
+    name: ClassVar[str] = "local"
+    site: LocalSite
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed) if attacks else frozenset[str]()
         # Only too few replies undo a simulated round.
         self.undoes = setup.engine.min_replies > 0
-        self.setup = setup = poisoned(setup, attacks, self.adversaries).equipped()
-        super().__init__(
-            setup.plan, Roster.of(setup.federation), setup.public, transport=transport, observers=observers,
-            forgery=Forgery.of(setup, attacks, self.adversaries),
-        )  # fmt: skip
+        setup = poisoned(setup, attacks, self.adversaries).equipped()
+        forgery = Forgery.of(setup, attacks, self.adversaries)
+        super().__init__(setup, Roster.of(setup.federation), transport=transport, observers=observers, forgery=forgery)
+
+    def make_site(self) -> LocalSite:
+        setup, executor = self.setup, self.make_executor()
+        return LocalSite(
+            setup, setup.federation, executor, States(), self.clock, self.adversaries, noise=keyed(setup.seed)
+        )
+
+    def make_executor(self) -> Executor:
+        """Return the executor of local work."""
+        settings, net, federation = self.setup.engine, self.setup.net, self.setup.federation
+        if settings.mode == "workers":
+            return Workers(net, federation, settings.workers or cores())
+        kind = Fast if settings.mode == "fast" else OneByOne
+        return kind(net, federation, Modules(opened(settings.device)))
 
     def facts(self) -> dict[str, Any]:
         return facts_of(self.setup.federation)
@@ -42,3 +60,46 @@ class Simulation(Rounds):
     def federation(self) -> Federation:
         """The clients of the current round."""
         return self.setup.federation.at(max(self.server.round, 1))
+
+
+class LoopbackEngine(LocalEngine):
+    """The engine in which every message and every client's state passes through bytes, as on a network.
+
+    Clients answer in shuffled order, and each has its own copy of the method, so that data that a method passes outside
+    its messages are lost.
+    """
+
+    name: ClassVar[str] = "loopback"
+
+    def make_site(self) -> LocalSite:
+        return LocalSite(
+            self.setup, self.setup.federation, self.make_executor(), BytesStates(), self.clock, self.adversaries,
+            own_method=True, noise=keyed(self.setup.seed),
+        )  # fmt: skip
+
+    def make_transport(self) -> BytesTransport:
+        return BytesTransport(self.setup.seed)
+
+
+class RayEngine(LocalEngine):
+    """The local engine with its clients' work and samples on a Ray cluster (or on this machine, if there is none).
+
+    It joins the cluster at RAY_ADDRESS, and starts `run.workers` actors (0: one per core of the cluster). States and
+    the server stay in this process and its checkpoints. The results equal those of the local engine bit for bit.
+    """
+
+    name: ClassVar[str] = "ray"
+
+    def make_executor(self) -> Shards:
+        device = self.setup.engine.device
+        if device != "cpu":
+            raise ConfigError(
+                f"run.device: {device!r}, but the actors of run.engine = 'ray' work on processors; "
+                "set run.device = 'cpu', or run.engine = 'local'"
+            )
+        return Shards(self.setup.net, self.setup.federation, self.setup.engine.workers)
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

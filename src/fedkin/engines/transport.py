@@ -1,19 +1,23 @@
-"""Transports of messages between participants: as objects or as bytes."""
+"""Messages between participants: how they travel, what goes wrong on the way, and the log of their sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from fedkin import codec
+from fedkin.engines.accounting import Clock
+from fedkin.engines.failures import words_of
+from fedkin.engines.results import SERVER, Missing, Traffic
+from fedkin.engines.setup import Faults
 from fedkin.errors import MethodError
-from fedkin.flow import Message
+from fedkin.flow import Ask, Message
 from fedkin.keys import rng
 from fedkin.untrusted import said
-
-__all__ = ["SERVER", "BytesTransport", "Envelope", "Transport"]
-
-SERVER = "server"
 
 
 class Envelope(NamedTuple):
@@ -49,22 +53,13 @@ class Envelope(NamedTuple):
 class Transport:
     """The transport that delivers each message as the object that was sent, to clients in the order of their ids."""
 
-    @property
-    def sure(self) -> bool:
-        """Whether every message arrives as the object that was sent, so that none needs to be carried by itself."""
-        return getattr(self.carry, "__func__", None) is Transport.carry
-
     def order(self, ids: Iterable[str], round: int) -> list[str]:
         """Return the order in which participants are served in this round."""
         return sorted(ids)
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
-        """Return the envelope as its receiver sees it; None if it is lost."""
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
+        """Return the envelope as its receiver sees it, or why it does not arrive."""
         return envelope
-
-    def loses(self, envelope: Envelope) -> str | None:
-        """Return why `carry` returns None for this envelope, in a word."""
-        return "lost"
 
     def arrived(self, round: int) -> list[Envelope]:
         """Return what was sent in an earlier round and comes in this one."""
@@ -89,5 +84,279 @@ class BytesTransport(Transport):
         drawn = rng(self.seed, "", round, "loopback order").permutation(len(names))
         return [names[i] for i in drawn]
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
         return Envelope.from_bytes(envelope.to_bytes())
+
+
+class Observer:
+    """An observer of an engine; subclasses override methods, and must not change their arguments."""
+
+    def travelled(self, envelope: Envelope) -> None:
+        """Called when a message has arrived, with the message as its receiver sees it."""
+
+    def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
+        """Called when clients have answered a request of the server."""
+
+
+class Witness(Observer):
+    """An observer that stores envelopes in the order of delivery, and (round, request, replies) of the server."""
+
+    def __init__(self) -> None:
+        self.envelopes: list[Envelope] = []
+        self.asks: list[tuple[int, Ask, Mapping[str, Message]]] = []
+
+    def travelled(self, envelope: Envelope) -> None:
+        self.envelopes.append(envelope)
+
+    def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
+        self.asks.append((round, ask, dict(replies)))
+
+
+class Faulty(Transport):
+    """The transport that loses, delays, ages and spoils messages; another transport delivers the others.
+
+    An exchange between the server and a client is lost one way or the other, never both. Draws are keyed by (seed,
+    client, round, phase), so that one fault changes no other draw.
+    """
+
+    def __init__(self, inner: Transport, faults: Faults, seed: int, rounds: int = 1) -> None:
+        self.inner, self.faults, self.seed, self.rounds = inner, faults, seed, rounds
+        self.held: list[tuple[int, Envelope]] = []
+
+    def order(self, ids: Iterable[str], round: int) -> list[str]:
+        return self.inner.order(ids, round)
+
+    def carry(self, envelope: Envelope) -> Envelope | Missing:
+        missing = self._loses(envelope)
+        if missing is not None:
+            if missing is Missing.LATE:
+                self.held.append((envelope.round + self.faults.late_by, envelope._replace(message=Message())))
+            return missing
+        carried = self.inner.carry(envelope)
+        if isinstance(carried, Missing) or envelope.sender == SERVER:
+            return carried
+        if self._draw(envelope, "garbage") < self.faults.garbage:
+            draw = rng(self.seed, envelope.sender, envelope.round, _occasion(envelope), "kind of garbage")
+            kind = self.faults.kinds[int(draw.integers(len(self.faults.kinds)))]
+            carried = carried._replace(message=spoiled(carried.message, kind))
+        if self._draw(envelope, "stale") < self.faults.stale:
+            carried = carried._replace(round=envelope.round - 1)
+        return carried
+
+    def _loses(self, envelope: Envelope) -> Missing | None:
+        """Return why this message does not arrive in its round; None: it does."""
+        faults, there = self.faults, envelope.sender == SERVER
+        if any(self._gone(id) <= envelope.round for id in (envelope.sender, envelope.receiver) if id != SERVER):
+            return Missing.GONE
+        if faults.dropout and self._dropped(envelope):
+            return Missing.LOST
+        return Missing.LATE if not there and self._draw(envelope, "late") < faults.late else None
+
+    def arrived(self, round: int) -> list[Envelope]:
+        # Without their contents, which nobody reads.
+        here = [envelope for due, envelope in self.held if due <= round]
+        self.held = [(due, envelope) for due, envelope in self.held if due > round]
+        return here
+
+    def state(self) -> list[Any]:
+        return [[due, *envelope._replace(message=None)] for due, envelope in self.held]  # type: ignore[arg-type]
+
+    def restore(self, state: list[Any]) -> None:
+        self.held = [(due, Envelope(*rest)._replace(message=Message())) for due, *rest in state]
+
+    def _dropped(self, envelope: Envelope) -> bool:
+        dropout, there = self.faults.dropout, envelope.sender == SERVER
+        again = f" again {envelope.attempt}" if envelope.attempt else ""
+        if not there and envelope.receiver != SERVER:
+            occasion = f"share {envelope.turn} to {envelope.receiver}{again}"
+            return self._number(envelope.sender, envelope.round, occasion, "dropout") < dropout
+        client = envelope.receiver if there else envelope.sender
+        draw = self._number(client, envelope.round, envelope.phase + again, "dropout")
+        before = dropout * self.faults.before
+        return draw < before if there else before <= draw < dropout
+
+    def _gone(self, id: str) -> float:
+        """Return the round from which on a client is gone."""
+        if not self.faults.gone:
+            return float("inf")
+        draw = rng(self.seed, id, "gone")
+        return 1 + int(draw.integers(self.rounds)) if draw.random() < self.faults.gone else float("inf")
+
+    def _draw(self, envelope: Envelope, fault: str) -> float:
+        if not getattr(self.faults, fault):
+            return 1.0
+        return self._number(envelope.sender, envelope.round, _occasion(envelope), fault)
+
+    def _number(self, client: str, round: int, occasion: str, fault: str) -> float:
+        return float(rng(self.seed, client, round, occasion, fault).random())
+
+
+def _occasion(envelope: Envelope) -> str:
+    """Return what keys a fault of a message: all receivers of what a peer shares get the same."""
+    again = f" again {envelope.attempt}" if envelope.attempt else ""
+    return f"{envelope.phase} {envelope.turn}{again}"
+
+
+def spoiled(message: Mapping[str, Any], kind: str) -> Message:
+    """Return the message with this fault; one that has no place for it gets a field that nobody asked for.
+
+    >>> spoiled(Message(n=3), "count")["n"]
+    1000000000000
+    """
+    fields = dict(message)
+    change = {
+        "nan": lambda leaf: _with(leaf, float("nan")), "inf": lambda leaf: _with(leaf, float("inf")),
+        "shape": lambda leaf: leaf.new_zeros(*leaf.shape, 2) if isinstance(leaf, Tensor) else leaf,
+        "count": lambda leaf: 10**12 if type(leaf) is int else leaf,
+        "type": lambda leaf: "garbage",
+    }.get(kind)  # fmt: skip
+    other: dict[str, Any] = {} if kind == "missing" else {**fields, "garbage": 1}
+    made = other if change is None else _changed(fields, change)
+    same = len(made) == len(fields) and all(made[name] is value for name, value in fields.items())
+    return Message(**{**made, "garbage": float("nan")} if same else made)
+
+
+def _changed(tree: Any, change: Any) -> Any:
+    """Return the tree with all leaves changed; parts without a change are the same objects."""
+    if not isinstance(tree, Mapping):
+        return change(tree)
+    made = {name: _changed(item, change) for name, item in tree.items()}
+    return tree if all(made[name] is item for name, item in tree.items()) else made
+
+
+def _with(leaf: Any, number: float) -> Any:
+    """Return the leaf with its first number replaced, if it has floats."""
+    if isinstance(leaf, float):
+        return number
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not leaf.numel():
+        return leaf
+    made = leaf.detach().clone(memory_format=torch.contiguous_format)
+    made.view(-1)[0] = number
+    return made
+
+
+class Refusal(NamedTuple):
+    """Why a message is refused. of_form: for its keys, types or shapes, which hints at a mistake of the method."""
+
+    missing: Missing
+    reason: str
+    of_form: bool = False
+
+
+@dataclass
+class Delivery:
+    """What became of messages that were sent.
+
+    refused: sender, phase and reason of those whose form was refused. unsent: why senders could not send theirs.
+    """
+
+    arrived: list[Envelope] = field(default_factory=list)
+    sent: int = 0
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    unsent: dict[str, Exception] = field(default_factory=dict)
+
+    def add(self, other: Delivery) -> None:
+        """Add the figures of another delivery, without its messages."""
+        self.sent += other.sent
+        self.refused += other.refused
+        self.unsent |= other.unsent
+
+
+class MessageLog:
+    """The messages of a round: each is measured, carried, checked, and shown to observers.
+
+    traffic: a line for each message so far. One that is missing has the reason in its line; if it was sent it counts.
+    """
+
+    def __init__(self, transport: Transport, clock: Clock, observers: Sequence[Observer]) -> None:
+        self.transport, self.clock, self.observers = transport, clock, list(observers)
+        self.traffic: list[Traffic] = []
+        self._sizes: dict[Hashable, tuple[int, int]] = {}
+
+    def send(
+        self, envelopes: Iterable[Envelope], check: Callable[[Envelope], Refusal | None] | None = None,
+        listening: Container[str] | None = None,
+    ) -> Delivery:  # fmt: skip
+        """Send messages. check: why a receiver refuses one. listening: receivers that still listen (None: all).
+
+        Raises the error of what the server cannot send.
+        """
+        delivery = Delivery()
+        with self.clock.of("messages"):
+            message, size = None, (0, 0)
+            for envelope in envelopes:
+                delivery.sent += 1
+                if envelope.message is not message:  # what goes to many receivers is measured once
+                    try:
+                        size = self._size(envelope.message)
+                    except Exception as error:  # a client may have put anything into it
+                        if envelope.sender == SERVER:
+                            raise
+                        delivery.unsent[envelope.sender] = error
+                        self.miss(envelope, Missing.FAILED, words_of(error))
+                        continue
+                    message = envelope.message
+                self._deliver(envelope, size, check, listening, delivery)
+        for observer in self.observers:
+            for envelope in delivery.arrived:
+                observer.travelled(envelope)
+        return delivery
+
+    def _deliver(
+        self, envelope: Envelope, size: tuple[int, int], check: Callable[[Envelope], Refusal | None] | None,
+        listening: Container[str] | None, delivery: Delivery,
+    ) -> None:  # fmt: skip
+        refusal: Refusal | None = None
+        if listening is None or envelope.receiver in listening:
+            carried = self.transport.carry(envelope)
+            if isinstance(carried, Missing):
+                refusal = Refusal(carried, "")
+            else:
+                refusal = check(carried) if check is not None else None
+                if refusal is None:
+                    delivery.arrived.append(carried)
+        if refusal is not None and refusal.of_form:
+            delivery.refused.append((envelope.sender, envelope.phase, refusal.reason))
+        if size[0] or refusal is not None:
+            round, phase, _, sender, receiver, *_ = envelope
+            why = () if refusal is None else refusal[:2]
+            self.traffic.append(Traffic(round, sender, receiver, phase, *size, *why))
+
+    def miss(self, envelope: Envelope, missing: Missing, reason: str = "") -> None:
+        """Add a line for a message that is missing, without having been sent in this exchange."""
+        row = Traffic(envelope.round, envelope.sender, envelope.receiver, envelope.phase, 0, 0, missing, reason)
+        self.traffic.append(row)
+
+    def _size(self, message: Message) -> tuple[int, int]:
+        """Return (bytes, floats) of a message, (0, 0) for an empty one; one message per layout is measured."""
+        if not len(message):
+            return 0, 0
+        try:
+            layout = _layout(message)
+            size = self._sizes.get(layout)
+        except TypeError:  # lists and tuples, whose items may be of any kind
+            return codec.size(message)
+        if size is None:
+            if len(self._sizes) >= _LAYOUTS:  # each different float in a message makes another layout
+                self._sizes.clear()
+            size = self._sizes[layout] = codec.size(message)
+        return size
+
+
+_LAYOUTS = 4096  # largest number of layouts with cached sizes
+
+
+def _layout(value: Any) -> Hashable:
+    """Return a key that is equal for values of equal size; raises TypeError for lists and tuples."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
+    if isinstance(value, Mapping):
+        return tuple([(name, _layout(item)) for name, item in value.items()])
+    if type(value) is int:
+        return int, len(str(value))
+    if isinstance(value, float):
+        return type(value), repr(value)  # 0.0 equals -0.0, which is longer
+    if isinstance(value, tuple):
+        raise TypeError("equal tuples may have items of other kinds")
+    hash(value)
+    return type(value), value

@@ -1,13 +1,13 @@
 """Forms of messages: what an honest sender would send, field by field, so that others can be refused unread.
 
 A phase declares the fields of its reply, `@phase(params=NET, n=COUNT)`, and a method without a server those of each
-exchange, `shares = {"share": {"params": NET}}`. `fault_of` says what is wrong with a message, if anything.
+exchange, `shares = {"share": {"params": NET}}`. `problem_of` says what is wrong with a message, if anything.
 """
 
 from __future__ import annotations
 
-from fedkin.forms.base import Fault, Form, Place, Upto
-from fedkin.forms.check import all_fine, fault_of
+from fedkin.forms.base import Context, Form, Problem, Upto
+from fedkin.forms.check import problem_of
 from fedkin.forms.kinds import (
     BODY,
     COUNT,
@@ -25,7 +25,7 @@ from fedkin.forms.kinds import (
     Weights,
     Whole,
     Wholes,
-)  # fmt: skip
+)
 
 __all__ = [
     "BODY",
@@ -35,19 +35,18 @@ __all__ = [
     "TRAINABLE",
     "Bytes",
     "Choice",
+    "Context",
     "Each",
-    "Fault",
     "Fields",
     "Flag",
     "Form",
     "Number",
-    "Place",
+    "Problem",
     "Shaped",
     "Sums",
     "Upto",
     "Weights",
     "Whole",
     "Wholes",
-    "all_fine",
-    "fault_of",
+    "problem_of",
 ]  # fmt: skip

@@ -10,13 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.forms.base import Fault, Place, bad_form, bad_value, shortened, unsound
+from fedkin.forms.base import Context, Problem, bad_form, bad_value, shortened, unsound
 from fedkin.forms.kinds import Fields
 
-__all__ = ["all_fine", "fault_of"]
+__all__ = ["problem_of"]
 
 
-def fault_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, place: Place) -> Fault | None:
+def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, context: Context) -> Problem | None:
     """What is wrong with a message, if anything; a message that cannot even be looked at is of a wrong form.
 
     declared: the fields, or several possible sets of fields. None: nothing is declared; the message must only be able
@@ -27,70 +27,53 @@ def fault_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, plac
     >>> from fedkin.learning.net import Net
     >>> from fedkin.tasks import Task
     >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
-    >>> place = Place(None, net, Task(2, (4,)))
-    >>> fault_of({"params": net.initial, "n": 3}, [{"params": NET, "n": COUNT}], place)
-    >>> fault_of({"params": net.initial, "n": -20}, [{"params": NET, "n": COUNT}], place).words
+    >>> context = Context(None, net, Task(2, (4,)))
+    >>> problem_of({"params": net.initial, "n": 3}, [{"params": NET, "n": COUNT}], context)
+    >>> problem_of({"params": net.initial, "n": -20}, [{"params": NET, "n": COUNT}], context).words
     'n: -20 is not within 1 and 1e+09'
     """
     try:
         if declared is None:
-            return _undeclared(message, place)
+            return _undeclared(message, context)
         sent = dict(message.items())
-        faults = [_keys(sent, fields, place) for fields in declared]
-        if None not in faults:
-            return faults[0]
-        known: dict[str, int] = {}
+        problems = [_keys(sent, fields, context) for fields in declared]
+        if None not in problems:
+            return problems[0]
+        lengths: dict[str, int] = {}
         with np.errstate(all="ignore"):
-            for name, form in declared[faults.index(None)].items():
+            for name, form in declared[problems.index(None)].items():
                 if name in sent:
-                    found = form.fault(sent[name], place, known)
-                    if found is not None:
-                        return found._replace(words=f"{name}: {found.words}")
+                    problem = form.problem(sent[name], context, lengths)
+                    if problem is not None:
+                        return problem._replace(words=f"{name}: {problem.words}")
         return None
     except Exception as error:  # whoever made the message may have put anything into it
         return bad_form(f"it cannot be read ({type(error).__name__}: {shortened(error)})")
 
 
-def all_fine(messages: Sequence[Mapping[str, Any]], declared: Sequence[Fields] | None, place: Place) -> bool:
-    """Whether `fault_of` finds nothing in any of these messages, by one look at all; False: it needs a look at each.
-
-    One look costs a small part of many where messages are small. place: `asked` is not looked at, so fields that
-    depend on it need a look at each.
-    """
-    if declared is None or len(declared) != 1:
-        return False
-    (fields,) = declared
-    try:
-        if {frozenset(dict(message.items())) for message in messages} != {frozenset(fields)}:
-            return False
-        return all(form.all_fine([message[name] for message in messages], place) for name, form in fields.items())
-    except Exception:  # whoever made the messages may have put anything into them; `fault_of` says what
-        return False
-
-
-def _keys(message: Mapping[str, Any], fields: Fields, place: Place) -> Fault | None:
+def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> Problem | None:
     for name, form in fields.items():
-        wanted = form.wanted(place)
+        wanted = form.wanted(context)
         if wanted is not None and wanted != (name in message):
             return bad_form(f"{name} is missing" if wanted else f"{name} was not asked for")
     odd = next((name for name in message if name not in fields), None)
     return None if odd is None else bad_form(f"{shortened(odd)} is not declared")
 
 
-def _undeclared(message: Mapping[str, Any], place: Place) -> Fault | None:
+def _undeclared(message: Mapping[str, Any], context: Context) -> Problem | None:
     fields = dict(message)
     size = codec.size(fields)[0]
-    if size > place.most_bytes:
+    if size > context.most_bytes:
         return bad_value(f"{size:,} bytes are more than run.message_limit_mb allows")
     for name, leaf in codec.leaves(fields):
-        found = unsound(leaf) if isinstance(leaf, Tensor) else _infinite(leaf)
-        if found is not None:
-            return found._replace(words=f"{name}: {found.words}")
+        problem = unsound(leaf) if isinstance(leaf, Tensor) else _infinite(leaf)
+        if problem is not None:
+            return problem._replace(words=f"{name}: {problem.words}")
     return None
 
 
-def _infinite(leaf: Any) -> Fault | None:
+def _infinite(leaf: Any) -> Problem | None:
     if isinstance(leaf, list):
-        return next((found for item in leaf if (found := _infinite(item))), None)
+        return next((problem for item in leaf if (problem := _infinite(item))), None)
     fine = not isinstance(leaf, float) or math.isfinite(leaf)
     return None if fine else bad_value(f"{leaf} is not a finite number")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.forms.base import (
+    Context,
     Dim,
-    Fault,
     Form,
-    Place,
+    Problem,
     Upto,
     bad_form,
     bad_value,
@@ -26,10 +26,9 @@ from fedkin.forms.base import (
     length_of,
     shape_of,
     shortened,
-    sound_together,
-    tensor_fault,
+    tensor_problem,
     unsound,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from fedkin.learning.net import Net
@@ -74,33 +73,29 @@ class Weights(Form):
         part = net.initial if self.part is None else set(self.part(net))
         return [n for n in net.initial if n in part and n.startswith(self.only) and not n.startswith(self.but)]
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if not isinstance(value, Mapping):
             return bad_form(f"expected tensors by name, got {kind_of(value)}")
-        expected = self._expected(place)
+        expected = self._expected(context)
         if list(value) != list(expected):
             odd = sorted(map(repr, set(value) ^ set(expected)))
             return bad_form(f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
         if _sound(value, expected):
             return None
         for name, (shape, dtype) in expected.items():
-            found = tensor_fault(value[name], shape, dtype) or unsound(value[name])
-            if found is not None:
-                return found._replace(words=f"{name}: {found.words}")
+            problem = tensor_problem(value[name], shape, dtype) or unsound(value[name])
+            if problem is not None:
+                return problem._replace(words=f"{name}: {problem.words}")
         return None
 
-    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
-        expected = self._expected(place)
-        if not expected or set(map(type, values)) != {dict} or [*map(list, values)] != [list(expected)] * len(values):
-            return False
-        return sound_together(zip(*[value.values() for value in values], strict=True), expected.values())
-
-    def _expected(self, place: Place) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    def _expected(self, context: Context) -> dict[str, tuple[torch.Size, torch.dtype]]:
         """The shape and type of each tensor."""
-        expected = place.weights.get(self)
+        expected = context.weights.get(self)
         if expected is None:
-            initial = place.net.initial
-            expected = place.weights[self] = {n: (initial[n].shape, initial[n].dtype) for n in self.names(place.net)}
+            initial = context.net.initial
+            expected = context.weights[self] = {
+                n: (initial[n].shape, initial[n].dtype) for n in self.names(context.net)
+            }
         return expected
 
 
@@ -136,24 +131,16 @@ class Shaped(Form):
         object.__setattr__(self, "dims", dims)
         object.__setattr__(self, "dtype", dtype)
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
-        found = tensor_fault(value, None, place.net.dtype if self.dtype is None else self.dtype)
-        if found is not None:
-            return found
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        problem = tensor_problem(value, None, context.net.dtype if self.dtype is None else self.dtype)
+        if problem is not None:
+            return problem
         if value.ndim != len(self.dims):
             return bad_form(f"expected {len(self.dims)} axes, got shape {shape_of(value)}")
         for length, dim in zip(value.shape, self.dims, strict=True):
-            if not fits(length, dim, place, known):
+            if not fits(length, dim, context, lengths):
                 return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
         return unsound(value)
-
-    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
-        # Lengths that are free, or depend on what a message answers, are looked at one by one.
-        if not all(isinstance(dim, int) or dim in ("classes", "width", "size") for dim in self.dims):
-            return False
-        shape = torch.Size(length_of(dim, place) for dim in self.dims)
-        dtype = place.net.dtype if self.dtype is None else self.dtype
-        return sound_together([values], [(shape, dtype)])
 
 
 class Sums(Shaped):
@@ -167,21 +154,15 @@ class Whole(Form):
     low: int = 0
     high: Dim | None = None
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if type(value) is not int:
             return bad_form(f"expected a whole number, got {kind_of(value)}")
-        high = place.most_n if self.high is None else length_of(self.high, place)
+        high = context.most_n if self.high is None else length_of(self.high, context)
         return (
             None
             if self.low <= value <= high
             else bad_value(f"{shortened(value)} is not within {self.low} and {high:g}")
         )
-
-    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
-        if callable(self.high) or set(map(type, values)) != {int}:
-            return False
-        high = place.most_n if self.high is None else length_of(self.high, place)
-        return bool(self.low <= min(values) and max(values) <= high)
 
 
 @dataclass(frozen=True)
@@ -190,11 +171,11 @@ class Number(Form):
 
     low: float = -math.inf
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if isinstance(value, Tensor):
-            found = tensor_fault(value, torch.Size(()), value.dtype) or unsound(value)
-            if found is not None:
-                return found
+            problem = tensor_problem(value, torch.Size(()), value.dtype) or unsound(value)
+            if problem is not None:
+                return problem
             value = value.item()
         if type(value) not in (int, float):
             return bad_form(f"expected a number, got {kind_of(value)}")
@@ -207,7 +188,7 @@ class Number(Form):
 class Flag(Form):
     """True or False."""
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         return None if type(value) is bool else bad_form(f"expected true or false, got {kind_of(value)}")
 
 
@@ -220,7 +201,7 @@ class Choice(Form):
     def __init__(self, *texts: str) -> None:
         object.__setattr__(self, "texts", texts)
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         fits = isinstance(value, str) and value in self.texts
         return None if fits else bad_form(f"expected one of {', '.join(self.texts)}, got {kind_of(value)}")
 
@@ -234,12 +215,12 @@ class Wholes(Form):
     below: Dim | None = None
     rising: bool = False
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if not isinstance(value, (list, tuple)) or any(type(item) is not int for item in value):
             return bad_form(f"expected a list of whole numbers, got {kind_of(value)}")
-        if not fits(len(value), self.dim, place, known):
+        if not fits(len(value), self.dim, context, lengths):
             return bad_form(f"a list of {len(value)} is not as long as the others")
-        most = place.most_n if self.below is None else length_of(self.below, place) - 1
+        most = context.most_n if self.below is None else length_of(self.below, context) - 1
         if value and not self.low <= min(value) <= max(value) <= most:
             return bad_value(
                 f"{shortened(min(value))} to {shortened(max(value))} are not within {self.low} and {most:g}"
@@ -255,10 +236,12 @@ class Each(Form):
 
     form: Form
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if not isinstance(value, Mapping):
             return bad_form(f"expected values by name, got {kind_of(value)}")
-        return next((found for item in value.values() if (found := self.form.fault(item, place, known))), None)
+        return next(
+            (problem for item in value.values() if (problem := self.form.problem(item, context, lengths))), None
+        )
 
 
 @dataclass(frozen=True)
@@ -268,14 +251,14 @@ class Bytes(Form):
     most: int
     reads: Callable[[bytes], object] | None = None
 
-    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
-        found = Shaped(Upto(self.most), dtype=torch.uint8).fault(value, place, known)
-        if found is None and self.reads is not None:
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        problem = Shaped(Upto(self.most), dtype=torch.uint8).problem(value, context, lengths)
+        if problem is None and self.reads is not None:
             try:
                 self.reads(value.numpy().tobytes())
             except (FedkinError, ValueError, OverflowError) as error:
                 return bad_value(str(error))
-        return found
+        return problem
 
 
 NET = Weights()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import Place, Sums, Whole
+from fedkin.forms import Context, Sums, Whole
 from fedkin.learning.net import Net
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
@@ -187,7 +187,7 @@ class Mixed(ServerMethod):
         return {name: torch.from_numpy(np.ascontiguousarray(a)).to(client.net.dtype) for name, a in params.items()}
 
 
-def _length(at: Place) -> int:
+def _length(at: Context) -> int:
     return at.width + 1
 
 

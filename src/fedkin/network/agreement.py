@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, StrictBool, StrictStr, model_validator
 from fedkin import codec
 from fedkin._version import __version__
 from fedkin.data.own import CLASS
-from fedkin.engines.setup import Plan
+from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import code_of
@@ -25,7 +25,7 @@ from fedkin.untrusted import said, shown, toml_of
 __all__ = ["Agreement", "PlanOf", "Terms", "agreed", "unlike"]
 
 # Makes the plan of an agreed experiment's text for a task.
-PlanOf = Callable[[str, Task], Plan]
+PlanOf = Callable[[str, Task], Setup]
 # Initial parameters are drawn from torch's generator, of which a process has one.
 _DRAWING = Lock()
 
@@ -83,7 +83,7 @@ class Terms(Sent):
 
 def agreed(
     settings: str, task: Task, plan_of: PlanOf, device: str | None = None
-) -> tuple[Plan | None, Agreement]:  # fmt: skip
+) -> tuple[Setup | None, Agreement]:  # fmt: skip
     """Return the plan of these settings, and what this participant has; no plan if it can make none.
 
     device: where it trains, which must have the precision (None: it does not train).

@@ -13,14 +13,15 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 
 from fedkin import codec
-from fedkin.engines.accounting.clock import Clock
-from fedkin.engines.door import Door
+from fedkin.engines.accounting import Clock
+from fedkin.engines.client_side import States
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
-from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import secret
-from fedkin.engines.setup import Plan
-from fedkin.engines.states import States
+from fedkin.engines.results import Missing
+from fedkin.engines.setup import Setup
+from fedkin.engines.site import LocalSite
+from fedkin.engines.validation import Validator
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
@@ -140,7 +141,7 @@ class NetworkClient:
 
     # -- joining --------------------------------------------------------------------------------------------------
 
-    def _agree(self) -> Plan:
+    def _agree(self) -> Setup:
         """Return the plan of the server's settings; raises RunError if this client has something else."""
         while (terms := self.read(Terms, "terms")) is None:
             pass
@@ -208,7 +209,7 @@ class NetworkClient:
 class _ClientRun:
     """The client's side of one run, until the run ends or the server starts again."""
 
-    def __init__(self, client: NetworkClient, plan: Plan, start: Welcome) -> None:
+    def __init__(self, client: NetworkClient, plan: Setup, start: Welcome) -> None:
         self.client, self.link, self.plan, self.id = client, client.link, plan, client.client.id
         self.run, self.epoch, self.number = start.run, start.epoch, start.number
         clients = {self.id: client.client}
@@ -220,7 +221,7 @@ class _ClientRun:
             {"join": [*(name for name, value in facts if value and name != "digest"), *client.ledger.beside]}
         )
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
-        self.door = Door(plan)
+        self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(client.folder / self.run)
         self.place: tuple[Any, ...] | None = None
         self.offered = self.number - 1
@@ -285,9 +286,9 @@ class _ClientRun:
             reply = self.site.ask(order.phase, {self.id: message}).get(self.id)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
-        if reply is not None and (fault := self.door.fault(self.id, order.phase, reply, message)):
+        if reply is not None and (problem := self.validator.problem(self.id, order.phase, reply, message)):
             # Send nothing that was not declared, and so was not shown before.
-            words = f"not what the method declares ({fault.words}), so it was not sent"
+            words = f"not what the method declares ({problem.words}), so it was not sent"
             self.client.say(f"phase {order.phase!r}: {words}")
             answer = Answer(number=self.number, error=words)
         else:
@@ -324,7 +325,7 @@ class _ClientRun:
         if not failures:
             return None
         first = failures[0]
-        kind: Literal["failed", "spent"] = "spent" if first.kind == "spent" else "failed"
+        kind: Literal["failed", "spent"] = "spent" if first.kind is Missing.SPENT else "failed"
         return Failed(words=shown(first.words, 300), injected=first.injected, kind=kind)
 
     def _why(self, error: Exception) -> str:

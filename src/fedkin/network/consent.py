@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS
 from fedkin.engines.privacy import protects
-from fedkin.engines.setup import Plan
+from fedkin.engines.setup import Setup
 from fedkin.federation import Client
 from fedkin.flow import PeerMethod
-from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
+from fedkin.forms import Bytes, Choice, Context, Each, Fields, Flag, Form, Number, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
 from fedkin.learning.metrics import file_of
 from fedkin.network.ledger import Page
@@ -42,7 +42,7 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
     return lines
 
 
-def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:
+def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what it tells of itself.
 
     labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
@@ -69,7 +69,7 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
     return lines
 
 
-def releases_in(plan: Plan, client: Client) -> int:
+def releases_in(plan: Setup, client: Client) -> int:
     """Return how many releases a round has, with one message of each kind, under `[privacy]`.
 
     All noised fields of a message are one release, or one each where `clip` has a norm for each field.
@@ -84,7 +84,7 @@ def releases_in(plan: Plan, client: Client) -> int:
     return total
 
 
-def largest_message(plan: Plan, id: str) -> int:
+def largest_message(plan: Setup, id: str) -> int:
     """Return the most bytes that a message of this participant may have, with room for its head and for rounding.
 
     By its declared form twice that; `run.message_limit_mb` where a form leaves the size open, and never more.
@@ -105,18 +105,18 @@ def largest_message(plan: Plan, id: str) -> int:
     return min(place.most_bytes, 2 * largest + _ROOM)
 
 
-def _messages(plan: Plan) -> list[str]:
+def _messages(plan: Setup) -> list[str]:
     """Return the names of the messages that the method sends."""
     method = plan.method
     return sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
 
 
-def _place(plan: Plan, id: str) -> Place:
+def _place(plan: Setup, id: str) -> Context:
     limit = int(plan.engine.message_limit_mb * 2**20)
-    return Place(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, limit)
+    return Context(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, limit)
 
 
-def _describe_noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
+def _describe_noise(plan: Setup, releases: int, page: Page | None) -> list[str]:
     """Return what is done to messages, and what it costs. releases: in a round with one message of each kind."""
     private, rounds = plan.privacy, plan.training.rounds
     clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip or 0.0}
@@ -146,7 +146,7 @@ class _Described:
     bound: int | None = None
 
 
-def _describe_fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
+def _describe_fields(fields: Fields, place: Context, noise: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size = [], 0
     for name, form in fields.items():
@@ -159,7 +159,7 @@ def _describe_fields(fields: Fields, place: Place, noise: bool) -> tuple[str, in
     return ", ".join(words) or "an empty message", size
 
 
-def _wanted(form: Form, place: Place) -> bool | None:
+def _wanted(form: Form, place: Context) -> bool | None:
     """Return whether the field is sent; None if it may be, also where that depends on what the server will ask."""
     try:
         return form.wanted(place)
@@ -167,7 +167,7 @@ def _wanted(form: Form, place: Place) -> bool | None:
         return None
 
 
-def _describe(form: Form, place: Place) -> _Described:
+def _describe(form: Form, place: Context) -> _Described:
     match form:
         case Sometimes():
             field = _describe(form.form, place)
@@ -210,7 +210,7 @@ def _list_shapes(tensors: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more tensors" if len(shapes) > 6 else "")
 
 
-def _length(dim: Dim, place: Place) -> tuple[int | str, int | None]:
+def _length(dim: Dim, place: Context) -> tuple[int | str, int | None]:
     """Return a length, or words for one that is not fixed; and the largest it can be, None if that is open."""
     if isinstance(dim, Upto):
         words, most = _length(dim.most, place)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin import codec
-from fedkin.engines.accounting.epsilon import epsilon
-from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.privacy import Privacy, Spent, epsilon
 from fedkin.engines.releases import KEY
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.folders import made_private, synced, write_private

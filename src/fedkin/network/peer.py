@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
-from fedkin.engines.base import Outcome
-from fedkin.engines.door import Awaited
+from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.client_side import States
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
-from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import secret
-from fedkin.engines.roster import Entry, Roster
-from fedkin.engines.rounds import Rounds
-from fedkin.engines.setup import Plan
-from fedkin.engines.states import States
+from fedkin.engines.results import Outcome
+from fedkin.engines.rounds import Engine
+from fedkin.engines.setup import Setup
+from fedkin.engines.site import LocalSite
 from fedkin.engines.transport import Envelope
+from fedkin.engines.validation import Expected
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
@@ -28,7 +27,7 @@ from fedkin.learning.devices import opened
 from fedkin.network.ledger import Page
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
-from fedkin.network.server import CountingDoor
+from fedkin.network.server import CountingValidator
 from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
 from fedkin.untrusted import shown
@@ -36,7 +35,7 @@ from fedkin.untrusted import shown
 __all__ = ["PeerEngine"]
 
 
-class PeerEngine(Rounds):
+class PeerEngine(Engine):
     """The engine of one peer: its own records, its own state, and the messages that it sends and gets.
 
     page: what it releases under `[privacy]`.
@@ -46,12 +45,12 @@ class PeerEngine(Rounds):
     site: LocalSite
 
     def __init__(
-        self, plan: Plan, client: Client, neighbours: PeerExchange, page: Page, device: str = "cpu"
+        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, device: str = "cpu"
     ) -> None:  # fmt: skip
         self.setup, self.client, self.neighbours, self.device, self.page = plan, client, neighbours, device, page
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.door = CountingDoor(plan, neighbours.link.refused)
+        self.validator = CountingValidator(plan, neighbours.link.refused)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
@@ -60,39 +59,39 @@ class PeerEngine(Rounds):
 
     def make_site(self) -> LocalSite:
         clients = {self.client.id: self.client}
-        executor = OneByOne(self.plan.net, clients, Modules(opened(self.device)))
-        return LocalSite(self.plan, clients, executor, States(), self.clock, noise=secret, store=self.page)
+        executor = OneByOne(self.setup.net, clients, Modules(opened(self.device)))
+        return LocalSite(self.setup, clients, executor, States(), self.clock, noise=secret, store=self.page)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
         reports = self.site.reports([self.client.id])
         self.exchange.failed(number)
         weights = weights_of(reports[self.client.id]) if self.client.id in reports else {}
-        spent = {"": self.page.spent} if self.plan.privacy.on else {}
+        spent = {"": self.page.spent} if self.setup.privacy.on else {}
         self.progress = Progress(number, self.progress.rounds, dict(self.neighbours.heard), {}, weights, spent)
         return outcome
 
     def releases(self) -> dict[str, dict[str, Any]]:
         state = self.states.get(self.client.id, {})
-        return {self.client.id: self.page.tree(state)} if self.plan.privacy.on else {}
+        return {self.client.id: self.page.tree(state)} if self.setup.privacy.on else {}
 
     def facts(self) -> dict[str, Any]:
-        about = about_of(self.client, self.plan.task)
+        about = about_of(self.client, self.setup.task)
         facts = {**about.model_dump(), "about": {}}
         return {
-            "name": self.everyone.name, "fingerprint": about.digest, "task": tree_of_task(self.plan.task),
+            "name": self.everyone.name, "fingerprint": about.digest, "task": tree_of_task(self.setup.task),
             "clients": {id: facts if id == self.client.id else {} for id in self.everyone},
         }  # fmt: skip
 
     def _peers_round(self) -> list[str]:
-        method, server, me = self.plan.method, self.server, self.client.id
+        method, server, me = self.setup.method, self.server, self.client.id
         assert isinstance(method, PeerMethod)
         number = server.round
         active = method.sample(server)
         self.neighbours.admit()
         near = frozenset[str]()
         if me in active:
-            around = network(self.plan.engine.reach, server.clients, self.plan.seed, number)[me]
+            around = network(self.setup.engine.reach, server.clients, self.setup.seed, number)[me]
             near = frozenset(active).intersection(around, self.neighbours.members)
         if self._is_behind(number, near):
             return []
@@ -121,34 +120,34 @@ class PeerEngine(Rounds):
             box = self.site.step({me: inbox}).get(me)
             for failure in self.exchange.failed(number):
                 self.neighbours.say(f"round {number}: {shown(failure.words, 200)}")
-                if self.plan.engine.errors == "stop" and failure.error is not None:
+                if self.setup.engine.errors == "stop" and failure.error is not None:
                     raise failure.error
             heard = self.neighbours.exchange(number, turn, awaited, box)
             if self.neighbours.stop.is_set() and any(answer.missing for answer in heard.values()):
                 raise TooFew(f"round {number}: stopped while a neighbour was awaited")
             if box is None:
                 return
-            self.post.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
+            self.log.send([Envelope(number, box.phase, turn, me, id, message) for id, message in box.messages.items()])
             inbox = self._inbox(number, turn, box.phase, heard)
             awaited -= {id for id, answer in heard.items() if answer.ended}
 
     def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Heard]) -> dict[str, Message]:
-        """Return the messages that pass the door, in the order of the senders; what is missing is recorded."""
+        """Return the valid messages, in the order of the senders; what is missing is recorded."""
         me, envelopes = self.client.id, []
         for id in sorted(heard):
             answer = heard[id]
-            if bool(answer.missing) != (id in self.absent):
-                words = shown(answer.missing, 200) if answer.missing else "heard again"
+            if (answer.missing is not None) != (id in self.absent):
+                words = "heard again" if answer.missing is None else shown(f"{answer.missing}: {answer.reason}", 200)
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
-            if answer.missing:
+            if answer.missing is not None:
                 self.behind = True
-                self.post.miss(Envelope(number, phase, turn, id, me, Message()), answer.missing)
+                self.log.miss(Envelope(number, phase, turn, id, me, Message()), answer.missing, answer.reason)
             elif answer.message is not None:
                 envelopes.append(Envelope(number, answer.phase, turn, id, me, answer.message))
-        awaited = Awaited(number, turn, dict.fromkeys(heard, Message()), lambda envelope: phase, answers=False)
-        arrived = self.post.send(envelopes, check=partial(self.door.look, awaited=awaited))
-        return {envelope.sender: envelope.message for envelope in arrived}
+        nothing = dict.fromkeys(heard, Message())
+        expected = Expected(self.validator, number, turn, nothing, lambda envelope: phase, same_phase=False)
+        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, expected).arrived}
 
     def _offers(self) -> dict[str, Message]:
         return {self.client.id: Message()}

@@ -24,6 +24,7 @@ from pydantic import Field, StrictBool, StrictStr
 from fedkin import codec
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import words_of
+from fedkin.engines.results import Missing
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.folders import made_private
@@ -78,13 +79,14 @@ class PeerMessage(Sent):
 class Heard:
     """What came of a neighbour in an exchange: its message with the phase, or neither.
 
-    ended: whether its round has ended. missing: why there is nothing. round: of which the message is.
+    ended: whether its round has ended. missing, reason: why there is nothing. round: of which the message is.
     """
 
     phase: str = ""
     message: Message | None = None
     ended: bool = False
-    missing: str = ""
+    missing: Missing | None = None
+    reason: str = ""
     round: int = 0
 
 
@@ -294,8 +296,8 @@ class PeerExchange:
 
     def _pulled(self, id: str, round: int, turn: int, until: float) -> Heard:
         """Return what a neighbour offers in this exchange, awaited while it may come."""
-        if words := self._is_down(id, round):
-            return Heard(missing=words)
+        if (down := self._is_down(id, round)) is not None:
+            return down
         silent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
@@ -304,22 +306,22 @@ class PeerExchange:
             except Missed:
                 there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
-                return Heard(missing=f"refused: {words_of(error)}")
+                return Heard(missing=Missing.REFUSED, reason=words_of(error))
             else:
                 self._note_heard(id, round, heard)
                 return heard
             if self.stop.is_set():
-                return Heard(missing="late: this peer was stopped")
+                return Heard(missing=Missing.LATE, reason="this peer was stopped")
             if there is not None and there.left_out(round, turn):
-                return Heard(missing=f"late: it left round {round} out")
+                return Heard(missing=Missing.LATE, reason=f"it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
-                return self._missed(id, round, f"gone: {'the connection is lost' if away else 'it does not answer'}")
+                return self._missed(id, round, Missing.GONE, "the connection is lost" if away else "it does not answer")
             if away and id not in self.awaited:
                 self.awaited.add(id)
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
-        return self._missed(id, round, f"late: nothing within {self.settings.deadline:g} s")
+        return self._missed(id, round, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
     def _note_heard(self, id: str, round: int, heard: Heard) -> None:
         self.down.pop(id, None)
@@ -334,35 +336,37 @@ class PeerExchange:
             offer = read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", said(error))
-            return Heard(missing=f"refused: {said(error)}", round=round)
+            return Heard(missing=Missing.REFUSED, reason=said(error), round=round)
         message = None if offer.message is None else Message(**offer.message)
         return Heard(offer.phase, message, offer.ended, round=round)
 
     # -- back-off -------------------------------------------------------------------------------------------------
 
-    def _missed(self, id: str, round: int, words: str) -> Heard:
+    def _missed(self, id: str, round: int, missing: Missing, reason: str) -> Heard:
         """Note a neighbour that is not waited for again before it answers, and in fewer and fewer rounds."""
         self.awaited.discard(id)
         down = self.down.setdefault(id, _Down())
         down.misses += 1
         down.again = round + 2 ** min(down.misses, _LONGEST)
         self.tell(self.others)  # who starts again waits for those on whom others count
-        return Heard(missing=words)
+        return Heard(missing=missing, reason=reason)
 
-    def _is_down(self, id: str, round: int) -> str:
-        """Return why this neighbour is not waited for now; empty if it is."""
+    def _is_down(self, id: str, round: int) -> Heard | None:
+        """Return why this neighbour is not waited for now; None if it is."""
         down = self.down.get(id)
         if down is None:
-            return ""
+            return None
         if id not in self.link.present():
             down.again = round  # it is tried as soon as it is back
-            return "gone: not connected"
+            return Heard(missing=Missing.GONE, reason="not connected")
         if round < down.again:
-            return f"gone: tried again in round {down.again}"
+            return Heard(missing=Missing.GONE, reason=f"tried again in round {down.again}")
         there = self._round_of(id)
         if there is None:
-            return self._missed(id, round, "gone: it does not answer").missing
-        return "" if there >= round - 1 else f"late: it is in round {there}"
+            return self._missed(id, round, Missing.GONE, "it does not answer")
+        if there >= round - 1:
+            return None
+        return Heard(missing=Missing.LATE, reason=f"it is in round {there}")
 
 
 class PeerOutbox:

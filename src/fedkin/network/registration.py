@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StrictStr
 
 from fedkin import codec
-from fedkin.engines.roster import Entry, Roster
-from fedkin.engines.setup import Plan
+from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
@@ -83,7 +83,7 @@ class Registration:
         self.welcomed: set[str] = set()
         self.next_order: dict[str, int] = {}
         self.closed = self.complete = False
-        self.plan: Plan | None = None
+        self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
         self.threads: dict[str, Thread] = {}
         if kept is not None:

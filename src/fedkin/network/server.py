@@ -9,20 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedkin.engines.accounting.operations import Operations, Work
-from fedkin.engines.base import Outcome, Score
+from fedkin.engines.accounting import Operations, Work
+from fedkin.engines.client_list import Roster
 from fedkin.engines.client_side import Outbox
-from fedkin.engines.door import Awaited, Door
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.observer import Observer
-from fedkin.engines.roster import Roster
-from fedkin.engines.rounds import Rounds
-from fedkin.engines.setup import Plan
+from fedkin.engines.results import Missing, Outcome, Score
+from fedkin.engines.rounds import Engine
+from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import Envelope
+from fedkin.engines.transport import Observer
+from fedkin.engines.validation import Validator
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import Fault, Place
+from fedkin.forms import Context, Problem
 from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed, Refusals
@@ -31,54 +30,50 @@ from fedkin.network.registration import Registration
 from fedkin.network.status import Progress, weights_of
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
-from fedkin.views import no_public_data
 
 if TYPE_CHECKING:
-    from fedkin.data import Dataset
+    pass
 
-__all__ = ["CountingDoor", "NetworkEngine", "NetworkSite", "score_of"]
+__all__ = ["CountingValidator", "NetworkEngine", "NetworkSite", "score_of"]
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _SLICE = 0.5  # seconds between two looks at whether a client is connected
 _END = 5.0  # seconds in which clients hear that the run has ended
 
 
-class CountingDoor(Door):
-    """A door that notes what it refuses among the refusals of a link.
+class CountingValidator(Validator):
+    """A validator that notes what it refuses among the refusals of a link.
 
     samples: the number of training samples that each sender told when it came; it may count no more in a message.
     """
 
-    def __init__(self, plan: Plan, refused: Refusals, samples: Mapping[str, int] | None = None) -> None:
+    def __init__(self, plan: Setup, refused: Refusals, samples: Mapping[str, int] | None = None) -> None:
         super().__init__(plan)
         self.refused, self.samples = refused, samples or {}
-        self.own_places: dict[str, Place] = {}
+        self.by_sender: dict[str, Context] = {}
 
-    def _all_fine(self, envelopes: Sequence[Envelope], awaited: Awaited) -> bool:
-        return False  # each sender has bounds of its own
+    def context(self, sender: str) -> Context:
+        if sender not in self.by_sender:
+            context = super().context(sender)
+            most = min(context.most_n, self.samples.get(sender, context.most_n))
+            self.by_sender[sender] = replace(context, most_n=most)
+        return self.by_sender[sender]
 
-    def _place(self, sender: str) -> Place:
-        if sender not in self.own_places:
-            place = super()._place(sender)
-            most = min(place.most_n, self.samples.get(sender, place.most_n))
-            self.own_places[sender] = replace(place, most_n=most)
-        return self.own_places[sender]
-
-    def fault(self, sender: str, phase: str, message: Message, asked: Message) -> Fault | None:
-        fault = super().fault(sender, phase, message, asked)
-        if fault is not None:
-            self.refused.add(sender, phase, fault.words)
-        return fault
+    def problem(self, sender: str, phase: str, message: Message, request: Message) -> Problem | None:
+        problem = super().problem(sender, phase, message, request)
+        if problem is not None:
+            self.refused.add(sender, phase, problem.words)
+        return problem
 
 
 class NetworkSite(Site):
     """The clients at the other ends of links. Their states, models and features stay with them."""
 
-    def __init__(self, plan: Plan, registration: Registration, stopping: Callable[[], bool]) -> None:
+    def __init__(self, plan: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
         self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
         self.ids = tuple(sorted(registration.members))
         self.number = self.begun = 0
-        # Rounds that were undone; and the last round in which each client answered a phase.
+        # Engine that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
         # What each client says that it has released under [privacy]; it never becomes less.
@@ -189,7 +184,7 @@ class NetworkSite(Site):
     def _note(self, id: str, phase: str, answer: Answer) -> None:
         """Note what a client says of its work, its releases and its own failures."""
         if (failed := answer.failed) is not None:
-            failure = self._failure(id, phase, failed.kind, shown(failed.words, 300), not failed.injected)
+            failure = self._failure(id, phase, Missing(failed.kind), shown(failed.words, 300), not failed.injected)
             self.failures.append(failure)
         if self.plan.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
@@ -203,7 +198,7 @@ class NetworkSite(Site):
         """Ask one client; returns its answer, or why there is none."""
         registration = self.registration
         if id in self.away and not self._there(id):
-            return self._failure(id, order.phase, "gone", "not connected")
+            return self._failure(id, order.phase, Missing.GONE, "not connected")
         self.away.discard(id)
         with registration.changed:
             number = registration.next_order.setdefault(id, 0)
@@ -229,10 +224,10 @@ class NetworkSite(Site):
                 absent = 0.0 if self._there(id) else absent + time.monotonic() - begun
                 if absent > grace:
                     self.away.add(id)
-                    return self._failure(id, phase, "gone", "the connection is lost")
+                    return self._failure(id, phase, Missing.GONE, "the connection is lost")
             except LinkError as error:
-                return self._failure(id, phase, "refused", said(error))
-        return self._failure(id, phase, "late", f"no answer within {self.registration.network.deadline:g} s")
+                return self._failure(id, phase, Missing.REFUSED, said(error))
+        return self._failure(id, phase, Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
     def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
         """Return the answer in these bytes, or why it is none."""
@@ -241,19 +236,19 @@ class NetworkSite(Site):
         except MethodError as error:
             return self._refused(id, phase, said(error))
         if answer.number != number:
-            return self._failure(id, phase, "stale", "the answer to another request")
+            return self._failure(id, phase, Missing.STALE, "the answer to another request")
         if answer.error is None:
             return answer
         words = shown(answer.error, 300)
         if self.plan.engine.errors == "stop":
             raise RunError(f"client {id!r}: {words}")
-        return self._failure(id, phase, "failed", words, own=True)
+        return self._failure(id, phase, Missing.FAILED, words, own=True)
 
     def _refused(self, id: str, phase: str, words: str) -> Failure:
         self.link.refused.add(id, phase, words)
-        return self._failure(id, phase, "refused", words)
+        return self._failure(id, phase, Missing.REFUSED, words)
 
-    def _failure(self, id: str, phase: str, kind: str, words: str, own: bool = False) -> Failure:
+    def _failure(self, id: str, phase: str, kind: Missing, words: str, own: bool = False) -> Failure:
         """Return why an answer is missing; own: it is the client's own part that failed."""
         return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
 
@@ -273,7 +268,7 @@ class NetworkSite(Site):
                 self.registration.changed.wait(0.2)
 
 
-class NetworkEngine(Rounds):
+class NetworkEngine(Engine):
     """The engine of a server, with the clients that are registered.
 
     stopping: whether the run is to stop while it waits for a client.
@@ -283,18 +278,17 @@ class NetworkEngine(Rounds):
     site: NetworkSite
 
     def __init__(
-        self, plan: Plan, roster: Roster, registration: Registration,
-        public: Callable[[str], Dataset] = no_public_data, *, stopping: Callable[[], bool] = lambda: False,
-        observers: Sequence[Observer] = (),
+        self, setup: Setup, roster: Roster, registration: Registration, *,
+        stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
-        self.setup, self.registration, self.stopping = plan, registration, stopping
-        self.progress = Progress(0, plan.training.rounds)
-        super().__init__(plan, roster, public, observers=observers)
+        self.registration, self.stopping = registration, stopping
+        self.progress = Progress(0, setup.training.rounds)
+        super().__init__(setup, roster, observers=observers)
         samples = {id: about.n_train for id, about in registration.members.items()}
-        self.exchange.door = CountingDoor(plan, registration.link.refused, samples)
+        self.exchange.validator = CountingValidator(setup, registration.link.refused, samples)
 
     def make_site(self) -> NetworkSite:
-        return NetworkSite(self.plan, self.registration, self.stopping)
+        return NetworkSite(self.setup, self.registration, self.stopping)
 
     def facts(self) -> dict[str, Any]:
         return self.registration.facts()
@@ -305,12 +299,12 @@ class NetworkEngine(Rounds):
         graph, heard = outcome.graph, dict(self.site.last)
         if graph is not None:
             self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
-        spent = {id: self.plan.privacy.epsilon(one.releases) for id, one in self.site.spent.items()}
+        spent = {id: self.setup.privacy.epsilon(one.releases) for id, one in self.site.spent.items()}
         self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
 
     def state(self) -> dict[str, Any]:
-        spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.plan.privacy.on else {}
+        spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.setup.privacy.on else {}
         return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -319,7 +313,7 @@ class NetworkEngine(Rounds):
         self.site.spent = {id: Spent.model_validate(one) for id, one in state.get("spent", {}).items()}
 
     def releases(self) -> dict[str, dict[str, Any]]:
-        if not self.plan.privacy.on:
+        if not self.setup.privacy.on:
             return {}
         none = Spent(releases=0)
         return {id: self.site.spent.get(id, none).model_dump() for id in self.everyone.seen}

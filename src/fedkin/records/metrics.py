@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.engines import Score, Traffic
-from fedkin.engines.base import SERVER
+from fedkin.engines import Missing, Score, Traffic
 from fedkin.engines.privacy import Privacy
+from fedkin.engines.results import SERVER
 from fedkin.learning.metrics import Measure, pooled
 from fedkin.tasks import METRICS, Metric, Task
 
 if TYPE_CHECKING:
-    from fedkin.engines.roster import Roster
+    from fedkin.engines.client_list import Roster
     from fedkin.federation import Federation
     from fedkin.graph import Graph
 
 __all__ = [
-    "MISSING", "figures", "further", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
+    "figures", "further", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
     "missing_sentence", "missing_summary", "privacy_sentence", "privacy_spent", "statistics", "traffic", "value_of",
     "worst",
 ]  # fmt: skip
@@ -190,22 +190,14 @@ def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
     return total
 
 
-# What a reason begins with, and what the kind is called.
-MISSING = {
-    "lost": "lost on the way", "late": "late", "gone": "of clients that are gone", "stale": "of another round",
-    "refused": "refused at the door", "failed": "never made, because the client failed",
-    "spent": "not sent, because the client's privacy budget is spent",
-}  # fmt: skip
+def missing_kinds(kinds: Iterable[str | None]) -> dict[str, int]:
+    """Return the number of missing messages of each kind (see `engines.Missing`); that of others is None or empty.
 
-
-def missing_kinds(reasons: Iterable[str]) -> dict[str, int]:
-    """Return the number of missing messages of each kind; the reason of one that is not missing is empty.
-
-    >>> missing_kinds(["lost", "", "refused: n is missing", "lost"])
+    >>> missing_kinds(["lost", None, "refused", "lost"])
     {'lost': 2, 'refused': 1}
     """
-    counts = Counter(reason.partition(":")[0] for reason in reasons if reason)
-    return {kind: counts[kind] for kind in MISSING if counts[kind]}
+    counts = Counter(kinds)
+    return {kind.value: counts[kind] for kind in Missing if counts[kind]}
 
 
 def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
@@ -214,21 +206,20 @@ def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
     kinds: how many of each kind. clients: of each client whose messages were refused, that failed, or whose privacy
     budget is spent, how many, and the round, phase and reason of the first.
     """
-    kinds: Counter[str] = Counter()
+    kinds: list[str] = []
     clients: dict[str, dict[str, Any]] = {}
-    for round, sender, receiver, phase, _, _, reason in messages:
-        if not reason:
+    for round, sender, receiver, phase, _, _, kind, reason in messages:
+        if not kind:
             continue
-        kind = reason.partition(":")[0]
-        kinds[kind] += 1
-        if kind in ("refused", "failed", "spent"):
+        kinds.append(kind)
+        if kind in (Missing.REFUSED, Missing.FAILED, Missing.SPENT):
             id = receiver if sender == SERVER else sender
-            first = {"count": 0, "round": round, "phase": phase, "reason": reason}
+            first = {"count": 0, "round": round, "phase": phase, "reason": f"{kind}: {reason}"}
             clients.setdefault(id, first)["count"] += 1
     if not kinds:
         return {}
     return {
-        "kinds": {kind: kinds[kind] for kind in MISSING if kinds[kind]},
+        "kinds": missing_kinds(kinds),
         "clients": {id: clients[id] for id in sorted(clients)},
     }
 
@@ -238,9 +229,9 @@ def missing_sentence(missing: Mapping[str, Any]) -> str:
 
     >>> first = {"count": 2, "round": 3, "phase": "train", "reason": "refused: n is missing"}
     >>> missing_sentence({"kinds": {"lost": 4, "refused": 2}, "clients": {"a": first}})
-    "4 lost on the way, 2 refused at the door; client 'a' in round 3, phase 'train': refused: n is missing"
+    "4 lost on the way, 2 refused by validation; client 'a' in round 3, phase 'train': refused: n is missing"
     """
-    counts = ", ".join(f"{count:,} {MISSING[kind]}" for kind, count in missing["kinds"].items() if kind in MISSING)
+    counts = ", ".join(f"{count:,} {Missing(kind).text}" for kind, count in missing["kinds"].items())
     named = list(missing["clients"].items())
     sentences = [
         f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}" for id, one in named[:3]

@@ -6,7 +6,7 @@
     rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
     outcomes.parquet  each test sample in the last evaluation, see `outcomes.py`; not over a network
-    messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does)
+    messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does), reason
     timing.jsonl      a line per round: seconds
     graphs/*.npz      the graph of each round in which it changed
     models/*          the models after the last round, unless run.models is "none" (see `models`)
@@ -70,7 +70,7 @@ __all__ = ["ANEW", "MESSAGES", "NEWEST", "Checkpoint", "Checkpoints", "Records",
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
 MESSAGES = pa.schema(
     [("round", pa.int32()), ("from", pa.string()), ("to", pa.string()), ("phase", pa.string()), ("bytes", pa.int64()),
-     ("floats", pa.int64()), ("missing", pa.string())]
+     ("floats", pa.int64()), ("missing", pa.string()), ("reason", pa.string())]
 )  # fmt: skip
 _TABLES = ("clients", "messages")
 _LINES = ("rounds", "timing")
@@ -118,7 +118,7 @@ class Records:
         """Add one round."""
         self.rows["rounds"].append(dict(row))
         self.rows["timing"].append(dict(timing))
-        self.rows["messages"] += [tuple(message) for message in outcome.traffic]
+        self.rows["messages"] += [(*row[:6], str(row.missing or ""), row.reason) for row in outcome.traffic]
         for id, score in scores.items():
             figures = score.figures or (metrics.value_of(score),) * len(self.figures)
             loss = score.loss if math.isfinite(score.loss) else None

@@ -17,7 +17,7 @@ from fedkin.analysis.intervals import LEVEL, Interval
 from fedkin.analysis.paired import Difference, Outcomes, Verdict, counted_interval, figure_interval, verdicts
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
-from fedkin.engines.base import SERVER
+from fedkin.engines.results import SERVER
 from fedkin.errors import ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from fedkin.engines.base import SERVER
-from fedkin.records.metrics import MISSING
+from fedkin.engines.results import SERVER, Missing
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, details, table
 from fedkin.report.units import half_interval, megabytes
@@ -141,12 +140,12 @@ def missing_of(runs: Sequence[Result], labels: Sequence[str]) -> list[dict[str, 
 
 def missing_html(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     """The numbers of missing messages of each kind, and the clients that failed or whose messages were refused."""
-    shown = [kind for kind in MISSING if any(kind in one["kinds"] for one in missing)]
+    shown = [kind for kind in Missing if any(kind in one["kinds"] for one in missing)]
     counts = [
         [titles[one["label"]], str(one["seed"]), *(f"{one['kinds'].get(kind, 0):,}" for kind in shown)]
         for one in missing
     ]  # fmt: skip
-    heads: list[str | tuple[str, str]] = ["method", "seed", *((kind, f"messages {MISSING[kind]}") for kind in shown)]
+    heads: list[str | tuple[str, str]] = ["method", "seed", *((kind, f"messages {kind.text}") for kind in shown)]
     clients = [
         [
             titles[one["label"]], str(one["seed"]), escape(id), f"{first['count']:,}", f"{first['round']:,}",

@@ -14,9 +14,8 @@ import tomli_w
 from torch import nn
 
 from fedkin.engines import Faults, Privacy, Setup
-from fedkin.engines.calls import check_calls
-from fedkin.engines.executors.starting import leave_if_imported
-from fedkin.engines.facts import facts_of
+from fedkin.engines.client_list import facts_of
+from fedkin.engines.setup import check_calls
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -91,7 +90,6 @@ def run(
     >>> sorted(result.scores) == sorted(fed)
     True
     """
-    leave_if_imported()
     method_object = _method(method, options)
     setup, chosen, named, measures = prepared(
         method_object, federation, rounds=rounds, seed=seed, model=model, head=head, training=training,

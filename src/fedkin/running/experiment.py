@@ -22,9 +22,8 @@ from fedkin.data import Dataset
 from fedkin.data.scenarios import Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
-from fedkin.engines.calls import check_calls
-from fedkin.engines.roster import Roster
-from fedkin.engines.settings import EngineSettings
+from fedkin.engines.client_list import Roster
+from fedkin.engines.setup import EngineSettings, check_calls
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -54,7 +53,7 @@ __all__ = [
 class RunSettings(EngineSettings):
     """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.
 
-    engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
+    engine: "local", "ray", or for tests "loopback". dtype: type of parameters and inputs.
     precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
     it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
     "float32" computes in `dtype`.

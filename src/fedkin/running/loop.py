@@ -7,17 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
-from fedkin.engines.accounting.clock import Clock
-from fedkin.engines.blame import blamed
-from fedkin.engines.failures import TooFew
-from fedkin.engines.setup import Plan
+from fedkin.engines.accounting import Clock
+from fedkin.engines.failures import TooFew, blamed
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
-from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import reading
@@ -32,8 +29,6 @@ from fedkin.running.trackers import Tracker, Tracking, described
 __all__ = [
     "Result", "Stop", "Watcher", "check_measures", "execute", "finished", "lasting", "read_finished", "run_experiment",
 ]  # fmt: skip
-
-T = TypeVar("T", Setup, Plan)
 
 
 class Watcher(Protocol):
@@ -65,14 +60,13 @@ def check_measures(measures: Sequence[Measure]) -> None:
 
 
 def execute(
-    setup: T, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
+    setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
-    make: Callable[[T], Engine] | None = None, restart: bool = False, model: Model | None = None,
+    make: Callable[[Setup], Engine] | None = None, restart: bool = False, model: Model | None = None,
     measures: Sequence[Measure] = (),
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
-    setup: the setup, or the plan of a run whose clients are elsewhere.
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
     checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
     measures: further metrics, beside those of `run.metrics`.
@@ -82,7 +76,7 @@ def execute(
     check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder, restart)
-    engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))  # type: ignore[arg-type]
+    engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
         try:
             loop = _Loop(engine, run, records, tracking, watcher, begun)
@@ -98,7 +92,7 @@ def execute(
         finally:
             engine.close()
         final = engine.setup
-        if isinstance(final, Setup) and run.models == "last":
+        if isinstance(final.clients, Federation) and run.models == "last":
             about = ModelContext.of(final.federation, final.net, final.nets, model, final.seed)
             records.keep_models(models, about, run.models_limit_mb)
         # After the engine's own files are gone: nothing comes back to a finished run to remove them.

@@ -14,8 +14,8 @@ import tomli_w
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
 from fedkin.engines import Faults, Privacy
-from fedkin.engines.roster import Entry, Roster
-from fedkin.engines.setup import Plan
+from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import SharedEncoding
@@ -138,7 +138,7 @@ def _refuse_hub(model: Model) -> None:
         )
 
 
-def plan_of(text: str, task: Task) -> Plan:
+def plan_of(text: str, task: Task) -> Setup:
     """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
     try:
         table = toml_of(text)
@@ -158,7 +158,7 @@ def plan_of(text: str, task: Task) -> Plan:
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
     net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.precision)
     measures = tuple(MEASURES[name] for name in run.metrics)
-    return Plan(
+    return Setup(
         chosen_method, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures
     )
 
@@ -243,8 +243,8 @@ def _served(
     registration.plan.training.count(len(roster.seen))
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
 
-    def make(plan: Plan) -> NetworkEngine:
-        engines.append(NetworkEngine(plan, roster, registration, public_from(root), stopping=stopping))
+    def make(plan: Setup) -> NetworkEngine:
+        engines.append(NetworkEngine(replace(plan, public=public_from(root)), roster, registration, stopping=stopping))
         return engines[-1]
 
     result = execute(
@@ -295,7 +295,7 @@ def exchange(
         page = ledger.page(outbox.life(anew=restart), plan.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, say=say, stop=stop, outbox=outbox, done=begun)
 
-        def make(plan: Plan) -> PeerEngine:
+        def make(plan: Setup) -> PeerEngine:
             engines.append(PeerEngine(plan, client, near, page, device))
             return engines[-1]
 

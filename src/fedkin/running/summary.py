@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedkin.engines import Engine, Outcome, Score
-from fedkin.engines.base import SERVER
+from fedkin.engines.results import SERVER
 from fedkin.learning.devices import title
 from fedkin.records import metrics
 from fedkin.records.files import versions

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedkin._version import __version__
 from fedkin.engines import Setup
-from fedkin.engines.roster import Roster
-from fedkin.engines.setup import Plan
+from fedkin.engines.client_list import Roster
 from fedkin.errors import ConfigError
 from fedkin.records.files import flat, read_json, write_json
 from fedkin.records.metrics import metric_of
@@ -346,7 +345,7 @@ class Tracking:
                 warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
 
 
-def described(setup: Setup | Plan, clients: Roster, run: Settings, folder: Path | None) -> dict[str, Any]:
+def described(setup: Setup, clients: Roster, run: Settings, folder: Path | None) -> dict[str, Any]:
     """Return all settings of a run by dotted names, from the folder's experiment.toml or, without one, the setup."""
     kept = folder / "experiment.toml" if folder is not None else None
     if kept is not None and kept.exists():
@@ -356,7 +355,7 @@ def described(setup: Setup | Plan, clients: Roster, run: Settings, folder: Path 
     return flat(table) | {"federation": clients.name, "clients": len(clients), "fedkin": __version__}
 
 
-def settings_table(setup: Setup | Plan, run: Settings) -> dict[str, Any]:
+def settings_table(setup: Setup, run: Settings) -> dict[str, Any]:
     """Return the settings of a setup as sections of an experiment."""
     return {
         "method": {"name": setup.method.name, **setup.method.model_dump(mode="json")},

@@ -1,8 +1,9 @@
-"""Forged messages: adversaries that see what others send in an exchange, and then send something else."""
+"""What adversaries do beyond their own training: they poison samples and forge messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -10,11 +11,49 @@ from torch import Tensor
 
 from fedkin.engines.adversaries import FORGERS, Attack, Attacks
 from fedkin.engines.client_side import Outbox
-from fedkin.engines.setup import Plan, Setup
+from fedkin.engines.setup import Setup
+from fedkin.federation import Client, Samples
 from fedkin.flow import Message, Params
 from fedkin.keys import rng
 
-__all__ = ["Forgery"]
+
+def poisoned(setup: Setup, attacks: Attacks | None, adversaries: frozenset[str]) -> Setup:
+    """Return the setup in which the adversaries have the samples that their attacks give them.
+
+    sybil: all have those of the adversary with the first id, also when its data drift. label-flip, model-replacement:
+    y becomes classes - 1 - y, for each training sample with the probability of label-flip's strength.
+    """
+    flips = attacks.of("label-flip", "model-replacement") if attacks else []
+    same = bool(attacks and attacks.of("sybil"))
+    if not flips and not same:
+        return setup
+    federation, seed = setup.federation, setup.seed
+    first = federation[min(adversaries)]
+    share = min(attack.strength if attack.kind == "label-flip" else 1.0 for attack in flips) if flips else 0.0
+
+    def changed(client: Client) -> Client:
+        if client.id not in adversaries:
+            return client
+        made = replace(first, id=client.id) if same else client
+        return _each(made, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
+
+    clients = [changed(client) for client in federation.values()]
+    return replace(setup, clients=type(federation)(clients, federation.task, federation.name))
+
+
+def _each(client: Client, change: Callable[[Samples], Samples]) -> Client:
+    """Return the client with all its training samples changed."""
+    changes = tuple(replace(other, train=change(other.train)) for other in client.changes)
+    return replace(client, train=change(client.train), changes=changes)
+
+
+def _flipped(samples: Samples, classes: int, share: float, seed: int, id: str) -> Samples:
+    if not share:
+        return samples
+    own = samples.own()
+    hit = torch.from_numpy(rng(seed, id, "label flip").random(len(own)) < share)
+    return replace(own, y=torch.where(hit, classes - 1 - own.y, own.y))
+
 
 Messages = Mapping[str, Message]
 
@@ -30,11 +69,11 @@ class Forgery:
     take over the named fields; a message without such a field stays as it is.
     """
 
-    def __init__(self, plan: Plan, attacks: Attacks, adversaries: frozenset[str], honest: Mapping[str, str]) -> None:
+    def __init__(self, setup: Setup, attacks: Attacks, adversaries: frozenset[str], honest: Mapping[str, str]) -> None:
         """honest: the planted group of each honest client, "" where none is known."""
-        self.plan, self.attacks, self.adversaries = plan, attacks, adversaries
+        self.setup, self.attacks, self.adversaries = setup, attacks, adversaries
         names = sorted(honest)
-        order = [names[k] for k in rng(plan.seed, "victims").permutation(len(names))]
+        order = [names[k] for k in rng(setup.seed, "victims").permutation(len(names))]
         self.victims = [id for id in order if honest[id] == honest[order[0]]]
 
     @classmethod
@@ -43,7 +82,7 @@ class Forgery:
         if not attacks or not attacks.of("alie", "ipm", *FORGERS):
             return None
         honest = {id: setup.federation[id].group or "" for id in setup.federation.seen if id not in adversaries}
-        return cls(setup.plan, attacks, adversaries, honest)
+        return cls(setup, attacks, adversaries, honest)
 
     def replies(self, phase: str, asked: Messages, replies: Messages, round: int) -> dict[str, Message]:
         """Return the replies to a server's request as they are sent."""
@@ -93,7 +132,7 @@ class Forgery:
                 like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
                 fields[name] = _together(like)
             elif attack.kind == "mimic":
-                draw = rng(self.plan.seed, *key, name, "mimic")
+                draw = rng(self.setup.seed, *key, name, "mimic")
 
                 def blurred(leaf: Tensor, draw: Any = draw) -> Tensor:
                     e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
@@ -118,14 +157,14 @@ class Forgery:
 
     def _is_params(self, id: str, value: Any) -> bool:
         """Whether these are parameters of the client's net."""
-        initial = self.plan.net_of(id).initial
+        initial = self.setup.net_of(id).initial
         return isinstance(value, Mapping) and bool(value) and _covers(initial, value)
 
     def _start(self, id: str, params: Params, asked: Message) -> Params:
         """Return what these parameters were trained from, as far as the request tells."""
         near = [found for found in _trees(asked) if _covers(found, params)]
         if not near:
-            return self.plan.net_of(id).initial
+            return self.setup.net_of(id).initial
         return min(near, key=lambda found: sum(float((params[n] - found[n]).double().square().sum()) for n in params))
 
 

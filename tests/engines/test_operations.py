@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.accounting.operations import Operations, counting
+from fedkin.engines.accounting import Operations, counting
 from fedkin.engines.executors.jobs import FitJob, InferJob
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp

@@ -9,9 +9,8 @@ import torch
 
 import fedkin
 from fedkin.engines import Score
-from fedkin.engines.accounting.scores import Scores
-from fedkin.engines.settings import EngineSettings
-from fedkin.engines.setup import Plan
+from fedkin.engines.accounting import Scores
+from fedkin.engines.setup import EngineSettings, Setup
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -29,7 +28,7 @@ def test_a_metric_is_computed_once_for_a_model_and_test_set_and_each_model_rests
 
     federation = small_federation()
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11)
-    plan = Plan(FedAvg(), federation.task, net, Training(), 0, EngineSettings(), measures=(mean_output,))
+    plan = Setup(FedAvg(), federation.task, net, Training(), 0, EngineSettings(), measures=(mean_output,))
     one, other = dict(net.initial), {name: tensor + 1 for name, tensor in net.initial.items()}
     tests = [client.test for client in federation.values()][:2]
     held = {"a": (one, tests[0]), "b": (other, tests[0]), "c": (dict(one), tests[0]), "d": (one, tests[1])}

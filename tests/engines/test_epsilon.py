@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize
 from scipy.stats import norm
 
-from fedkin.engines.accounting.epsilon import epsilon
+from fedkin.engines.privacy import epsilon
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
 

@@ -1,1 +1,0 @@
-"""Accounting of a round: messages, operations, scores, time."""

@@ -1,0 +1,91 @@
+"""What a round gives: its outcome, its messages, and the scores of the clients' models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedkin.learning.metrics import Figures, Marks
+
+if TYPE_CHECKING:
+    from fedkin.graph import Graph
+
+SERVER = "server"
+
+
+class Missing(StrEnum):
+    """Why a message does not count; `text` says it in words."""
+
+    text: str
+
+    LOST = "lost", "lost on the way"
+    LATE = "late", "late"
+    GONE = "gone", "of clients that are gone"
+    STALE = "stale", "of another round"
+    REFUSED = "refused", "refused by validation"
+    FAILED = "failed", "never made, because the client failed"
+    SPENT = "spent", "not sent, because the client's privacy budget is spent"
+
+    def __new__(cls, value: str, text: str) -> Missing:
+        """Return the member with its text."""
+        member = str.__new__(cls, value)
+        member._value_, member.text = value, text
+        return member
+
+
+class Traffic(NamedTuple):
+    """A message that was sent: sender, receiver, phase, bytes and floats.
+
+    missing: why it does not count; None: it does. reason: what exactly was wrong. One that could not be sent at all has
+    no bytes.
+    """
+
+    round: int
+    sender: str
+    receiver: str
+    phase: str
+    bytes: int
+    floats: int
+    missing: Missing | None = None
+    reason: str = ""
+
+
+class Score(NamedTuple):
+    """The score of a client's model on the client's test samples: their number, and the fields of `Marks`.
+
+    further: the values of `Setup.measures`, in their order.
+    """
+
+    n: int
+    loss: float
+    right: int
+    figures: Figures = ()
+    digest: tuple[tuple[float, ...], ...] = ()
+    outcomes: bytes = b""
+    further: tuple[float | None, ...] = ()
+
+    @property
+    def marks(self) -> Marks:
+        """The fields of `Marks`."""
+        return Marks(*self[1:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The outcome of a round.
+
+    sampled: ids of the clients that took part. graph: the learned graph. traffic: the messages. samples: training
+    samples processed, by id. inferred: samples in inference (Infer). flops: floating-point operations of both.
+    skipped: why the round was skipped; empty if it was not.
+    """
+
+    round: int
+    sampled: tuple[str, ...]
+    graph: Graph | None
+    traffic: tuple[Traffic, ...]
+    samples: Mapping[str, int]
+    inferred: int = 0
+    flops: float = 0.0
+    skipped: str = ""

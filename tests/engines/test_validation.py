@@ -1,0 +1,209 @@
+"""Validation alone, and what comes of the clients whose messages are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engines.faulty import Spoiling
+from fedkin.codec import tensors_of
+from fedkin.engines import LocalEngine, LoopbackEngine
+from fedkin.engines.transport import SERVER, Envelope
+from fedkin.engines.validation import Expected, Validator
+from fedkin.errors import ConfigError, MethodError
+from fedkin.flow import Ask, Message, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of
+from fedkin.forms.base import unsound
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.views import ClientView, ServerView
+from support import NET_METHODS, small_federation, small_setup
+
+SETUP = small_setup(FedAvg()).equipped()
+NAMES = sorted(SETUP.federation)
+FINE = Message(params=dict(SETUP.net.initial), n=20)
+
+
+def looked_at(*envelopes: Envelope) -> list[str]:
+    """What the server of FedAvg finds in round 3, exchange 0, when it has asked three clients to train."""
+    requests = dict.fromkeys(NAMES[:3], Message(params=SETUP.net.initial))
+    expected = Expected(Validator(SETUP), 3, 0, requests, lambda envelope: "train")
+    refusals = [expected(envelope) for envelope in envelopes]
+    return ["" if refusal is None else f"{refusal.missing}: {refusal.reason}" for refusal in refusals]
+
+
+def reply(
+    message: Message = FINE, sender: str = NAMES[0], round: int = 3, turn: int = 0, of: str = "train"
+) -> Envelope:
+    return Envelope(round, of, turn, sender, SERVER, message)
+
+
+def test_only_what_was_asked_for_now_gets_in_and_once() -> None:
+    found = looked_at(
+        reply(), reply(), reply(sender=NAMES[1], round=2), reply(sender=NAMES[1], turn=1), reply(sender=NAMES[5]),
+        reply(sender=NAMES[1], of="settle"), reply(sender=NAMES[1]),
+    )  # fmt: skip
+    assert found == [
+        "", "stale: a second message", "stale: of round 2, and this is round 3",
+        "stale: of exchange 1, and this is exchange 0", "stale: from one that was not asked",
+        "stale: of phase 'settle', and this is 'train'", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n": 0}, "refused: n: 0 is not within 1 and 1e+09"),
+        ({"n": 10**12}, "refused: n: 1000000000000 is not within 1 and 1e+09"),
+        ({"n": 10**5000}, "refused: n: ? is not within 1 and 1e+09"),
+        ({"n": True}, "refused: n: expected a whole number, got bool True"),
+        ({"n": 3.0}, "refused: n: expected a whole number, got float 3.0"),
+        ({"n": "\x1b[2Jgone\n"}, "refused: n: expected a whole number, got str ?[2Jgone?"),
+        ({"more": 1}, "refused: more is not declared"),
+        ({"params": {}}, "refused: params: not the net's tensors: 'body.1.bias', 'body.1.weight', 'head.bias'"),
+        ({"params": None}, "refused: params: expected tensors by name, got NoneType None"),
+        ({"params": dict(reversed(list(FINE.params.items())))}, "refused: params: not in the net's order"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(change: dict[str, object], words: str) -> None:
+    assert looked_at(reply(Message(**{**FINE, **change}))) == [words]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (torch.full((4,), torch.nan), "refused: params: head.bias: 4 of 4 numbers are not finite"),
+        (torch.tensor([0.0, 0.0, -torch.inf, 1.0]), "refused: params: head.bias: 1 of 4 numbers are not finite"),
+        (torch.tensor([0.0, 2e19, 0.0, 0.0]), "refused: params: head.bias: a number of size 2e+19; squares"),
+        (torch.zeros(5), "refused: params: head.bias: expected [4], got [5]"),
+        (torch.zeros(4).double(), "refused: params: head.bias: expected torch.float32, got torch.float64"),
+        (torch.zeros(4).to_sparse(), "refused: params: head.bias: expected a dense tensor in memory"),
+        (torch.zeros(4, device="meta"), "refused: params: head.bias: expected a dense tensor in memory"),
+        (np.zeros(4, np.float32), "refused: params: head.bias: expected a tensor, got ndarray"),
+        (torch.zeros(1).expand(10**12), "refused: params: head.bias: expected [4], got [1000000000000]"),
+    ],
+)  # fmt: skip
+def test_a_tensor_has_the_nets_shape_and_type_and_finite_numbers(tensor: Tensor, words: str) -> None:
+    (found,) = looked_at(reply(Message(params={**FINE.params, "head.bias": tensor}, n=20)))
+    assert found.startswith(words)
+
+
+def test_many_large_numbers_are_sound_if_each_is() -> None:
+    assert unsound(torch.full((1000,), 1e19)) is None  # the sum of their squares is not finite
+    assert unsound(torch.full((3,), 6e4, dtype=torch.float16)) is None
+    assert unsound(torch.full((3,), 1e150, dtype=torch.float64)) is None
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        assert unsound(torch.tensor([1.0, torch.nan], dtype=dtype)) is not None
+
+
+def test_lengths_that_belong_together_are_equal() -> None:
+    fields = {"rows": Shaped("m", "width"), "classes": Wholes("m", below="classes", rising=True)}
+    context = Context(FedAvg(), SETUP.net, SETUP.federation.task)
+
+    def found(rows: int, classes: list[int]) -> str:
+        problem = problem_of({"rows": torch.zeros(rows, 7), "classes": classes}, [fields], context)
+        return "" if problem is None else problem.words
+
+    assert found(2, [0, 3]) == ""
+    assert found(3, [0, 3]) == "classes: a list of 2 is not as long as the others"
+    assert found(2, [0, 4]) == "classes: 0 to 4 are not within 0 and 3"
+    assert found(2, [3, 0]) == "classes: the list does not rise"
+    assert problem_of({"x": torch.tensor(-1.0)}, [{"x": Number(low=0)}], context) is not None
+
+
+class Bare(FedAvg):
+    """A user's FedAvg whose phase declares nothing."""
+
+    @phase
+    def train(self, client: ClientView, message: Message) -> Message:  # type: ignore[override]
+        return Message(params=message.params, n=client.size, note=[0.5, "text"], mine={"a": torch.zeros(3)})
+
+
+class Strict(FedAvg):
+    """A user's FedAvg that declares one field less than it sends."""
+
+    @phase(params=NET)
+    def train(self, client: ClientView, message: Message) -> Message:  # type: ignore[override]
+        return Message(params=message.params, n=client.size)
+
+
+def test_a_phase_that_declares_nothing_lets_anything_finite_pass() -> None:
+    engine = LocalEngine(small_setup(Bare()).having(message_limit_mb=0.01))
+    assert not [row for row in engine.round(1).traffic if row.missing]
+    context = engine.exchange.validator.contexts[id(engine.setup.net)]
+    for message, words in {
+        "nan": (Message(x=[1.0, [float("nan")]]), "x: nan is not a finite number"),
+        "tensor": (Message(x={"y": torch.tensor(torch.inf)}), "x/y: 1 of 1 numbers are not finite"),
+        "array": (Message(x=np.zeros(3)), "it cannot be read (MethodError: x: arrays travel as torch"),
+        "large": (Message(x=torch.zeros(1).expand(10**9)), "4,000,000,112 bytes are more than run.message"),
+    }.values():  # fmt: skip
+        problem = problem_of(message, None, context)
+        assert problem is not None
+        assert problem.words.startswith(words)
+
+
+def test_a_declaration_that_refuses_everyone_ends_the_run_and_says_why() -> None:
+    with pytest.raises(MethodError, match=r"phase 'train': every message was refused, .* because n is not declared"):
+        LocalEngine(small_setup(Strict())).round(1)
+
+
+def test_an_override_declares_its_own_reply() -> None:
+    assert FedAvg.declared("train") == ({"params": NET, "n": COUNT},)
+    assert Bare.declared("train") is None
+
+
+@pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
+def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) -> None:
+    made = engine(small_setup(FedAvg()).having(adversaries="scale:0.2:1e39", mode=mode))
+    for number in (1, 2, 3):
+        refused = [row for row in made.round(number).traffic if row.missing]
+        assert {row.sender for row in refused} == made.adversaries
+        assert all(row.reason.startswith("params: ") for row in refused)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(made.server.state).values())
+
+
+def test_all_methods_end_finite_with_a_client_whose_update_overflows() -> None:
+    for name in NET_METHODS:
+        made = LocalEngine(small_setup(METHODS[name](), local_steps=1).having(adversaries="scale:0.2:1e39"))
+        for number in (1, 2):
+            made.round(number)
+        for id in set(made.setup.federation) - made.adversaries:
+            assert all(bool(torch.isfinite(tensor).all()) for tensor in made.model(id).values()), name
+
+
+def test_validation_is_the_same_for_messages_that_pass_through_bytes() -> None:
+    """A reply that is refused in this process is refused behind bytes, for the same reason."""
+    victim = NAMES[1]
+    lines = []
+    for kind in (LocalEngine, LoopbackEngine):
+        engine = kind(small_setup(FedAvg()))
+        inner = engine.log.transport
+        spoil = Spoiling(lambda e: e.sender == victim, lambda m: Message(params=m.params, n=-1))
+        spoil.order = inner.order  # type: ignore[method-assign]
+        engine.log.transport = spoil
+        lines.append([row for row in engine.round(1).traffic if row.missing])
+    assert lines[0] == lines[1] != []
+
+
+class Greedy(FedAvg):
+    """Asks twice in a round."""
+
+    def round(self, server: ServerView[Any], sampled: object) -> ServerFlow[None]:
+        for _ in range(2):
+            yield from Ask("train", {id: self.offer(server, id) for id in server.clients})
+
+
+def test_limits_are_settings() -> None:
+    federation = small_federation()
+    large = max(federation, key=lambda id: federation[id].size)
+    engine = LocalEngine(replace(small_setup(Greedy(), federation)).having(largest_n=federation[large].size - 1))
+    refused = [row for row in engine.round(1).traffic if row.missing]
+    assert [row.sender for row in refused] == [large, large]
+    with pytest.raises(ConfigError, match=r"run\.min_replies: expected a whole number of replies, or a share below 1"):
+        small_setup(FedAvg()).having(min_replies=1.5)
