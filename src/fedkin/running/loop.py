@@ -15,6 +15,7 @@ from fedkin.engines.accounting import Clock
 from fedkin.engines.failures import TooFew, blamed
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
+from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import reading
