@@ -117,7 +117,7 @@ def test_arrow_dicts_and_categories_are_the_same() -> None:
         ({"target": "hospital"}, "target and client are both 'hospital'"),
         ({"split": "time"}, "split 'time' needs the name of the column"),
         ({"time": "sex"}, "column 'sex': expected a date, a time or a number"),
-        ({"split": "sex"}, "column 'sex': expected 'train' or 'test', got"),
+        ({"split": "sex"}, "column 'sex': expected 'train' or 'test' for every sample, got"),
         ({"kind": "regression", "target": "sex"}, "column 'sex': expected numbers to predict"),
         ({"kind": "risk", "target": "day"}, "has 120 values; a risk has two"),
         ({"leave_out": ["age", "sex", "day", "stay"]}, "no column is left for the inputs"),
