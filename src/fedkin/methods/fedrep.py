@@ -62,5 +62,7 @@ class FedRep(FedPer):
 
         fitted = yield from Fit(params, OnePart(client.task, "head"), training=training.model_copy(update={unit: head}))
         params = {**params, **head_of(fitted.params)}
+        if all(name.startswith("head.") for name in client.net.trainable):
+            return params  # a frozen body
         fitted = yield from Fit(params, OnePart(client.task, "body"), training=training.model_copy(update={unit: body}))
         return {**params, **body_of(fitted.params)}
