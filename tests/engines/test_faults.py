@@ -17,9 +17,9 @@ from engines.faulty import CASES, Spoiling
 from fedkin import codec
 from fedkin.engines import Faults, LocalEngine, LoopbackEngine, Outcome, Setup
 from fedkin.engines.failures import TooFew
-from fedkin.engines.results import Missing
+from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.setup import KINDS
-from fedkin.engines.transport import SERVER, Envelope, Faulty, Transport, spoiled
+from fedkin.engines.transport import Envelope, Faulty, Transport, spoiled
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import ClientFlow, Fit, Message, phase
 from fedkin.forms import COUNT, NET
@@ -56,17 +56,17 @@ def sent(count: int = 2000, round: int = 4) -> list[Envelope]:
 def test_how_often_a_fault_happens(what: str) -> None:
     made = Faulty(Transport(), Faults.model_validate({what: 0.3}), seed=2, rounds=9)
     came = [made.carry(envelope) for envelope in sent()]
-    odd = sum(e is None or e.round != 4 or dict(e.message) != {"n": 3} for e in came)
+    odd = sum(isinstance(e, Missing) or e.round != 4 or dict(e.message) != {"n": 3} for e in came)
     assert 540 < odd < 660  # binomial: 600 expected, standard deviation 20.5
     again = Faulty(Transport(), Faults.model_validate({what: 0.3}), seed=2, rounds=9)
-    assert [e is None for e in map(again.carry, sent())] == [e is None for e in came]
+    assert [isinstance(e, Missing) for e in map(again.carry, sent())] == [isinstance(e, Missing) for e in came]
 
 
 def test_before_and_after_training() -> None:
     for before, share in ((0.0, 0), (0.25, 150), (1.0, 600)):
         made = Faulty(Transport(), Faults(dropout=0.3, before=before), seed=1)
         down = [e._replace(sender=SERVER, receiver=e.sender) for e in sent()]
-        lost = [sum(made.carry(envelope) is None for envelope in way) for way in (down, sent())]
+        lost = [sum(isinstance(made.carry(envelope), Missing) for envelope in way) for way in (down, sent())]
         assert abs(lost[0] - share) < 60
         assert abs(lost[1] - (600 - share)) < 60
 

@@ -245,7 +245,7 @@ def test_unlike_nets_train_as_they_would_alone() -> None:
         for engine in engines.values():
             engine.round(1)
         for id in setup.federation:
-            alone = replace(setup, net=setup.plan.net_of(id), nets=None, federation=setup.federation.reorder([id]))
+            alone = replace(setup, net=setup.net_of(id), nets=None, clients=setup.federation.reorder([id]))
             plain = LocalEngine(alone)
             plain.round(1)
             for engine in engines.values():

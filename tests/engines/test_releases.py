@@ -18,8 +18,7 @@ from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.client_side import ClientSide, States
 from fedkin.engines.privacy import keyed, secret
 from fedkin.engines.releases import KEY
-from fedkin.engines.results import Missing
-from fedkin.engines.transport import SERVER
+from fedkin.engines.results import SERVER, Missing
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Fitted, Message, PeerFlow
 from fedkin.methods.dfedavgm import DFedAvgM
@@ -374,4 +373,4 @@ def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
     setup = private(FedAvg()).equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
         ClientSide(setup, setup.federation, States())
-    ClientSide(private(FedAvg(), noise=0.0).equipped().plan, setup.federation, States())
+    ClientSide(private(FedAvg(), noise=0.0).equipped(), setup.federation, States())

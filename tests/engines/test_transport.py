@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.setup import Faults
-from fedkin.engines.transport import SERVER, BytesTransport, Envelope, Faulty, Transport
+from fedkin.engines.transport import BytesTransport, Envelope, Faulty, Transport
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 
@@ -36,7 +37,7 @@ def test_memory_delivers_the_very_message_and_bytes_a_copy() -> None:
     sent = envelope()
     assert Transport().carry(sent) is sent
     came = BytesTransport(0).carry(sent)
-    assert came is not None
+    assert isinstance(came, Envelope)
     assert came.message is not sent.message
     ids = [f"c{k}" for k in range(9)]
     assert Transport().order(reversed(ids), 1) == ids
@@ -48,8 +49,8 @@ def test_memory_delivers_the_very_message_and_bytes_a_copy() -> None:
 
 def test_an_exchange_is_lost_one_way_or_the_other_never_both() -> None:
     lossy = Faulty(Transport(), Faults(dropout=0.6), seed=1)
-    there = {id: lossy.loses(envelope(receiver=id)) == "lost" for id in map(str, range(2000))}
-    back = {id: lossy.loses(envelope(sender=id, receiver=SERVER)) == "lost" for id in there}
+    there = {id: lossy.carry(envelope(receiver=id)) is Missing.LOST for id in map(str, range(2000))}
+    back = {id: lossy.carry(envelope(sender=id, receiver=SERVER)) is Missing.LOST for id in there}
     assert not any(there[id] and back[id] for id in there)
     # Binomial: 600 expected each way, standard deviation 20.5.
     assert 500 < sum(there.values()) < 700
@@ -62,12 +63,12 @@ def test_losses_between_peers_are_drawn_for_each_pair_and_turn() -> None:
 
     def draws() -> list[bool]:
         each = [sent._replace(turn=turn, receiver=to) for turn in range(8) for to in "bcdefgh"]
-        return [lossy.loses(envelope) == "lost" for envelope in each]
+        return [lossy.carry(envelope) is Missing.LOST for envelope in each]
 
     drawn = draws()
     assert 0 < sum(drawn) < len(drawn)
     assert drawn == [
-        lossy.loses(sent._replace(turn=turn, receiver=to)) == "lost" for turn in range(8) for to in "bcdefgh"
+        lossy.carry(sent._replace(turn=turn, receiver=to)) is Missing.LOST for turn in range(8) for to in "bcdefgh"
     ]
     # What phase a message counts under changes no draw between peers.
-    assert lossy.loses(sent) == lossy.loses(sent._replace(phase="head"))
+    assert (lossy.carry(sent) is Missing.LOST) == (lossy.carry(sent._replace(phase="head")) is Missing.LOST)

@@ -13,7 +13,8 @@ from torch import Tensor
 from engines.faulty import Spoiling
 from fedkin.codec import tensors_of
 from fedkin.engines import LocalEngine, LoopbackEngine
-from fedkin.engines.transport import SERVER, Envelope
+from fedkin.engines.results import SERVER
+from fedkin.engines.transport import Envelope
 from fedkin.engines.validation import Expected, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase

@@ -224,7 +224,7 @@ def run_peers(name: str, rule: str, federation: Federation, lost: str | None = N
 
 
 def peer_state(engine: LocalEngine, id: str) -> Any:
-    return engine.site.side.states[id]  # type: ignore[attr-defined]
+    return engine.site.side.states[id]
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

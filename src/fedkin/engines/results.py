@@ -28,7 +28,7 @@ class Missing(StrEnum):
     FAILED = "failed", "never made, because the client failed"
     SPENT = "spent", "not sent, because the client's privacy budget is spent"
 
-    def __new__(cls, value: str, text: str) -> Missing:
+    def __new__(cls, value: str, text: str = "") -> Missing:
         """Return the member with its text."""
         member = str.__new__(cls, value)
         member._value_, member.text = value, text
