@@ -38,62 +38,73 @@ class Store:
         return self.runs[id]
 
 
+class FakeMlflowClient:
+    """A client that keeps what it is given in its store."""
+
+    store: Store
+
+    def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        self.store.uris.append(tracking_uri)
+        self.uri = str(tracking_uri)
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        if self.store.away:
+            raise OSError("connection refused")
+        id = self.store.experiments.get(name)
+        return None if id is None else SimpleNamespace(experiment_id=id)
+
+    def create_experiment(self, name: str, artifact_location: str | None = None) -> str:
+        assert name not in self.store.experiments
+        self.store.experiments[name] = str(len(self.store.experiments))
+        return self.store.experiments[name]
+
+    def create_run(self, experiment_id: str, run_name: str) -> Any:
+        id = f"run{len(self.store.runs)}"
+        self.store.runs[id] = {
+            "experiment": experiment_id,
+            "name": run_name,
+            "params": {},
+            "metrics": {},
+            "status": "?",
+        }
+        return SimpleNamespace(info=SimpleNamespace(run_id=id))
+
+    def get_run(self, run_id: str) -> Any:
+        return SimpleNamespace(data=SimpleNamespace(metrics=dict.fromkeys(self.store.run(run_id)["metrics"], 0.0)))
+
+    def get_metric_history(self, run_id: str, key: str) -> Any:
+        return [SimpleNamespace(step=step, value=value) for step, value in self.store.run(run_id)["metrics"][key]]
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        run = self.store.run(run_id)
+        assert len(params) <= 100
+        assert len(metrics) <= 1000
+        for each in (*params, *metrics):
+            assert re.fullmatch(r"[/\w.\- :]{1,250}", each.key), each.key
+        for param in params:
+            assert len(param.value) <= 6000
+            assert run["params"].setdefault(param.key, param.value) == param.value
+        for metric in metrics:
+            run["metrics"].setdefault(metric.key, []).append((metric.step, metric.value))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.store.run(run_id)["status"] = status
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self.store.run(run_id)["status"] = status
+        if self.uri.startswith("http"):
+            print("View run at:", self.uri)
+
+
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
 
-    class MlflowClient:
-        def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
-            store.uris.append(tracking_uri)
-            self.uri = str(tracking_uri)
-
-        def get_experiment_by_name(self, name: str) -> Any:
-            if store.away:
-                raise OSError("connection refused")
-            id = store.experiments.get(name)
-            return None if id is None else SimpleNamespace(experiment_id=id)
-
-        def create_experiment(self, name: str, artifact_location: str | None = None) -> str:
-            assert name not in store.experiments
-            store.experiments[name] = str(len(store.experiments))
-            return store.experiments[name]
-
-        def create_run(self, experiment_id: str, run_name: str) -> Any:
-            id = f"run{len(store.runs)}"
-            store.runs[id] = {"experiment": experiment_id, "name": run_name, "params": {}, "metrics": {}, "status": "?"}
-            return SimpleNamespace(info=SimpleNamespace(run_id=id))
-
-        def get_run(self, run_id: str) -> Any:
-            return SimpleNamespace(data=SimpleNamespace(metrics=dict.fromkeys(store.run(run_id)["metrics"], 0.0)))
-
-        def get_metric_history(self, run_id: str, key: str) -> Any:
-            return [SimpleNamespace(step=step, value=value) for step, value in store.run(run_id)["metrics"][key]]
-
-        def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
-            run = store.run(run_id)
-            assert len(params) <= 100
-            assert len(metrics) <= 1000
-            for each in (*params, *metrics):
-                assert re.fullmatch(r"[/\w.\- :]{1,250}", each.key), each.key
-            for param in params:
-                assert len(param.value) <= 6000
-                assert run["params"].setdefault(param.key, param.value) == param.value
-            for metric in metrics:
-                run["metrics"].setdefault(metric.key, []).append((metric.step, metric.value))
-
-        def update_run(self, run_id: str, status: str) -> None:
-            store.run(run_id)["status"] = status
-
-        def set_terminated(self, run_id: str, status: str) -> None:
-            store.run(run_id)["status"] = status
-            if self.uri.startswith("http"):
-                print("View run at:", self.uri)
-
     made: dict[str, dict[str, Any]] = {
         "mlflow": {},
-        "mlflow.tracking": {"MlflowClient": MlflowClient},
+        "mlflow.tracking": {"MlflowClient": type("MlflowClient", (FakeMlflowClient,), {"store": store})},
         "mlflow.entities": {
             "Metric": lambda key, value, timestamp, step: SimpleNamespace(key=key, value=value, step=step),
             "Param": lambda key, value: SimpleNamespace(key=key, value=value),

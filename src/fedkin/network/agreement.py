@@ -125,8 +125,12 @@ def unlike(here: Agreement, there: Agreement) -> str:
         return ""
     if here.columns and there.columns and here.columns != there.columns:
         return _columns_differ(here.columns, there.columns)
-    if words := _first_difference(_task_facts(here.task), _task_facts(there.task)):
-        return words
+    return _first_difference(_task_facts(here.task), _task_facts(there.task)) or _nets_differ(here, there)
+
+
+def _nets_differ(here: Agreement, there: Agreement) -> str:
+    """Return what differs between the nets or the metrics of two participants; empty if nothing does."""
+    both = here, there
     nets = [{f"the net's {name} is": f"{dtype} {list(shape)}" for name, shape, dtype in side.net} for side in both]
     if words := _first_difference(*nets):
         return words
