@@ -84,7 +84,7 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
     columns = {
         "round": [n for n, _ in rows], "from": [id for _, id in rows], "to": ["server"] * len(rows),
         "phase": ["sign"] * len(rows), "bytes": [8] * len(rows), "floats": [2] * len(rows),
-        "missing": [""] * len(rows),
+        "missing": [""] * len(rows), "reason": [""] * len(rows),
     }  # fmt: skip
     pq.write_table(pa.table(columns, schema=table.schema), folder / "messages.parquet")
     (phase,) = phases_in(read_run(folder))
