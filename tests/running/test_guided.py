@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkin.cli import app
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.report.results import _tuning
 from fedkin.running.experiment import Experiment
@@ -140,7 +140,7 @@ def test_another_version_of_optuna_does_not_go_on(tmp_path: Path, monkeypatch: p
     tuning(tmp_path, equal)
     assert read_json(tmp_path / "plan.json")["optuna"] == optuna.__version__
     monkeypatch.setattr(optuna, "__version__", "0.0.1")
-    with pytest.raises(ConfigError, match=r"chosen by Optuna .*; 0\.0\.1, which is installed, may choose others"):
+    with pytest.raises(RunError, match=r"chosen by Optuna .*; 0\.0\.1, which is installed, may choose others"):
         tuning(tmp_path, equal, resume=True)
 
 
