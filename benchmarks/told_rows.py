@@ -72,8 +72,10 @@ OTHERS: dict[str, Row] = {
 }
 # Rivals that are told nothing, the simplest first.
 RIVALS: dict[str, Row] = {
-    name: Row(name)
-    for name in ("fedavg-ft", "ditto", "fedper", "fedrep", "pfedgraph", "lg-fedavg", "apfl", "per-fedavg", "fedamp")
+    **{name: Row(name) for name in ("fedavg-ft", "ditto", "fedper", "fedrep", "pfedgraph", "lg-fedavg", "apfl")},
+    **{name: Row(name) for name in ("per-fedavg", "fedamp")},
+    "fedavg-ft, one pass": Row("fedavg-ft", _fixed(passes=1)),
+    "ditto, lam .1": Row("ditto", _fixed(lam=0.1)),
 }
 # What the choice of a level and a degree adds: last, and best asked for by name.
 WHY: dict[str, Row] = {"kin, groups": Row("kin", _fixed(degrees="groups"))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from scipy.stats import t as student
 __all__ = ["Lines", "Runs", "filled", "read", "tables", "write_csv"]
 
 Lines = list[dict[str, Any]]
-# The best of these, by its mean over seeds, is what a method is compared with.
-REFERENCE = ("local", "fedavg", "flt, told")
+
+
+def told(row: str) -> bool:
+    """Whether a row is told the groups, or how many there are."""
+    return row.endswith((", told", ", oracle"))
 
 
 def read(path: Path) -> Lines:
@@ -72,9 +76,10 @@ class Runs:
         return np.array([mean(run["points"].values()) for run in self.finished[federation, row]])
 
     def reference(self, federation: str) -> tuple[str, Any]:
-        """(row, its means) of the best of REFERENCE."""
-        there = [row for row in REFERENCE if (federation, row) in self.finished]
-        best = max(there, key=lambda row: float(self.means(federation, row).mean()))
+        """(row, its means) of the best row that is told nothing, but kin; by its mean over seeds."""
+        rows = [row for row in self.rows if (federation, row) in self.finished]
+        rows = [row for row in rows if not told(row) and not row.startswith("kin")]
+        best = max(rows, key=lambda row: float(self.means(federation, row).mean()))
         return best, self.means(federation, best)
 
     def regret(self, federation: str, row: str) -> Any:
@@ -183,20 +188,19 @@ def tables(runs: Runs) -> dict[str, str]:
     return {
         "federations": _by_federation(runs),
         "methods": _by_row(runs),
-        "told": _told(runs),
         "degrees": _degrees(runs),
         "missing": _missing(runs),
     }
 
 
 def filled(page: str, made: Mapping[str, str]) -> str:
-    """The page with each table between its marks, `<!-- table: NAME -->` and `<!-- end -->`."""
-    for name, text in made.items():
-        mark = f"<!-- table: {name} -->"
-        before, found, rest = page.partition(mark)
-        if not found or "<!-- end -->" not in rest:
-            raise ValueError(f"the page has no {mark} with <!-- end --> after it")
-        page = f"{before}{mark}\n{text}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    """The page with the tables that it has marks for, `<!-- table: NAME -->` and `<!-- end -->`, written anew."""
+    names = re.findall(r"<!-- table: (\w+) -->", page)
+    if not names:
+        raise ValueError("the page has no <!-- table: NAME -->")
+    for name in names:
+        before, mark, rest = page.partition(f"<!-- table: {name} -->")
+        page = f"{before}{mark}\n{made[name]}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
     return page
 
 
@@ -226,19 +230,19 @@ def _index(value: float | None) -> str:
 
 
 def _by_federation(runs: Runs) -> str:
-    others = ["local", "fedavg", "flt, told", "flt, oracle", "flt-same", "flt, ratio"]
-    head = ["federation", "reference", "its points", "kin's regret", "hurts, helps", "surely", "groups", "ARI", *others]
+    head = ["federation", "best other", "its points", "kin", "kin less it", "hurts, helps", "surely", "groups", "ARI"]
     body = []
     for name in runs.federations:
+        if (name, "kin") not in runs.finished:
+            continue
         best, means = runs.reference(name)
-        line = [name, best, _spread(means), *[""] * 5]
-        if (name, "kin") in runs.finished:
-            index = _index(runs.ari(name, "kin"))
-            found = " ".join(str(run["found"]) for run in runs.finished[name, "kin"])
-            hurts = [_both(runs.hurt(name, "kin")), _both(runs.surely(name, "kin"))]
-            line[3:] = [_spread(runs.regret(name, "kin")), *hurts, found]
-            line.append(index if runs.planted(name) or not index else f"({index})")
-        body.append([*line, *(_spread(runs.regret(name, r)) if (name, r) in runs.finished else "-" for r in others)])
+        index = _index(runs.ari(name, "kin"))
+        body.append([
+            name, best, _spread(means), _spread(runs.means(name, "kin")), _paired(runs.means(name, "kin") - means),
+            _both(runs.hurt(name, "kin")), _both(runs.surely(name, "kin")),
+            " ".join(str(run["found"]) for run in runs.finished[name, "kin"]),
+            index if runs.planted(name) or not index else f"({index})",
+        ])  # fmt: skip
     return _table(head, body)
 
 
@@ -258,26 +262,6 @@ def _by_row(runs: Runs) -> str:
             f"{its['worst']:.1f}", its["where"], _both((its["hurt"], its["helped"])),
             _both((its["surely"], its["surely_helped"])), _share(its["below"]), _index(its["ari"]),
         ])  # fmt: skip
-    return _table(head, body)
-
-
-def _told(runs: Runs) -> str:
-    """Methods by their defaults, told the number of groups, and with groups from the test, where all are finished."""
-    head = ["method", "federations", "default", "told", "groups from the test", "kin"]
-    body = []
-    for name in ("flt", "pca-km-hc", "fedsem", "ifca", "cfl", "sfmtl-graph"):
-        default, same = ("flt, ratio", "flt-same") if name == "flt" else (name, f"{name}, same")
-        kinds = [row for row in (default, f"{name}, told", same) if row in runs.rows]
-        there = [one for one in runs.federations if all((one, row) in runs.finished for row in [*kinds, "kin"])]
-        if not there or same not in kinds:
-            continue
-        cells = dict.fromkeys((default, f"{name}, told", same, "kin"), "")
-        for row in [*kinds, "kin"]:
-            its = runs.of_row(row, there)
-            cells[row] = f"{its['regret']:.2f}±{its['deviation']:.2f}" + (
-                f" (ARI {its['ari']:.2f})" if its["ari"] is not None else ""
-            )
-        body.append([name, str(len(there)), *cells.values()])
     return _table(head, body)
 
 
