@@ -181,3 +181,10 @@ def test_views_of_texts_are_texts(tmp_path: Path) -> None:
 
     parquet.write_table(pa.table({"ward": pa.array(["icu", "er"], pa.string_view())}), tmp_path / "t.parquet")
     assert read_parquet(tmp_path / "t.parquet").column("ward").type == pa.string()
+
+
+def test_times_with_and_without_a_zone_in_one_column_are_refused_with_their_rows(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"'2020-01-02T10:00Z' in row 2 has a time zone, .* in row 1 has none"):
+        read(tmp_path, x=["2020-01-01T10:00", "2020-01-02T10:00Z"])
+    both = read(tmp_path, x=["2020-01-01T10:00:00+01:00", "2020-01-01T10:00:00Z"]).column("x").to_pylist()
+    assert (both[1] - both[0]).total_seconds() == 3600

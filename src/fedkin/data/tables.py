@@ -48,6 +48,8 @@ _AMOUNT = re.compile(
 _SPACES, _APOSTROPHES = "\u00a0\u2009\u202f", "\u2019"
 _MARKS = ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))  # fmt: skip
 _TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
+_TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
+_ZONED = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
 # So many values of a text column are looked at before all are.
 _SAMPLE = 200
 # Numbers with a group of three digits behind a mark are thousands for sure only if there are so many of them.
@@ -467,7 +469,7 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
         for kind in (pa.int64(), pa.bool_()):
             if (values := _cast(texts, kind)) is not None:
                 return Typed(values)
-        if (dates := _dates(texts, written.dates)) is not None:
+        if (dates := _dates(texts, name, written.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts.slice(0, _SAMPLE), _WHOLE)) and _all(
@@ -509,8 +511,11 @@ def _cast(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
         return None
 
 
-def _dates(texts: pa.ChunkedArray, stated: str | None) -> Typed | None:
-    """Dates and times: as 2026-01-31, as 31.1.2026 (no country writes the month first with points), or as stated."""
+def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | None:
+    """Dates and times: as 2026-01-31, as 31.1.2026 (no country writes the month first with points), or as stated.
+
+    Raises Refused if some times have a zone and others have none.
+    """
     if not _all(pc.match_substring_regex(texts, r"^[0-9]{1,4}[-./:]"), least=1):
         return None
     if _all(pc.match_substring_regex(texts, _CLOCK)):
@@ -518,6 +523,13 @@ def _dates(texts: pa.ChunkedArray, stated: str | None) -> Typed | None:
     for kind in (pa.date32(), *_TIMES):
         if (values := _cast(texts, kind)) is not None:
             return Typed(values)
+    if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
+        zoned = pc.match_substring_regex(texts, _ZONED)
+        if pc.any(zoned).as_py() and not _all(zoned):
+            rows = [next(_rows_where(each)) for each in (zoned, pc.invert(zoned))]
+            one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
+            where = f"column {shown(name, 60)!r}: {one} has a time zone, {other} has none"
+            raise Refused(f"{where}; write all with a zone, or all without")
     wanted = stated or ("D.M.Y" if _all(pc.match_substring_regex(texts, _DOTTED_DATE)) else None)
     if wanted is None:
         return None

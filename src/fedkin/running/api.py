@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,13 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
         add_installed()
         (name,), _ = named_in([method], "method", Path(), "method")
         settings = taken_value("method", options, Path(), [])
-        return parse(choose(METHODS, name, "method"), settings, "method")
+        kind = choose(METHODS, name, "method")
+        for option in set(options) - set(kind.model_fields):
+            if close := get_close_matches(option, signature(run).parameters, 1, 0.8):
+                raise ConfigError(
+                    f"{option}: no such argument of run, nor setting of {name}; did you mean {close[0]!r}?"
+                )
+        return parse(kind, settings, "method")
     if options:
         raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
     return method
