@@ -57,4 +57,4 @@ class Ditto(FedAvg):
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]
-        return self.personal(client, message.params, message)
+        return self.personal(client, message.params, message) if client.size else message.params

@@ -106,7 +106,7 @@ class FedAMP(ServerMethod):
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]
-        return self.near(client, message.params, message)
+        return self.near(client, message.params, message) if client.size else message.params
 
 
 def attention(squared: Array, alpha: float, sigma: float) -> Array:
