@@ -19,10 +19,17 @@ LOCKED := $(PIP) --require-hashes --no-deps
 FLOWER_PIP := $(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check
 FLOWER_LOCKED := $(FLOWER_PIP) --require-hashes --no-deps
 
+# An environment that was moved, or made by an older Python, is made anew.
+ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null),True)
+.PHONY: $(VENV)/.installed
+endif
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "fedkin needs Python 3.11 or newer, and this is %s: make PYTHON=python3.11 demo" % sys.version.split()[0])
+
 # pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
 # the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
 $(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/network.txt constraints/privacy.txt
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
+	$(PYTHON) -m venv --clear $(VENV)
 	$(LOCKED) -r constraints.txt
 	$(LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(LOCKED) -r constraints/torch.txt && $(PIP) torch==2.13.0)
 	$(LOCKED) -r constraints/network.txt -r constraints/privacy.txt
