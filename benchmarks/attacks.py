@@ -31,7 +31,7 @@ from fedkin.engines import LocalEngine
 from fedkin.engines.adversaries import FORGERS, Attacks
 from fedkin.engines.attacks import Forgery
 from fedkin.federation import Federation
-from fedkin.learning.robust import RULES
+from fedkin.learning.aggregate import RULES
 from fedkin.running.experiment import load
 
 ROOT = Path(__file__).resolve().parents[1]

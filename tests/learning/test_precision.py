@@ -15,9 +15,8 @@ import fedkin
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.devices import CPU, arranged, usual
+from fedkin.learning.devices import CPU, Precision, _has_bf16, arranged, check_precision, usual
 from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.precision import Precision, _has_bf16, check_precision
 from fedkin.learning.sgd import fit, infer
 from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.running.networked import plan_of

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from fedkin.errors import MethodError
 from fedkin.learning import weighted_mean
-from fedkin.learning.robust import RULES, aggregated, rule_of
+from fedkin.learning.aggregate import RULES, aggregated, rule_of
 
 Array = npt.NDArray[np.float64]
 ROBUST = sorted(set(RULES) - {"mean", "norm-clipping"})

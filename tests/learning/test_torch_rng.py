@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 import torch
 
-from fedkin.learning.torch_rng import alone, seeded
+from fedkin.learning.devices import alone, seeded
 
 
 def is_mine() -> bool:

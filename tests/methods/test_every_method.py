@@ -13,8 +13,7 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning import Net
-from fedkin.learning.devices import CPU
-from fedkin.learning.precision import Precision, _has_bf16
+from fedkin.learning.devices import CPU, Precision, _has_bf16
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local

@@ -20,14 +20,12 @@ from fedkin.engines.results import Score
 from fedkin.engines.setup import Setup
 from fedkin.federation import Samples
 from fedkin.flow import Fitted, Params
-from fedkin.learning.devices import arranged
+from fedkin.learning.devices import alone, arranged, seeded
 from fedkin.learning.frozen import trunk_of
-from fedkin.learning.layout import lay_out
 from fedkin.learning.losses import Batch
 from fedkin.learning.metrics import Marks, values
 from fedkin.learning.net import Net
-from fedkin.learning.sgd import infer, load
-from fedkin.learning.torch_rng import alone, seeded
+from fedkin.learning.sgd import infer, lay_out, load
 from fedkin.tasks import Task
 
 

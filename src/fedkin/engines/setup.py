@@ -21,10 +21,10 @@ from fedkin.flow import Method, PeerMethod, ServerMethod
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
-from fedkin.learning.layout import decide
 from fedkin.learning.metrics import Measure
 from fedkin.learning.models.custom import sample_inputs
 from fedkin.learning.net import Net
+from fedkin.learning.sgd import decide
 from fedkin.learning.training import Training
 from fedkin.settings import Settings, parse
 from fedkin.views import no_public_data

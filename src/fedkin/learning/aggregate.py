@@ -1,18 +1,24 @@
-"""Means of parameters over clients, by client id."""
+"""Means of parameters over clients, and rules that a minority of adversaries cannot move at will."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from fedkin.codec import Params
-from fedkin.errors import MethodError
+from fedkin.errors import MethodError, nearest
 
-__all__ = ["AveragedReplies", "Mean", "RunningMean", "weighted_mean"]
+__all__ = ["RULES", "AveragedReplies", "Mean", "Rule", "RunningMean", "aggregated", "rule_of", "weighted_mean"]
+
+Array = npt.NDArray[np.float64]
 
 
 class RunningMean:
@@ -128,3 +134,184 @@ class AveragedReplies(Mapping[str, Any]):
         if mean != self.mean:
             raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
         return self._running.mean() if self._replies else weighted_mean({}, {})
+
+
+# -- robust rules: those of the papers named at `aggregated` ----------------------------------------------------------
+# The vectors are all tensors of floats of a client's parameters, one after another; [m, d] for m clients.
+
+
+class _Inputs(NamedTuple):
+    """The vectors x [m, d], their weights w [m] with sum 1, the vector start [d], and the rule's number."""
+
+    x: Array
+    w: Array
+    start: Array
+    number: float | None
+
+    @property
+    def outliers(self) -> int:
+        """f, the number of vectors that may be adversaries': the given share of m, rounded up, less than m / 2."""
+        share = 0.2 if self.number is None else self.number
+        return min(math.ceil(share * len(self.x) - 1e-9), (len(self.x) - 1) // 2)
+
+    def scaled(self, limit: float | None, centre: Array) -> Array:
+        """x - centre, cut to this length; None: to the median of their lengths."""
+        updates = self.x - centre
+        lengths = np.linalg.norm(updates, axis=1)
+        limit = float(np.median(lengths)) if limit is None else limit
+        return np.asarray(updates * np.minimum(1.0, limit / np.maximum(lengths, 1e-300))[:, None])
+
+
+def _median(inputs: _Inputs) -> Array:
+    return np.asarray(np.median(inputs.x, axis=0))
+
+
+def _trimmed(inputs: _Inputs) -> Array:
+    f = inputs.outliers
+    return np.asarray(np.sort(inputs.x, axis=0)[f : len(inputs.x) - f].mean(0))
+
+
+def _krum_order(inputs: _Inputs) -> npt.NDArray[np.int64]:
+    """Clients by their score, lowest first: the sum of |x_i - x_j|^2 over the m - f - 2 nearest others, at least one.
+
+    Up to four clients always have two with the lowest score, of which the one nearer to the start is the first: with
+    the smallest id, as in the paper, other names would give another result.
+    """
+    m = len(inputs.x)
+    between = np.array([np.square(inputs.x - row).sum(1) for row in inputs.x])
+    near = np.sort(between + np.diag(np.full(m, np.inf)), axis=1)[:, : max(m - inputs.outliers - 2, 1)]
+    return np.lexsort((np.linalg.norm(inputs.x - inputs.start, axis=1), near.sum(1) if m > 1 else np.zeros(1)))
+
+
+def _krum(inputs: _Inputs) -> Array:
+    return np.asarray(inputs.x[_krum_order(inputs)[0]])
+
+
+def _multi_krum(inputs: _Inputs) -> Array:
+    kept = np.sort(_krum_order(inputs)[: len(inputs.x) - inputs.outliers])
+    return np.asarray(inputs.x[kept].mean(0))
+
+
+def _geometric_median(inputs: _Inputs) -> Array:
+    """Smoothed Weiszfeld from the coordinate median: weights w_i / max(nu, |x_i - z|), until z rests."""
+    z, scale = _median(inputs), float(np.linalg.norm(inputs.x - _median(inputs), axis=1).min(initial=math.inf))
+    nu = 1e-6 if inputs.number is None else inputs.number
+    for _ in range(1000):
+        share = inputs.w / np.maximum(np.linalg.norm(inputs.x - z, axis=1), nu)
+        # Rows of weight 0 beside huge ones would make 0 inf.
+        moved = (share / share.sum()) @ inputs.x
+        step, z = float(np.linalg.norm(moved - z)), moved
+        if step <= 1e-9 * max(scale, nu):
+            break
+    return np.asarray(z)
+
+
+def _centred_clipping(inputs: _Inputs) -> Array:
+    """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), three times from the start."""
+    v = inputs.start
+    for _ in range(3):
+        v = v + inputs.w @ inputs.scaled(inputs.number, v)
+    return v
+
+
+def _clipping(inputs: _Inputs) -> Array:
+    return np.asarray(inputs.start + inputs.w @ inputs.scaled(inputs.number, inputs.start))
+
+
+class _Kind(NamedTuple):
+    """A rule; what its number means: a "share" below 1/2, a "length" above 0, or nothing."""
+
+    combine: Callable[[_Inputs], Array] | None
+    number: str = ""
+
+
+# By name. The mean is `weighted_mean`, which needs no vectors.
+RULES: dict[str, _Kind] = {
+    "mean": _Kind(None),
+    "median": _Kind(_median),
+    "trimmed-mean": _Kind(_trimmed, "share"),
+    "krum": _Kind(_krum, "share"),
+    "multi-krum": _Kind(_multi_krum, "share"),
+    "geometric-median": _Kind(_geometric_median, "length"),
+    "centred-clipping": _Kind(_centred_clipping, "length"),
+    "norm-clipping": _Kind(_clipping, "length"),
+}
+
+
+def rule_of(spec: str) -> tuple[str, float | None]:
+    """Read "NAME" or "NAME:NUMBER"; raises ValueError with what was expected.
+
+    >>> rule_of("trimmed-mean:0.3")
+    ('trimmed-mean', 0.3)
+    """
+    name, colon, text = spec.partition(":")
+    if name not in RULES:
+        raise ValueError(f"no rule {name!r}; {nearest(name, RULES)}")
+    meaning = RULES[name].number
+    if not colon:
+        return name, None
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not meaning:
+        raise ValueError(f"{name!r} takes no number")
+    if not 0 <= number < (0.5 if meaning == "share" else math.inf) or (meaning == "length" and number == 0):
+        raise ValueError(f"expected {name}:NUMBER, {'at least 0 and below 0.5' if meaning == 'share' else 'above 0'}")
+    return name, number
+
+
+def _checked(spec: str) -> str:
+    rule_of(spec)
+    return spec
+
+
+# A setting that names a rule of aggregation.
+Rule = Annotated[str, AfterValidator(_checked)]
+
+
+def aggregated(
+    params: Mapping[str, Params], weights: Mapping[str, float], rule: str = "mean", start: Params | None = None
+) -> dict[str, Tensor]:
+    """Aggregate parameters over clients, by client id.
+
+    rule: "mean" is `weighted_mean`, bit for bit. "median" (of each coordinate; Yin et al., ICML 2018); "trimmed-mean:b"
+    (of each coordinate, without the f largest and the f smallest, f = ceil(b m); the same paper); "krum:b" and
+    "multi-krum:b" (the vector with, or the mean of the m - f vectors with, the smallest sum of squared distances to
+    their m - f - 2 nearest; Blanchard et al., NeurIPS 2017); "geometric-median:nu" (Weiszfeld smoothed by nu; Pillutla
+    et al., IEEE TSP 2022); "centred-clipping:tau" (Karimireddy et al., ICML 2021); "norm-clipping:c" (the mean of
+    updates that are cut to length c; Sun et al., 2019). Without a number b is 0.2, nu is 1e-6, and tau and c are the
+    median length of the updates, which is ours. With few clients f is less than m / 2, and Krum takes the distance to
+    one other at least: 2 clients give the mean of both, with Krum the one that is nearer to `start`; 1 gives its own.
+
+    start: what updates start from (None: the coordinate median). The two clippings and the geometric median weigh
+    clients by `weights`, as the mean does. The others weigh all alike. Integer tensors take the largest value. A client
+    with weight 0 is left out. Takes 8 m d bytes. Raises MethodError if the weights sum to zero.
+
+    >>> params = {id: {"w": torch.tensor([x])} for id, x in {"a": 1.0, "b": 2.0, "c": 99.0}.items()}
+    >>> aggregated(params, dict.fromkeys("abc", 1), "median")
+    {'w': tensor([2.])}
+    """
+    name, number = rule_of(rule)
+    combine = RULES[name].combine
+    weighed = {id: model for id, model in params.items() if weights[id]}
+    if combine is None or not weighed:
+        return weighted_mean(params, weights)
+    ids = sorted(weighed)
+    first = weighed[ids[0]]
+    floats = [key for key, tensor in first.items() if tensor.is_floating_point()]
+    x = np.stack([_vector(weighed[id], floats) for id in ids])
+    w = np.array([float(weights[id]) for id in ids])
+    centre = np.median(x, axis=0) if start is None else _vector(start, floats)
+    combined = torch.from_numpy(combine(_Inputs(x, w / w.sum(), centre, number)))
+    parts = dict(zip(floats, torch.split(combined, [first[key].numel() for key in floats]), strict=True))
+    return {
+        key: parts[key].reshape(tensor.shape).to(tensor.dtype) if key in parts
+        else torch.stack([weighed[id][key] for id in ids]).amax(0)
+        for key, tensor in first.items()
+    }  # fmt: skip
+
+
+def _vector(params: Params, names: list[str]) -> Array:
+    flat = [params[name].detach().double().flatten() for name in names]
+    return np.asarray(torch.cat(flat).numpy() if flat else np.zeros(0))

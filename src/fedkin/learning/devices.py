@@ -1,4 +1,6 @@
-"""Devices: the CPU, or a GPU whose memory keeps the samples that were copied there.
+"""Devices, the precision in which they compute, and torch's generator of random numbers.
+
+A device is the CPU, or a GPU whose memory keeps the samples that were copied there.
 
 States, messages and graphs are always on the CPU. The parameters of a job go to the device when the job begins, and
 come back when it ends. In between, nothing waits for the CPU.
@@ -9,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from threading import RLock
+from typing import Any, Literal
 from weakref import finalize
 
 import numpy as np
@@ -25,8 +28,8 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import each, parts
 
 __all__ = [
-    "CPU", "Resident", "arranged", "checked", "device_of", "drawn", "exact", "moved", "one_thread", "opened", "plain",
-    "title", "usual",
+    "CPU", "Precision", "Resident", "alone", "arranged", "autocast", "check_precision", "checked", "device_of", "drawn",
+    "exact", "moved", "one_thread", "opened", "plain", "seeded", "title", "usual",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
@@ -192,3 +195,60 @@ class Resident:
 
 def _less(total: list[int], count: int) -> None:
     total[0] -= count
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+# All threads share the generator: one that seeds it between two draws of another changes what the other draws.
+alone = RLock()
+
+
+@contextmanager
+def seeded(key: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+    """Let this thread alone draw, from `key` (None: from where the generator is); afterwards it is as before.
+
+    device: a GPU whose generator is meant too.
+
+    >>> def draw() -> torch.Tensor:
+    ...     with seeded(3):
+    ...         return torch.rand(2)
+    >>> torch.equal(draw(), draw())
+    True
+    """
+    with alone, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        if key is not None:
+            torch.manual_seed(key)
+        yield
+
+
+# -- precision --------------------------------------------------------------------------------------------------------
+
+# "float32" computes in the type of the parameters. "bf16" computes the body in bfloat16; parameters, gradients, the
+# head and the loss keep their type.
+Precision = Literal["float32", "bf16"]
+_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")  # of torch.cpu.get_capabilities, on x86 and on ARM
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Raise ConfigError if this machine's device does not compute in this precision."""
+    if precision == "bf16" and not _has_bf16(device):
+        what = "the GPU" if device.type == "cuda" else "the processor of this machine"
+        raise ConfigError(
+            f"run.precision: 'bf16', but {what} has no instructions for bfloat16, and would be slower with it; set "
+            "run.precision = 'float32'"
+        )
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    # Older versions of torch do not tell.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict[str, bool])()
+    return any(capabilities.get(flag) for flag in _FLAGS)
+
+
+def autocast(device: torch.device, on: bool = True) -> AbstractContextManager[Any]:
+    """Return a context in which modules compute in bfloat16, or (on=False) in the type of their parameters."""
+    if not on and not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, enabled=on)

@@ -16,8 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
-from fedkin.learning.devices import arranged
-from fedkin.learning.precision import autocast
+from fedkin.learning.devices import arranged, autocast
 
 __all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
 

@@ -17,10 +17,8 @@ from torch.utils import _pytree as pytree
 from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
-from fedkin.learning.devices import CPU, device_of
+from fedkin.learning.devices import CPU, Precision, autocast, device_of, seeded
 from fedkin.learning.frozen import trunk_of
-from fedkin.learning.precision import Precision, autocast
-from fedkin.learning.torch_rng import seeded
 from fedkin.untrusted import said
 
 __all__ = ["BodyHead", "Net", "check_fit", "head_of"]

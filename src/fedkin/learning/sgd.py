@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,15 +14,15 @@ from torch import Tensor
 from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain, usual
-from fedkin.learning.frozen import recalled
-from fedkin.learning.layout import lay_out
+from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain, seeded, usual
+from fedkin.learning.frozen import Frozen, recalled
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
-from fedkin.learning.torch_rng import seeded
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["ROWS", "fit", "infer", "load", "outputs"]
+__all__ = ["ROWS", "decide", "fit", "infer", "lay_out", "load", "outputs"]
+
+_LOG = logging.getLogger("fedkin")
 
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
 # nets whose feature maps then still fit in a core's cache.
@@ -199,3 +200,57 @@ def _unchanged(module: BodyHead, before: Mapping[str, tuple[int, int]]) -> None:
                 f"model: training changed the buffer {name!r}, which belongs to a frozen module and stays at home; let "
                 "one parameter of that module train, or change the buffer only in modules that do"
             )
+
+
+# -- layout of images in memory ---------------------------------------------------------------------------------------
+# A net with two-dimensional convolutions is computed with channels last (height, width, channels in memory), which is
+# faster on a CPU. A net that cannot (its own code calls `view` on a feature map, say) is computed with channels first.
+# A pass over two samples decides, not a timing, so that the bits are the same on every run.
+
+
+def lay_out(net: Net, module: BodyHead, samples: Samples) -> bool:
+    """Lay this module of the net out, once, and return whether it is computed with channels last."""
+    if module.channels_last is None:
+        if not len(samples):
+            return False
+        on_cpu = device_of(module) == CPU
+        if on_cpu and net.channels_last is None:
+            decide(net, samples.inputs(torch.tensor([0, len(samples) - 1]), net.dtype))
+        _lay(module, on_cpu and bool(net.channels_last))
+    return bool(module.channels_last)
+
+
+def decide(net: Net, x: Any) -> None:
+    """Decide the layout of the net by two inputs, and lay out its frozen tensors, which all its modules share."""
+    convolves = any(tensor.ndim == 4 for tensor in (*net.module.parameters(), *net.module.buffers()))
+    net.channels_last = convolves and _runs(net, x)
+    for tensor in net.frozen.values():
+        tensor.data = arranged(tensor.data, net.channels_last)
+
+
+def _lay(module: BodyHead, last: bool) -> None:
+    module.channels_last = last
+    for part in module.modules():
+        if isinstance(part, Frozen):
+            part.channels_last = last
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = arranged(tensor.data, last)
+
+
+def _runs(net: Net, x: Any) -> bool:
+    """Whether the net can be computed with channels last."""
+    module = net.scratch()
+    _lay(module, True)
+    try:
+        with seeded(), torch.enable_grad():
+            for training in (True, False):
+                out = module.train(training)(arranged(x))
+                if isinstance(out, Tensor) and out.requires_grad:
+                    out.sum().backward()  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever a module of the user's does
+        _LOG.info(
+            "model: convolutions are computed with channels first, which is slower: the net does not take feature maps "
+            "with channels last (%s); flatten(1) or reshape in place of view does", " ".join(str(error).split()),
+        )  # fmt: skip
+        return False
+    return True

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.learning.robust import Rule, aggregated
+from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_weights
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups

@@ -16,7 +16,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
-from fedkin.learning.robust import Rule, aggregated
+from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.mixing import mixing_matrix
 from fedkin.settings import span
@@ -40,7 +40,7 @@ class DFedAvgM(PeerMethod):
 
     momentum: theta of the local steps, which start without velocity in each round; None: 0.9 for SGD; Adam has its own.
     aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
-    measured from (`fedkin.learning.robust.aggregated`).
+    measured from (`fedkin.learning.aggregate.aggregated`).
     """
 
     name: ClassVar[str] = "dfedavgm"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from fedkin.flow import Ask, ServerFlow
-from fedkin.learning.robust import Rule
+from fedkin.learning.aggregate import Rule
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
 from fedkin.views import ServerView
 
@@ -19,7 +19,7 @@ class FedAvg(OneModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
 
     weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: another rule than the mean
-    (`fedkin.learning.robust.aggregated`).
+    (`fedkin.learning.aggregate.aggregated`).
     """
 
     name: ClassVar[str] = "fedavg"

@@ -13,7 +13,7 @@ import torch
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.robust import aggregated
+from fedkin.learning.aggregate import aggregated
 from fedkin.methods.blocks.averaging import State, mean_weights
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView

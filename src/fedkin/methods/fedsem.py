@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedkin import graph
 from fedkin.flow import Ask, Message, Params, ServerFlow
-from fedkin.learning.robust import Rule
+from fedkin.learning.aggregate import Rule
 from fedkin.methods.blocks.averaging import Weights, WholeModel
 from fedkin.methods.blocks.clusters import (
     Array,

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, HEAD
+from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.net import head_of
-from fedkin.learning.robust import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
 
@@ -32,7 +32,7 @@ class FedSim(ServerMethod):
     """u <- sum_k n_k u_k / sum_k n_k for the heads u of the clients that answered; bodies v_k are each client's own.
 
     weights: "samples" weighs a head by n_k, "equal" gives all the same weight.
-    aggregate: another rule than the mean of heads (`fedkin.learning.robust.aggregated`).
+    aggregate: another rule than the mean of heads (`fedkin.learning.aggregate.aggregated`).
     predict: a client's body with the "shared" head, or with the head that it trained last ("own").
     """
 

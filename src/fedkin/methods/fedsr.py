@@ -19,9 +19,9 @@ from fedkin.codec import Tree
 from fedkin.federation import Task
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, Weights
+from fedkin.learning.devices import seeded
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
-from fedkin.learning.torch_rng import seeded
 from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span

@@ -46,7 +46,7 @@ from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.learning.encoders import (
     Encode,
     Kind,
@@ -62,7 +62,6 @@ from fedkin.learning.encoders import (
     standardised,
 )
 from fedkin.learning.net import Net
-from fedkin.learning.robust import Rule, aggregated
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.signatures import by_content, unsigned

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
+from fedkin.learning.aggregate import Rule, aggregated
+from fedkin.learning.devices import seeded
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
-from fedkin.learning.robust import Rule, aggregated
-from fedkin.learning.torch_rng import seeded
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count

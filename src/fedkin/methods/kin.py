@@ -26,8 +26,8 @@ from torch import Tensor
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Shaped, Whole
 from fedkin.graph import Graph, Signature, Verdicts, place
+from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
-from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
 from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, HEAD, NET
+from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import head_of
-from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView

@@ -33,6 +33,7 @@ from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod
 from fedkin.forms import COUNT, HEAD, Each, Fields, Flag, Number, Shaped, Weights
 from fedkin.graph import Graph
 from fedkin.graph.mixing import collaboration_weights, gradient_step, relative_similarity, sign_step
+from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import (
     Form,
@@ -44,7 +45,6 @@ from fedkin.learning.contrastive import (
 )
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead, Net, head_of
-from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.mixing import mixing_matrix
 from fedkin.settings import Settings, one_of
 from fedkin.views import PeerView, View
@@ -307,7 +307,7 @@ class MaplPlus(Mapl):
     """MAPL, with theta_i <- sum_j w_ij theta_j for the bodies; projection and head stay a peer's own.
 
     aggregate: another rule than the mean for bodies; updates are measured from the peer's own
-    (`fedkin.learning.robust.aggregated`). The other settings are those of MAPL.
+    (`fedkin.learning.aggregate.aggregated`). The other settings are those of MAPL.
     """
 
     name: ClassVar[str] = "mapl-plus"

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.learning.robust import aggregated
+from fedkin.learning.aggregate import aggregated
 from fedkin.methods.blocks.averaging import OneModel, State
 from fedkin.views import ClientView, ServerView
 

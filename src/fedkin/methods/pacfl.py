@@ -21,7 +21,7 @@ from torch import Tensor
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Shaped, Upto
-from fedkin.learning.robust import Rule
+from fedkin.learning.aggregate import Rule
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.settings import span

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
+from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import Proximal, default_loss
-from fedkin.learning.robust import Rule
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_model
 from fedkin.settings import span

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph
+from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import body_of, head_of
-from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView

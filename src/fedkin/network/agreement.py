@@ -14,9 +14,8 @@ from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError
-from fedkin.learning.devices import opened
+from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
-from fedkin.learning.precision import check_precision
 from fedkin.network.messages import Count, Sent, Text
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task

@@ -22,12 +22,11 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
-from fedkin.learning.devices import opened
+from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.models.custom import Modules, pair_of
 from fedkin.learning.net import Net
-from fedkin.learning.precision import check_precision
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.files import claimed

@@ -28,12 +28,11 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
-from fedkin.learning.devices import opened
+from fedkin.learning.devices import Precision, check_precision, opened
 from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import Model
 from fedkin.learning.models.pretrained import Tokens
 from fedkin.learning.net import Net
-from fedkin.learning.precision import Precision, check_precision
 from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, parted

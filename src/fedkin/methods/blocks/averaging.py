@@ -10,8 +10,7 @@ from torch import Tensor
 from fedkin.errors import MethodError
 from fedkin.flow import ClientFlow, Fit, Message, Params, ServerMethod, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.aggregate import AveragedReplies, Mean
-from fedkin.learning.robust import Rule, aggregated
+from fedkin.learning.aggregate import AveragedReplies, Mean, Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
 # How a client's model is weighed in a mean: by its number of samples, or all alike.

@@ -11,8 +11,7 @@ import torch
 
 from fedkin.flow import Message, Params
 from fedkin.graph import Graph, canonical
-from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.robust import Rule, aggregated
+from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.vectors import blocks
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
+from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import Net
-from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.views import ClientView, ServerView
 
@@ -29,7 +29,7 @@ class PartialModel(ServerMethod):
 
     A method says which parameters are shared (`shared_names`), declares its phase `train`, and may train otherwise
     than both parts at once (`trained`). weights: "samples" weighs a client by n_k, "equal" weighs all alike.
-    aggregate: another rule than the mean (`fedkin.learning.robust.aggregated`).
+    aggregate: another rule than the mean (`fedkin.learning.aggregate.aggregated`).
     """
 
     kind: ClassVar[Literal["personalised"]] = "personalised"
