@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables
-from fedkin.running.reproduce import Chosen, Done, runs_of
+from fedkin.running.reproduce import FinishedPart, TunedRow, runs_of
 from fedkin.settings import parse
 from tiny import TABLE
 
@@ -339,12 +339,12 @@ def test_a_page_says_which_rows_have_views_that_no_row_of_local_has() -> None:
     table = DEFINITIONS["mapl-table1"]
     part = table.federation[0]
     base = load(ROOT / "presets" / "tables" / part.preset).with_changes(**part.set)
-    tuned = {row.name: Chosen({}) for row in table.rows()}
-    assert Done(part, base, {}, tuned).unmatched_views(table) == []
-    tuned["mapl"] = Chosen({"method.augment.crop": 0.5})
-    assert Done(part, base, {}, tuned).unmatched_views(table) == ["mapl"]
-    tuned["mapl"] = Chosen({"method.augment.crop": 0.761})
-    assert Done(part, base, {}, tuned).unmatched_views(table) == []
+    tuned = {row.name: TunedRow({}) for row in table.rows()}
+    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == []
+    tuned["mapl"] = TunedRow({"method.augment.crop": 0.5})
+    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == ["mapl"]
+    tuned["mapl"] = TunedRow({"method.augment.crop": 0.761})
+    assert FinishedPart(part, base, {}, tuned).unmatched_views(table) == []
 
 
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])

@@ -15,7 +15,7 @@ from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.running.papers import PaperTable
-    from fedkin.running.reproduce import Done
+    from fedkin.running.reproduce import FinishedPart
 
 
 def reproduce(
@@ -89,7 +89,7 @@ def _one(
     from fedkin.report import results
     from fedkin.running.reproduce import reproduce
 
-    done: list[Done] = []
+    done: list[FinishedPart] = []
     mine = [part.name for part in some.federation]
     how = results.settings_text(name, table, folder, quick)
     figures: list[dict[str, str]] = []
@@ -103,7 +103,7 @@ def _one(
     for one in reproduce(
         some, folder, data_root, out, restart=restart, finished=finished,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
-        known=results.known_runs(name, pages) if keep else None,
+        published=results.published_runs(name, pages) if keep else None,
     ):  # fmt: skip
         done.append(one)
         written = True
@@ -112,7 +112,7 @@ def _one(
 
 
 def _write(
-    name: str, table: PaperTable, done: Sequence[Done], figures: Sequence[dict[str, str]],
+    name: str, table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[dict[str, str]],
     claims: Sequence[dict[str, str]], how: str, pages: Path, quick: bool,
 ) -> None:  # fmt: skip
     """Write the page and the two CSV files; figures, claims: those kept of federations that are not in `done`."""

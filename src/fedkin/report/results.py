@@ -20,7 +20,7 @@ from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
 from fedkin.running.papers import Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, Done, Known, Run, judged, words_of
+from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, PublishedRun, Run, judged, words_of
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -30,8 +30,8 @@ __all__ = [
     "claim_rows",
     "figure_rows",
     "index",
-    "known_runs",
     "page",
+    "published_runs",
     "read_pages",
     "rows_csv",
     "settings_text",
@@ -59,7 +59,7 @@ _CLAIMS = (
 # -- the two CSV files ------------------------------------------------------------------------------------------------
 
 
-def figure_rows(done: Done, table: PaperTable) -> list[dict[str, str]]:
+def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
     """The figures of each row and seed of a federation, what the tuning chose, and gains with their intervals."""
     alone, unmatched = done.results.get("local"), done.unmatched_views(table)
     rows: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def _interval(added: Added | None) -> dict[str, float | None]:
     return {} if added is None else {"mean": added.value, "low": added.low, "high": added.high}
 
 
-def claim_rows(table: PaperTable, done: Sequence[Done], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
+def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
     """The verdict on each claim on each federation where it is made; kept: what is known of other federations."""
     ended = {one.part.name: one for one in done}
     known = {(row["claim"], row["federation"]): dict(row) for row in kept}
@@ -107,7 +107,7 @@ def _claim_row(claim: Claim, federation: str, verdict: str, *cells: str) -> dict
     return dict(zip(CLAIM_COLUMNS, (claim.text, federation, verdict, *(cells or ("", "", ""))), strict=True))
 
 
-def _judged_row(claim: Claim, done: Done) -> dict[str, str]:
+def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
     difference = judged(claim, done.results)
     if difference is None:
         return _claim_row(claim, done.part.name, "a figure is not known")
@@ -173,15 +173,15 @@ def read_pages(
     return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
 
 
-def known_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, Known]]]:
+def published_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, PublishedRun]]]:
     """The runs in a table's CSV: {federation: {row: {seed: run}}}. Raises ConfigError for a wrong file."""
     path = pages / f"{name}.csv"
     if not (pages / f"{name}.md").exists():
         return {}
-    runs: dict[str, dict[str, dict[int, Known]]] = {}
+    runs: dict[str, dict[str, dict[int, PublishedRun]]] = {}
     for line, row in enumerate(csv_rows(_read(path)), 2):
         try:
-            known = Known(Run.read(row), row["tuned"], int(row["failed"]))
+            known = PublishedRun(Run.read(row), row["tuned"], int(row["failed"]))
             runs.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(

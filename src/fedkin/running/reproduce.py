@@ -25,7 +25,7 @@ from fedkin.running.tune import best, tune
 from fedkin.tasks import METRICS, Metric
 
 __all__ = [
-    "FIGURES", "GIVEN", "Chosen", "Done", "Known", "Run", "judged", "reproduce", "runs_of", "words_of",
+    "FIGURES", "GIVEN", "FinishedPart", "PublishedRun", "Run", "TunedRow", "judged", "reproduce", "runs_of", "words_of",
 ]  # fmt: skip
 
 
@@ -52,14 +52,14 @@ class Run:
     def of(cls, result: Result) -> Self:
         """Return what is kept of a result."""
         summary, name = result.summary, result.metric.name
-        known: dict[str, Any] = {
+        figures: dict[str, Any] = {
             **{each: summary[name].get(each) for each in ("mean", "worst10", "worst20", "std", "variance")},
             "unseen": (summary.get("unseen") or {}).get("mean"), "ari": summary["groups"].get("ari"),
             "bytes": result.sent,
         }  # fmt: skip
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
-        figures = {each: float(value) for each, value in known.items() if value is not None}
-        return cls(result.metric, summary["clients"], figures, tuple(summary.get("given") or ()), values)
+        known_figures = {each: float(value) for each, value in figures.items() if value is not None}
+        return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
 
     @classmethod
     def read(cls, row: Mapping[str, str]) -> Self:
@@ -94,7 +94,7 @@ Hears = Callable[[str, int, int], Watcher]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class TunedRow:
     """What the tuning of a row chose: changed settings; which of them are at the border of what was tried; failures."""
 
     settings: Mapping[str, Any]
@@ -102,8 +102,8 @@ class Chosen:
     failed: int = 0
 
 
-class Known(NamedTuple):
-    """What a page has said of a run, and of the tuning of its row: the settings in words, and how many failed."""
+class PublishedRun(NamedTuple):
+    """A run as its page reports it, with the tuning of its row: the settings in words, and how many failed."""
 
     run: Run
     tuned: str
@@ -111,13 +111,13 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedPart:
     """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning."""
 
     part: Part
     experiment: Experiment
     results: Mapping[str, Mapping[int, Run]]
-    chosen: Mapping[str, Chosen]
+    chosen: Mapping[str, TunedRow]
 
     @property
     def first(self) -> Run:
@@ -145,32 +145,31 @@ def reproduce(
     *,
     restart: bool = False,
     finished: bool = False,
-    models: bool = False,
     hears: Hears | None = None,
-    known: Mapping[str, Mapping[str, Mapping[int, Known]]] | None = None,
-) -> Iterator[Done]:
+    published: Mapping[str, Mapping[str, Mapping[int, PublishedRun]]] | None = None,
+) -> Iterator[FinishedPart]:
     """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
 
     presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
-    models: keep the models and the last state of each run, which take most of its space and which no page needs.
-    hears(what, runs done, runs in all) returns the watcher of a run. known: runs by federation, row and seed that are
-    taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and `run_experiment`.
+    hears(what, runs done, runs in all) returns the watcher of a run. published: runs by federation, row and seed that
+    are taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and
+    `run_experiment`.
     """
-    runs = _TableRuns(table, data_root, folder, known or {}, restart, not (models or finished), hears)
+    runs = _TableRuns(table, data_root, folder, published or {}, restart, not finished, hears)
     for part in table.federation:
-        if finished and not runs.folder_of(part).is_dir() and part.name not in runs.known:
+        if finished and not runs.folder_of(part).is_dir() and part.name not in runs.published:
             continue
         base = OfExperiment(load(presets / part.preset).with_own(table.own).with_changes(**part.set), data_root)
         names = table.names(base.planted(table.seeds[0]))
         if finished and not runs.ended(part, names):
             continue
         chosen = runs.tune_rows(part, base)
-        yield Done(part, base.experiment, runs.run_rows(part, base, names, chosen), chosen)
+        yield FinishedPart(part, base.experiment, runs.run_rows(part, base, names, chosen), chosen)
 
 
 @dataclass
 class _TableRuns:
-    """The runs of a table. known: runs that are taken as they are, by federation, row and seed.
+    """The runs of a table. published: runs that are taken as they are, by federation, row and seed.
 
     light: remove models and states of finished runs. done: runs so far, for the progress.
     """
@@ -178,7 +177,7 @@ class _TableRuns:
     table: PaperTable
     data_root: Path
     folder: Path
-    known: Mapping[str, Mapping[str, Mapping[int, Known]]]
+    published: Mapping[str, Mapping[str, Mapping[int, PublishedRun]]]
     restart: bool
     light: bool
     hears: Hears | None
@@ -186,7 +185,7 @@ class _TableRuns:
 
     def ended(self, part: Part, names: Sequence[str]) -> bool:
         """Whether all tunings and runs of a federation have ended."""
-        kept_runs = self.known.get(part.name, {})
+        kept_runs = self.published.get(part.name, {})
         for row in _tuned_rows(self.table):
             if (
                 not kept_runs.get(row.name)
@@ -199,12 +198,12 @@ class _TableRuns:
             for seed in self.table.seeds
         )
 
-    def tune_rows(self, part: Part, base: OfExperiment) -> dict[str, Chosen]:
+    def tune_rows(self, part: Part, base: OfExperiment) -> dict[str, TunedRow]:
         """Tune every row that is not tuned as another one; return what was chosen for each row."""
-        chosen = {row.name: Chosen({}) for row in self.table.rows()}
+        chosen = {row.name: TunedRow({}) for row in self.table.rows()}
         for row in _tuned_rows(self.table):
             assert self.table.tune is not None
-            kept_runs = self.known.get(part.name, {}).get(row.name, {})
+            kept_runs = self.published.get(part.name, {}).get(row.name, {})
             if kept_runs:
                 chosen[row.name] = _recalled(self.table.tune, base.experiment, row, next(iter(kept_runs.values())))
             else:
@@ -216,12 +215,12 @@ class _TableRuns:
         return chosen
 
     def run_rows(
-        self, part: Part, base: OfExperiment, names: Sequence[str], chosen: Mapping[str, Chosen]
+        self, part: Part, base: OfExperiment, names: Sequence[str], chosen: Mapping[str, TunedRow]
     ) -> dict[str, dict[int, Run]]:
         """Run every row and control with every seed; return the runs by name and seed."""
         results: dict[str, dict[int, Run]] = {name: {} for name in names}
         for seed, name in itertools.product(self.table.seeds, names):
-            kept_runs = self.known.get(part.name, {}).get(name, {})
+            kept_runs = self.published.get(part.name, {}).get(name, {})
             if seed in kept_runs:
                 results[name][seed] = kept_runs[seed].run
             else:
@@ -237,7 +236,7 @@ class _TableRuns:
             self.done += 1
         return results
 
-    def _tune(self, part: Part, base: OfExperiment, how: Equally, row: Row) -> Chosen:
+    def _tune(self, part: Part, base: OfExperiment, how: Equally, row: Row) -> TunedRow:
         equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
@@ -251,9 +250,9 @@ class _TableRuns:
         failed = sum(candidate.failed is not None for candidate in candidates)
         winner = best(candidates, base.dataset().task.metric.higher)
         if winner is None:
-            return Chosen({}, failed=failed)
+            return TunedRow({}, failed=failed)
         tried = [candidate.settings for candidate in candidates]
-        return Chosen(winner.settings, tuple(equal.border(experiment, winner.settings, tried)), failed)
+        return TunedRow(winner.settings, tuple(equal.border(experiment, winner.settings, tried)), failed)
 
     def folder_of(self, part: Part) -> Path:
         """The folder of a federation."""
@@ -263,7 +262,7 @@ class _TableRuns:
         return self.folder_of(part) / "runs" / f"{name}-seed{seed}"
 
     def _lighten(self, folder: Path) -> None:
-        """Remove the models and states of all finished runs in this folder, where they are not kept."""
+        """Remove models and states of finished runs here: they take most of the space, and no page needs them."""
         if self.light:
             for path in folder.rglob("summary.json"):
                 lighten(path.parent)
@@ -296,7 +295,7 @@ def _changed(
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
 
 
-def _recalled(how: Equally, base: Experiment, row: Row, kept: Known) -> Chosen:
+def _recalled(how: Equally, base: Experiment, row: Row, kept: PublishedRun) -> TunedRow:
     """What the tuning of a row chose, by the words that a page has for it; raises ConfigError for unknown words."""
     if how.optuna:
         raise ConfigError(f"row {row.name!r}: Optuna chose its candidates by their figures, which no page has: run it")
@@ -304,7 +303,7 @@ def _recalled(how: Equally, base: Experiment, row: Row, kept: Known) -> Chosen:
     tried = equal.settings(experiment)
     for one in tried:
         if words_of(one) == kept.tuned:
-            return Chosen(one, tuple(equal.border(experiment, one, tried)), kept.failed)
+            return TunedRow(one, tuple(equal.border(experiment, one, tried)), kept.failed)
     raise ConfigError(
         f"row {row.name!r}: the page says that it was tuned to {kept.tuned!r}, which is none of the candidates of "
         f"this definition ({'; '.join(map(words_of, tried))}): it was written from another one"
