@@ -25,7 +25,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from learning.test_torch_rng import is_mine
+from learning.test_devices import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
 from support import NET_METHODS, by_pattern, small_federation, small_setup
 

@@ -1,18 +1,26 @@
-"""Means of parameters: term by term, and of the answer to an Ask."""
+"""Means of parameters, and robust rules against NumPy and SciPy written out."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean, weighted_mean
+from fedkin.learning.aggregate import RULES, AveragedReplies, Mean, RunningMean, aggregated, rule_of, weighted_mean
+
+Array = npt.NDArray[np.float64]
+
+ROBUST = sorted(set(RULES) - {"mean", "norm-clipping"})
 
 
 def by_name(params: dict[str, dict[str, Tensor]], weights: dict[str, float]) -> dict[str, Tensor]:
@@ -88,3 +96,145 @@ def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
     for nothing in none:
         with pytest.raises(MethodError, match="a weighted mean over 0 clients"):
             Mean().of(nothing)
+
+
+# -- robust rules -----------------------------------------------------------------------------------------------------
+
+
+def draws(m: int = 9, d: int = 5, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(m, d))
+
+
+def combined(x: Array, rule: str, start: Array | None = None, weights: Array | None = None) -> Array:
+    """Through parameters of two tensors and a counter, in float64."""
+
+    def params(row: Array) -> dict[str, torch.Tensor]:
+        flat = torch.from_numpy(np.array(row))
+        return {"a": flat[:2].reshape(2, 1), "n": torch.tensor(3), "b": flat[2:]}
+
+    ids = [f"c{k}" for k in range(len(x))]
+    w = np.ones(len(x)) if weights is None else weights
+    made = aggregated(
+        {id: params(row) for id, row in zip(ids, x, strict=True)}, dict(zip(ids, w.tolist(), strict=True)), rule,
+        None if start is None else params(start),
+    )  # fmt: skip
+    assert list(made) == ["a", "n", "b"]
+    assert made["n"] == 3
+    assert made["a"].shape == (2, 1)
+    return np.concatenate([made["a"].numpy().ravel(), made["b"].numpy()])
+
+
+def test_the_mean_is_the_weighted_mean_bit_for_bit() -> None:
+    params = {f"c{k}": {"w": torch.from_numpy(row).float()} for k, row in enumerate(draws())}
+    weights = {id: float(k + 1) for k, id in enumerate(params)}
+    assert torch.equal(aggregated(params, weights)["w"], weighted_mean(params, weights)["w"])
+
+
+@pytest.mark.parametrize("m", [1, 2, 8, 9])
+def test_median_and_trimmed_mean_of_each_coordinate(m: int) -> None:
+    x = draws(m)
+    f = min(int(np.ceil(0.3 * m)), (m - 1) // 2)
+    np.testing.assert_allclose(combined(x, "median"), [np.median(column) for column in x.T])
+    wanted = [np.mean(sorted(column)[f : m - f]) for column in x.T]
+    np.testing.assert_allclose(combined(x, "trimmed-mean:0.3"), wanted)
+
+
+@pytest.mark.parametrize("m", [3, 6, 10])
+def test_krum_by_blanchards_definition(m: int) -> None:
+    x, start = draws(m, seed=m), np.zeros(5)
+    f = min(int(np.ceil(0.2 * m)), (m - 1) // 2)
+    scores = []
+    for i in range(m):
+        others = sorted(sum((x[i, k] - x[j, k]) ** 2 for k in range(5)) for j in range(m) if j != i)
+        scores.append((sum(others[: max(m - f - 2, 1)]), float(np.linalg.norm(x[i] - start)), i))
+    best = [i for _, _, i in sorted(scores)]
+    np.testing.assert_array_equal(combined(x, "krum", start), x[best[0]])
+    np.testing.assert_allclose(combined(x, "multi-krum", start), x[best[: m - f]].mean(0))
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+def test_no_name_decides_between_equal_scores(m: int) -> None:
+    """Of up to four vectors two always have the lowest score."""
+    x, start = draws(m, seed=m), np.zeros(5)
+    ends = [combined(x[list(order)], "krum", start) for order in itertools.permutations(range(m))]
+    np.testing.assert_array_equal(ends, [ends[0]] * len(ends))
+
+
+# ByzFL 0.0.11, in NumPy. Its Krum sums one distance more than the paper's, so f is 3 there, and 2 elsewhere:
+#     x = np.random.default_rng(0).normal(size=(7, 3)); from byzfl import *
+#     Median()(x); TrMean(2)(x); Krum(3)(x); MultiKrum(2)(x); GeometricMedian(nu=0.1, T=2000)(x)
+#     CenteredClipping(L=3, tau=0.7)(x); Average()(Clipping(c=0.7)(x))
+BYZFL = {
+    "median": [0.10490011715303971, -0.21879166393254573, -0.12853466294403426],
+    "trimmed-mean": [-0.1672123388190062, -0.29552196679498616, -0.13450294665531506],
+    "krum": [0.10490011715303971, -0.535669373161111, 0.36159505490948474],
+    "multi-krum": [-0.2710855902257877, -0.1585588624808795, 0.11970177307736432],
+    "geometric-median:0.1": [-0.29935637820894523, -0.19519045531676024, -0.0020877722826912553],
+    "centred-clipping:0.7": [-0.21896760291732897, -0.12970068679842348, 0.016362178140428115],
+    "norm-clipping:0.7": [-0.10975861335241174, -0.05792957476858012, 0.01483738623454932],
+}
+
+
+@pytest.mark.parametrize("rule", sorted(BYZFL))
+def test_rules_are_those_of_byzfl(rule: str) -> None:
+    np.testing.assert_allclose(combined(draws(7, 3), rule, np.zeros(3)), BYZFL[rule], atol=1e-8)
+
+
+def test_geometric_median_has_the_smallest_sum_of_distances() -> None:
+    x, w = draws(7, seed=3), np.array([1.0, 2, 3, 1, 1, 2, 1])
+
+    def total(z: Array) -> float:
+        return float((w * np.sqrt(np.square(x - z).sum(1))).sum())
+
+    found = minimize(total, x.mean(0), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 20000})
+    np.testing.assert_allclose(combined(x, "geometric-median", weights=w), found.x, atol=1e-5)
+
+
+def test_centred_and_norm_clipping_written_out() -> None:
+    x, start, w = draws(6, seed=4), draws(1, seed=5)[0], np.array([1.0, 1, 2, 1, 3, 1])
+    v = start
+    for _ in range(3):
+        v = v + sum(w[i] / w.sum() * (x[i] - v) * min(1, 0.7 / np.linalg.norm(x[i] - v)) for i in range(6))
+    np.testing.assert_allclose(combined(x, "centred-clipping:0.7", start, w), v)
+    once = start + sum(w[i] / w.sum() * (x[i] - start) / max(1, np.linalg.norm(x[i] - start) / 0.7) for i in range(6))
+    np.testing.assert_allclose(combined(x, "norm-clipping:0.7", start, w), once)
+    # A limit above all lengths leaves the mean.
+    np.testing.assert_allclose(combined(x, "norm-clipping:1e9", start, w), np.average(x, axis=0, weights=w))
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_the_order_of_clients_does_not_matter(rule: str) -> None:
+    x, start = draws(5, seed=6), np.zeros(5)
+    ends = [
+        combined(x[list(order)], rule, start) for order in itertools.islice(itertools.permutations(range(5)), 0, 99, 7)
+    ]
+    np.testing.assert_allclose(ends, [ends[0]] * len(ends), atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e30])
+@pytest.mark.parametrize("rule", [*ROBUST, "norm-clipping"])
+def test_a_minority_moves_the_result_by_a_bounded_amount(rule: str, size: float) -> None:
+    x = draws(10, seed=8)
+    clean = combined(x, rule, np.zeros(5))
+    x[[2, 5]] = [[size] * 5, [size, -size, size, size, -size]]
+    assert np.linalg.norm(combined(x, rule, np.zeros(5)) - clean) < 4
+    assert np.linalg.norm(combined(x, "mean") - clean) > size / 20
+
+
+def test_without_weight_a_client_is_left_out_and_without_any_it_is_refused() -> None:
+    x = draws(4)
+    np.testing.assert_allclose(combined(x, "median", weights=np.array([1.0, 1, 1, 0])), np.median(x[:3], axis=0))
+    with pytest.raises(MethodError, match="sum to 0"):
+        combined(x, "median", weights=np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("medain", "'median'"), ("median:1", "takes no number"), ("krum:0.5", "below 0.5"), ("krum:x", "below 0.5"),
+        ("norm-clipping:0", "above 0"), ("norm-clipping:inf", "above 0"), ("trimmed-mean:", "below 0.5"),
+    ],
+)  # fmt: skip
+def test_wrong_rules_are_refused(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        rule_of(spec)

@@ -11,7 +11,7 @@ from fedkin.data.sources.hub import Hub
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models import MODELS, Transformers
-from fedkin.learning.models.pretrained import _digest
+from fedkin.learning.models.pretrained import _UNREAD, _digest
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
 from fedkin.settings import parse
@@ -70,13 +70,10 @@ def test_options_that_go_round_the_files_are_refused(option: str, why: str) -> N
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("pytorch_model.bin", "is a pickle, which runs code"), ("model.pt", "is a pickle, which runs code"),
-        ("model.pth", "is a pickle, which runs code"), ("last.ckpt", "is a pickle, which runs code"),
-        ("model.pkl", "is a pickle, which runs code"), ("tf_model.h5", "is not safetensors"),
-        ("flax_model.msgpack", "is not safetensors"), ("model.gguf", "is not safetensors"),
-        ("model.onnx", "is not safetensors"), ("adapter_config.json", "an adapter, which is not loaded"),
+        *((f"values{end}", "is not safetensors .a pickle runs code") for end in _UNREAD),
+        ("adapter_config.json", "an adapter, which is not loaded"),
     ],
-)  # fmt: skip
+)
 def test_values_in_other_forms_are_not_replaced_by_random_ones(tmp_path: Path, file: str, why: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / file).write_text("{}")

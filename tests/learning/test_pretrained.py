@@ -188,7 +188,7 @@ def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
     task = Task(2, (10,), codes=("x",))
     assert Net.build(lambda: Transformers(path=tmp_path / "m").build(task), 0).parameters() > 0
     (tmp_path / "m/pytorch_model.bin").write_bytes(b"\x80\x04")
-    with pytest.raises(ConfigError, match=r"pytorch_model.bin is a pickle"):
+    with pytest.raises(ConfigError, match=r"pytorch_model.bin is not safetensors"):
         Transformers(path=tmp_path / "m").build(task)
     from safetensors.torch import save_file
 

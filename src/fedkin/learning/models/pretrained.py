@@ -35,9 +35,8 @@ Pool = Literal["mean", "first", "last", "own"]
 
 _ADAPTER = "adapter_config.json"
 _NO_ADAPTER = "it is of an adapter, which is not loaded; merge it into the net (peft: merge_and_unload), and save that"
-# Endings of values that would not be read, so that others would be drawn.
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_OTHERS = (".h5", ".msgpack", ".gguf", ".onnx", ".npz")
+# Endings of values that would not be read, so that others would be drawn; the first five are pickles.
+_UNREAD = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf", ".onnx", ".npz")
 
 
 @cache
@@ -452,13 +451,11 @@ def _check_folder(path: Path) -> None:
         raise ConfigError(f"model.path: {path}: no config.json in it; expected a folder that save_pretrained wrote")
     if (path / _ADAPTER).exists():
         raise ConfigError(f"model.path: {path}: {_ADAPTER}: {_NO_ADAPTER}")
-    files = sorted(file for file in path.iterdir() if file.suffix in (*_PICKLES, *_OTHERS))
+    files = sorted(file for file in path.iterdir() if file.suffix in _UNREAD)
     if files and not any(path.glob("*.safetensors")):
-        pickle = files[0].suffix in _PICKLES
-        what = "is a pickle, which runs code when it is read" if pickle else "is not safetensors"
         raise ConfigError(
-            f"model.path: {path}: {files[0].name} {what}; load it where you trust it, and save it as safetensors "
-            "(save_pretrained)"
+            f"model.path: {path}: {files[0].name} is not safetensors (a pickle runs code when it is read); load it "
+            "where you trust it, and save it as safetensors (save_pretrained)"
         )
 
 
