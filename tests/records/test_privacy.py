@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedkin.engines import Privacy
+from fedkin.errors import RunError
 from fedkin.records import reading
 from fedkin.records.comparison import table
 from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
@@ -98,11 +99,11 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
     assert "Privacy of uploads" not in page
 
 
-def test_damaged_entries_are_refused() -> None:
-    entry = privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)
-    summary = {"method": "m", "seed": 0, "rounds": 1, "bytes": {"up": 0, "down": 0}, "privacy": entry}
+def test_damaged_entries_are_refused(tmp_path: Path) -> None:
+    summary = run_experiment(Experiment.of({**PRIVATE, "privacy": {}}), Path(), tmp_path / "run").summary
+    summary = {**summary, "privacy": privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)}
     reading.checked(reading.Summary, summary, Path("summary.json"))
     bad = copy.deepcopy(summary)
-    bad["privacy"]["epsilon"]["max"] = "low"  # type: ignore[index]
-    with pytest.raises(Exception, match="privacy"):
+    bad["privacy"]["epsilon"]["max"] = "low"
+    with pytest.raises(RunError, match=r"privacy\.epsilon\.max: expected a number"):
         reading.checked(reading.Summary, bad, Path("summary.json"))

@@ -154,8 +154,16 @@ def _summary(
         "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds,
         "clients": clients,
         "accuracy": metrics.figures(scores, Task(10, (4,))),
-        "bytes": {way: sum(row["bytes"][way] for row in lines) for way in ("up", "down")},
+        "bytes": _sums(lines, "bytes", clients),
+        "floats": {**_sums(lines, "floats", clients), "largest_upload": 0},
+        "flops": {"local_training": None},
         "groups": groups[-1] if groups else {"found": None, "ari": None, "nmi": None, "modularity": None},
-        "seconds": {"total": 0.5 * rounds}, "engine": "local", "dtype": "float32", "parameters": 1000,
+        "seconds": {"total": 0.5 * rounds, "local": 0.0, "graph": 0.0, "evaluate": 0.0},
+        "engine": "local", "dtype": "float32", "parameters": 1000,
         "versions": {"fedkin": "0", "python": "3"}, "machine": {"system": "test"},
     }  # fmt: skip
+
+
+def _sums(lines: Sequence[Mapping[str, Any]], what: str, clients: int) -> dict[str, float]:
+    up, down = (sum(line[what][way] for line in lines) for way in ("up", "down"))
+    return {"up": up, "down": down, "up_per_client": up / clients, "down_per_client": down / clients}

@@ -43,7 +43,7 @@ def figures_of(run: Result) -> dict[str, float | None]:
         "ari": groups.get("ari"),
         "epsilon": largest_epsilon(run.summary.get("privacy")),
         "bytes": run.sent,
-        "seconds": (run.summary.get("seconds") or {}).get("total"),
+        "seconds": run.summary["seconds"]["total"],
     }
 
 

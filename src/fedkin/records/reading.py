@@ -17,7 +17,7 @@ from fedkin.tasks import Metric
 from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
 __all__ = [
-    "MEND", "VALIDATION", "Facts", "Finished", "Form", "Line", "Plan", "Settings", "Spent", "Statistics", "Summary",
+    "MEND", "VALIDATION", "Facts", "Form", "Line", "Plan", "Settings", "Spent", "Statistics", "Summary",
     "Validation", "checked", "files_in", "judged", "lines_in", "plan_in", "rows_in", "settings_in", "summary_in",
     "table_in", "table_of",
 ]  # fmt: skip
@@ -75,10 +75,6 @@ class Line(Form):
     unseen: Statistics | None = None
     gap: float | None = None
     metrics: dict[str, Statistics] | None = None
-
-
-class _Seconds(Form):
-    total: float | None = None
 
 
 class _Missed(Form):
@@ -139,17 +135,41 @@ class _Path(Form):
     why: str
 
 
+class _Traffic(_Ways):
+    up_per_client: float
+    down_per_client: float
+
+
+class _Floats(_Traffic):
+    largest_upload: int
+
+
+class _Flops(Form):
+    local_training: float | None
+
+
+class _Seconds(Form):
+    total: float
+    local: float
+    graph: float
+    evaluate: float
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
     method: str
+    scenario: str
     seed: int = Field(ge=0)
     rounds: int = Field(ge=0)
-    bytes: _Ways
-    groups: _Groups | None = None
+    clients: int
+    bytes: _Traffic
+    floats: _Floats
+    flops: _Flops
+    groups: _Groups
+    seconds: _Seconds
     unseen: Statistics | None = None
     gap: float | None = None
-    seconds: _Seconds | None = None
     engine: str | None = None
     dtype: str | None = None
     parameters: int | None = None
@@ -162,38 +182,6 @@ class Summary(Form):
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
     training_paths: list[_Path] | None = None
-
-
-class _Shares(_Ways):
-    up_per_client: float
-    down_per_client: float
-
-
-class _Floats(_Shares):
-    largest_upload: int
-
-
-class _Flops(Form):
-    local_training: float | None
-
-
-class _Parts(_Seconds):
-    total: float
-    local: float
-    graph: float
-    evaluate: float
-
-
-class Finished(Summary):
-    """A summary with the fields that the terminal prints, which are more than a report needs."""
-
-    scenario: str
-    clients: int
-    bytes: _Shares
-    floats: _Floats
-    flops: _Flops
-    groups: _Groups
-    seconds: _Parts
 
 
 class _Client(Form):
@@ -327,9 +315,9 @@ def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
         checked(Statistics, row[metric.name], f"{where}: {metric.name}")
 
 
-def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
+def summary_in(path: Path) -> dict[str, Any]:
     """Read the summary of a run; raises RunError that names the file and the fault."""
-    summary: dict[str, Any] = checked(form, read_json(path), path)
+    summary: dict[str, Any] = checked(Summary, read_json(path), path)
     metric = metric_of(summary)
     judged(summary, metric, path)
     if summary[metric.name] is None:

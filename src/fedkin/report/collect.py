@@ -299,7 +299,7 @@ def rerun(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, Any]:
                 "dtype": run.summary.get("dtype"),
                 "precision": run.summary.get("precision", run.summary.get("dtype")),
                 "parameters": run.summary.get("parameters"),
-                "seconds": (run.summary.get("seconds") or {}).get("total"),
+                "seconds": run.summary["seconds"]["total"],
             }
             for run, label in zip(runs, labels, strict=True)
         ],

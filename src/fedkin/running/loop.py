@@ -18,7 +18,6 @@ from fedkin.federation import Federation
 from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
-from fedkin.records import reading
 from fedkin.records.files import say, tidy, untidy
 from fedkin.records.models import ModelContext, StoredModels
 from fedkin.records.recorder import ANEW, Records
@@ -256,9 +255,7 @@ def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) 
 def read_finished(folder: Path, restart: bool) -> Result | None:
     """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
     try:
-        result = read_run(folder)
-        reading.checked(reading.Finished, result.summary, folder / "summary.json")
-        return result
+        return read_run(folder)
     except RunError as error:
         if not restart:
             raise RunError(f"{error}; {ANEW}") from None
