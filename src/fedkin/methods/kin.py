@@ -28,6 +28,7 @@ from fedkin.forms import COUNT, NET, Shaped, Whole
 from fedkin.graph import Graph, Signature, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
+from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
 from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head
@@ -123,14 +124,15 @@ class Kin(SigningMethod):
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train a level's model; on four fifths of the samples while levels are on trial."""
         kept = client.train.take(held_out(client.size)[0]) if message["trial"] else None
+        training = None if kept is None else in_proportion(client.training, len(kept), client.size)
         if not message["alone"]:
-            fitted = yield from Fit(message.params, data=kept)
+            fitted = yield from Fit(message.params, data=kept, training=training)
             return Message(n=client.size if kept is None else len(kept), params=fitted.params)
         # The model that the client will use if it stays alone sees all samples from the first round.
         fitted = yield from Fit(own_model(client, message))
         client.state["own"] = fitted.params
         if kept is not None:
-            fitted = yield from Fit(client.state.get("trial", client.initial), data=kept)
+            fitted = yield from Fit(client.state.get("trial", client.initial), data=kept, training=training)
             client.state["trial"] = fitted.params
         return Message(n=client.size)
 
@@ -289,6 +291,19 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
     rows = np.arange(n)
     held = (rows * min(BLOCKS, max(n, 1)) // max(n, 1)) % FOLD == FOLD // 2
     return rows[~held].tolist(), rows[held].tolist()
+
+
+def in_proportion(training: Training, kept: int, n: int) -> Training:
+    """Batches smaller by the share of samples that is kept, so that a pass has the same steps as on all samples.
+
+    65 of 80 samples in batches of 32 would end each pass with a step on a single sample.
+
+    >>> in_proportion(Training(batch_size=32), 65, 80).batch_size
+    26
+    """
+    if training.batch_size == "all":
+        return training
+    return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
 
 
 def choose(
