@@ -20,11 +20,13 @@ from fedkin.engines.transport import Envelope, Transport
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
+from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, choose, held_out, level_of_look
+from fedkin.methods.kin import Kin, choose, held_out, in_proportion, level_of_look
+from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import small_setup
 
@@ -624,3 +626,21 @@ def test_other_tasks_find_their_groups_too(kind: str) -> None:
     result = fedkin.run("kin", fed, rounds=2, model=model, training={"lr": 0.01})
     assert np.isfinite(result.value)
     assert result.rounds[-1]["figures"]["groups"] == 2
+
+
+def test_a_trial_on_fewer_samples_adds_no_step_on_the_rest() -> None:
+    """65 of 80 samples in batches of 32 ended each pass with one sample, which spoiled training at a high rate."""
+    training = Training(batch_size=32, local_epochs=1)
+    assert in_proportion(training, 65, 80).batch_size == 26
+    for n in range(5, 200):
+        kept = len(held_out(n)[0])
+        assert training.steps(n) - 1 <= in_proportion(training, kept, n).steps(kept) <= training.steps(n)
+    assert in_proportion(training.model_copy(update={"batch_size": "all"}), 65, 80).batch_size == "all"
+
+
+def test_clients_that_are_alike_share_the_head_at_a_high_rate() -> None:
+
+    federation = SUITES["quick"].federations["digits, iid"].make(0)
+    result = fedkin.run("kin", federation, rounds=20, training={"lr": 1.0, "local_steps": 5, "batch_size": 32})
+    figures = result.rounds[-1]["figures"]
+    assert (figures["level"], figures["pull_weights"]) == (0, None)

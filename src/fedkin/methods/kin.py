@@ -294,7 +294,7 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
 
 
 def in_proportion(training: Training, kept: int, n: int) -> Training:
-    """Batches smaller by the share of samples that is kept, so that a pass has the same steps as on all samples.
+    """Batches smaller by the share of samples that is kept, so that a pass has no more steps than on all samples.
 
     65 of 80 samples in batches of 32 would end each pass with a step on a single sample.
 
