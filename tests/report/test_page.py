@@ -12,6 +12,8 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded
 from fedkin.report import write_report
+from fedkin.running.experiment import load
+from fedkin.running.grid import compare
 from report.made import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'
@@ -97,3 +99,16 @@ def test_a_gpu_is_named(key: str, named: bool, tmp_path: Path) -> None:
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": {key: "H200"}}))
     text = write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")
     assert ("on the same GPU" in text) == named
+
+
+def test_a_table_s_one_split_is_said_beside_the_intervals_over_seeds(tmp_path: Path) -> None:
+    rows = [f"{'ab'[n % 2]},{n * 37 % 91},{n // 2 % 2}" for n in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["h,age,died", *rows]) + "\n")
+    (tmp_path / "e.toml").write_text(
+        'name = "t"\n[data]\nsource = "csv"\npath = "t.csv"\ntarget = "died"\nclient = "h"\n'
+        '[scenario]\nname = "natural"\n[model]\nname = "linear"\n[method]\nname = "fedavg"\n[training]\nrounds = 1\n'
+    )
+    results = compare(load(tmp_path / "e.toml"), ["local", "fedavg"], [0, 1], tmp_path, tmp_path / "runs")
+    folders = [run.folder for by_seed in results.values() for run in by_seed.values() if run.folder is not None]
+    page = write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "held out are the same for every seed (data.seed)" in page

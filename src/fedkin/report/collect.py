@@ -289,6 +289,7 @@ def rerun(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, Any]:
     return {
         "command": command,
         "experiment": experiment,
+        "oneSplit": all(run.settings.get("data", {}).get("source") in ("csv", "parquet") for run in runs),
         "needsData": any(run.settings.get("data", {}).get("source") not in (None, "digits") for run in runs),
         "runs": [
             {

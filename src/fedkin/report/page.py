@@ -234,6 +234,8 @@ def _comparison(data: Data) -> str:
     heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
     seeds = max(row["seeds"] for row in rows)
     notes = [f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."] if seeds > 1 else []
+    if seeds > 1 and data["rerun"]["oneSplit"]:
+        notes.append("The rows held out are the same for every seed (data.seed): ± leaves their sampling out.")
     if data["chosen"]:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
