@@ -202,6 +202,31 @@ def test_a_pull_goes_on_after_a_cut_with_what_it_has(net: Net) -> None:
     assert wire.passed < len(data) + 10 * PART
 
 
+def test_questions_that_a_cut_link_lost_are_asked_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zenoh can lose a question that is asked while the link is being closed: it neither answers nor ends it."""
+    server, wire = net.server(), net.wired()
+    ann, data = net.member("ann"), os.urandom(1_000_000)
+    server.offer("ann", "r", data)
+    assert seen(ann, {"server"})
+    session, lost = ann._session, list[int]()
+
+    class Losing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(session, name)
+
+        def get(self, key: str, handler: Any, *, attachment: bytes, **more: Any) -> None:
+            lost.append(int.from_bytes(attachment[:4], "big"))
+            if lost[-1] == 2:
+                monkeypatch.setattr(ann, "_session", session)
+                wire.cut()
+            elif lost[-1] == 0:
+                session.get(key, handler, attachment=attachment, **more)
+
+    monkeypatch.setattr(ann, "_session", Losing())
+    assert ann.pull("server", "r", 50) == data
+    assert lost == [0, 1, 2]
+
+
 def test_a_small_offer_that_came_while_nobody_waited_is_asked_for_again(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     with pytest.raises(Missed):

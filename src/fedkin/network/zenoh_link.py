@@ -33,7 +33,7 @@ except ImportError:
 
 __all__ = ["Router", "ZenohLink"]
 
-# Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it at once.
+# Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it sooner.
 _ASKED = 60.0
 # Seconds from one question to the next when there was no answer.
 _AGAIN = 0.3
@@ -167,6 +167,10 @@ class ZenohLink(Link):
             elif name in self._book:
                 self._present.add(name)
             self._state.notify_all()
+            transfers = [each for each in self._transfers.values() if each.owner == name]
+        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
+        for transfer in transfers:
+            transfer.ask_again()
 
     def _asked(self, query: Any) -> None:
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
@@ -371,6 +375,14 @@ class _Transfer:
         with self._state:
             if self._is_awaited(number, of):
                 self._pause = self._asked.pop(number) + _AGAIN
+                self._state.notify_all()
+
+    def ask_again(self) -> None:
+        """End all questions, for which no answer may come any more: the link to the owner is new, or gone."""
+        with self._state:
+            if self._asked:
+                self._asked.clear()
+                self._pause = monotonic() + _AGAIN
                 self._state.notify_all()
 
     def _is_awaited(self, number: int, of: bytes) -> bool:
