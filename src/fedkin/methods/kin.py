@@ -6,6 +6,7 @@ A method of fedkin's own; nothing is told to it. `docs/methods/kin.md` says what
     levels       "all": one model; "branches": one for each part of the tree whose clients differ by degrees only;
                  "groups": one for each group that no test tells apart, and local training for who is like nobody else
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
+    heads        each client solves its own head; the shared head of a level becomes their mean
     choice       (level, strength) with the smallest loss on the held-out samples, pooled over clients
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
@@ -24,10 +25,11 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Shaped, Whole
+from fedkin.forms import COUNT, HEAD, NET, Shaped, Whole
 from fedkin.graph import Graph, Signature, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
+from fedkin.learning.net import head_of
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
@@ -50,6 +52,7 @@ MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
 MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
 FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
 DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
+OWN = Strength(1.0, 1.0)  # of the heads whose mean becomes the shared head before the choice
 CLIP = 3.0  # no client's cost counts for more than so many times the median client's
 
 
@@ -136,6 +139,14 @@ class Kin(SigningMethod):
             client.state["trial"] = fitted.params
         return Message(n=client.size)
 
+    @phase(n=COUNT, params=HEAD)
+    def solve_head(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Return the client's own head, from the samples that it trains on while levels are on trial."""
+        kept = client.train.take(held_out(client.size)[0])
+        features = yield from Infer(message.params, "features", data=kept)
+        (head,) = pulled_heads(message.params, features, kept.labels(), [OWN], client.task)
+        return Message(n=len(kept), params=head_of(with_head(message.params, head)))
+
     @phase(n=Whole(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
     def judge(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Return the mean loss on the held-out samples under each strength."""
@@ -181,10 +192,7 @@ class Kin(SigningMethod):
             take(server, signed, self)
         ids = [id for id in sampled if id in state["group"]]
         if ids and not state["choice"] and server.round > state["trial_end"]:
-            costs, sizes = yield from self.judged(server, ids)
-            if costs:  # else the trial goes on
-                choice = choose(costs, sizes, list(state["models"]), strengths(server.task))
-                state["choice"], state["models"] = choice, {choice["level"]: state["models"][choice["level"]]}
+            yield from self.choose(server, ids)
         for level in list(state["models"]):
             yield from self.train_level(server, level, ids)
         server.info = figures(state)
@@ -204,25 +212,63 @@ class Kin(SigningMethod):
             **state["models"], level: cluster_means(models, nodes, shared, self.weights, self.aggregate),
         }  # fmt: skip
 
+    def choose(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[None]:
+        """Choose a level and a strength; without costs the trial goes on."""
+        state = server.state
+        trained = state["models"]
+        solved = {}
+        for level in trained:
+            solved[level] = yield from self.mean_heads(server, level, ids)
+        costs, sizes = yield from self.judged(server, ids, trained)
+        again, _ = yield from self.judged(server, ids, solved)
+        # In doubt the earlier one is taken: of models with mean heads, those with heads of one's own come last.
+        first, later = strengths(server.task)[0], strengths(server.task)[1:]
+        candidates = [(solved, first), *((trained, one) for one in (first, *later)), *((solved, one) for one in later)]
+        both = {
+            id: np.concatenate([again[id][:, :1], costs[id], again[id][:, 1:]], axis=1) for id in costs if id in again
+        }
+        if both:
+            enough = sum(sizes[id] for id in both) >= MIN_HOLDOUT
+            level, place = best_candidate(both, sizes, list(trained)) if enough else (list(trained)[-1], 1)
+            models, strength = candidates[place]
+            state["models"] = {level: models[level]}
+            state["choice"] = {"level": level, "weights": strength.weights, "bias": strength.bias}
+
+    def mean_heads(self, server: ServerView[State], level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
+        """A level's models, with the mean of its clients' own heads in place of each shared head.
+
+        A shared head that is not trained out yet would lose to heads of one's own also among clients that are alike.
+        """
+        models, nodes = server.state["models"][level], nodes_of(server.state, level)
+        asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
+        if not asked or not can_pull(server.initial, server.task):
+            return models
+        replies = yield from Ask("solve_head", {id: self.message(server, level, id) for id in asked})
+        heads: dict[str, Params] = {node: head_of(model) for node, model in models.items()}
+        heads = cluster_means(heads, nodes, replies, self.weights, self.aggregate)
+        return {node: {**model, **heads[node]} for node, model in models.items()}
+
     def judged(
-        self, server: ServerView[State], ids: Sequence[str]
+        self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Mapping[str, Params]]
     ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:
         """Ask for the cost of every candidate: ({client id: [levels, strengths]}, {client id: held-out samples})."""
         costs: dict[str, list[Tensor]] = {id: [] for id in ids}
         sizes: dict[str, int] = {}
-        levels = list(server.state["models"])
-        for level in levels:
-            replies = yield from Ask("judge", {id: self.message(server, level, id) for id in ids})
+        for level in models:
+            asked = {id: self.message(server, level, id, models) for id in ids}
+            replies = yield from Ask("judge", asked)
             for id, reply in replies.items():
                 costs[id].append(reply["costs"])
                 sizes[id] = reply["n"]
-        complete = [id for id in ids if len(costs[id]) == len(levels) and sizes[id]]
+        complete = [id for id in ids if len(costs[id]) == len(models) and sizes[id]]
         return {id: torch.stack(costs[id]).numpy() for id in complete}, {id: sizes[id] for id in complete}
 
-    def message(self, server: ServerView[State], level: str, id: str) -> Message:
-        """What a client needs to train or use its model of a level."""
+    def message(
+        self, server: ServerView[State], level: str, id: str, models: Mapping[str, Mapping[str, Params]] | None = None
+    ) -> Message:
+        """What a client needs to train, judge or use its model of a level; models: others than those that train."""
         state = server.state
-        model = state["models"][level].get(nodes_of(state, level)[id])
+        model = (models or state["models"])[level].get(node_of(state, level, state["group"][id]))
         fields = {} if model is None else {"params": model}
         return Message(**fields, alone=alone(state, level, id), trial=not state["choice"])
 
@@ -306,21 +352,19 @@ def in_proportion(training: Training, kept: int, n: int) -> Training:
     return training.model_copy(update={"batch_size": math.ceil(training.batch_size * kept / n)})
 
 
-def choose(
-    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str],
-    tried: Sequence[Strength],
-) -> dict[str, Any]:  # fmt: skip
-    """The level and the strength of the smallest pooled cost; in doubt more models and the stronger pull.
+def best_candidate(
+    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str]
+) -> tuple[str, int]:
+    """The level and the column of the smallest pooled cost; in doubt more models and the earlier column.
 
-    In doubt: within DOUBT standard errors over clients. tried: the strongest pull first.
-    costs: {client id: [levels, strengths]} mean held-out losses; sizes: held-out samples. A client's differences
+    In doubt: within DOUBT standard errors over clients.
+    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples. A client's differences
     between candidates are cut at CLIP times the median client's, and its size at the median, so that no client decides
     for all.
     """
-    if sum(sizes.values()) < MIN_HOLDOUT:
-        return {"level": levels[-1], "weights": math.inf, "bias": math.inf}
     ids = sorted(costs)
     table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
+    columns = table.shape[1] // len(levels)
     against = table - np.median(table, axis=1, keepdims=True)
     limit = CLIP * np.median(np.abs(against).max(axis=1))
     against = np.clip(against, -limit, limit)
@@ -334,12 +378,12 @@ def choose(
         mean = float(share @ excess)
         return mean <= DOUBT * math.sqrt(float(share**2 @ (excess - mean) ** 2))
 
-    pooled = (share @ against).reshape(len(levels), len(tried))
-    best_of_level = [row * len(tried) + int(np.argmin(pooled[row])) for row in range(len(levels))]
+    pooled = (share @ against).reshape(len(levels), columns)
+    best_of_level = [row * columns + int(np.argmin(pooled[row])) for row in range(len(levels))]
     level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
     best = best_of_level[level]
-    pull = min(at for at in range(len(tried)) if doubted(level * len(tried) + at, best))
-    return {"level": levels[level], "weights": tried[pull].weights, "bias": tried[pull].bias}
+    pull = min(at for at in range(columns) if doubted(level * columns + at, best))
+    return levels[level], pull
 
 
 def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
