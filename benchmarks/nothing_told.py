@@ -1,195 +1,264 @@
-"""What it costs to be told nothing: every method on 24 federations, against the best of local training, FedAvg and FLT
-with the number of groups.
+"""What it costs to be told nothing: the tables of docs/results/nothing-told.md, from the runs of the suite of 24.
 
-    OMP_NUM_THREADS=1 python benchmarks/nothing_told.py run FOLDER --data-root DATA [--rows 'kin;cfl']
-    python benchmarks/nothing_told.py table FOLDER [--page docs/results/nothing-told.md]
+    for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
+    python benchmarks/nothing_told.py [--page docs/results/nothing-told.md]
 
-`run` appends a line for each finished run to FOLDER/runs.jsonl, and goes on where it was when it is started again.
-`table` prints all tables and writes FOLDER/table.csv; with --page it also writes them into a page, and a csv file
-beside it. DATA has the folders of the sources mnist, fashion-mnist, qmnist, cifar10, eicu-demo and tpt48.
-
-Each method has a rate for each federation: the best of three on a fifth of every client's training samples held out,
-with seed 0 and half of the rounds. Then seeds 0, 1 and 2 make federation, net and batches. All clients in each round.
+Prints all tables; with --page it writes those that the page has marks for, and a CSV file beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import time
-import warnings
-from collections.abc import Iterator
-from functools import lru_cache, partial
-from itertools import product
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from told_federations import QUICK, Told, told
-from told_rows import ESSENTIAL, ROWS, TIERS, Row, built, number_of_groups
-from told_table import Runs, filled, read, tables, write_csv
+import numpy as np
+from full_suite import SUITE
+from scipy.stats import t as student
 
-import fedkin
-from fedkin.errors import ConfigError, FedkinError
-from fedkin.federation import Federation
-from fedkin.running.holdout import HoldOut, held_out
-from fedkin.running.loop import Result
+from fedkin.running.bench import read_lines
 
-ROUNDS, STEPS, BATCH = 20, 5, 32
-SEEDS = (0, 1, 2)
-# Seconds of processor time, foreseen for a federation and method, above which the pair is left out. Not for the
-# reference and kin.
-CAP = 600.0
-_HELD = HoldOut("samples", 0.2)
+Lines = list[dict[str, Any]]
+# Groups that the data set states, which may mean nothing for training.
+NATURAL = ("eICU hospitals", "TPT-48 states")
+# Federations whose clients differ by degrees rather than in groups.
+DEGREES = (
+    "writers 40", "writers rot2 40", "MNIST Dirichlet .3 40x100", "MNIST rot4 own mask 40x100", "eICU hospitals",
+    "TPT-48 states",
+)  # fmt: skip
 
 
-class Work:
-    """The runs of one folder: what is there already, and what is appended."""
+@dataclass(frozen=True)
+class Runs:
+    """Finished runs: those of methods that have all seeds on a federation."""
 
-    def __init__(self, folder: Path, federations: dict[str, Told]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self.told = folder / "runs.jsonl", federations
-        self.lines = read(self.path)
-        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
-            # A line that was cut off stays, and is not read: the next one must not be appended to it.
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
-        self.federation = lru_cache(maxsize=8)(self._federation)
+    lines: Lines
+    seeds: tuple[int, ...]
 
-    def _federation(self, name: str, seed: int) -> Federation:
-        return self.told[name].make(seed)
+    @cached_property
+    def finished(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """{(federation, method): runs in the order of the seeds}."""
+        by_seed: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        for line in self.lines:
+            if line["stage"] == "run" and line["mean"] is not None and "@" not in line["method"]:
+                by_seed.setdefault((line["federation"], line["method"]), {})[line["seed"]] = line
+        return {
+            pair: [runs[seed] for seed in self.seeds] for pair, runs in by_seed.items() if set(self.seeds) <= set(runs)
+        }
 
-    def add(self, **line: Any) -> dict[str, Any]:
-        self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        return line
+    @cached_property
+    def federations(self) -> list[str]:
+        """Names of federations on which the reference and kin are finished, in the suite's order."""
+        return [
+            name for name in SUITE.federations
+            if all((name, method) in self.finished for method in ("local", "fedavg", "kin"))
+        ]  # fmt: skip
 
-    def there(self, **wanted: Any) -> dict[str, Any] | None:
-        """The line with these values."""
-        return next((line for line in self.lines if wanted.items() <= line.items()), None)
+    @cached_property
+    def methods(self) -> list[str]:
+        return sorted({method for _, method in self.finished})
 
-    def pair(self, name: str, title: str) -> None:
-        """All runs of a row on a federation."""
-        row, federation = ROWS[title], self.federation(name, 0)
-        if self.there(federation=name, row=title, stage="skip"):
-            return
-        groups = number_of_groups(federation)
-        if built(row, groups, ROUNDS) is None:
-            self.add(federation=name, row=title, stage="skip", skipped="no number of groups to be told")
-            return
-        rate = self.rate(name, title, row)
-        for seed in SEEDS if rate is not None else ():
-            if self.there(federation=name, row=title, stage="run", seed=seed) is None:
-                assert rate is not None
-                one = self.once(name, title, row, self.federation(name, seed), rate, seed, "run")
-                print(f"{name:28s} {title:16s} seed {seed} rate {rate:g} {one.get('mean', math.nan):6.2f} "
-                      f"ARI {one.get('ari')} {one.get('found')} {one.get('figures', '')} {one['seconds']:.1f} s "
-                      f"{one.get('failed', '')}", flush=True)  # fmt: skip
+    def means(self, federation: str, method: str) -> Any:
+        """[seeds] mean points over clients."""
+        return np.array([run["mean"] for run in self.finished[federation, method]])
 
-    def rate(self, name: str, title: str, row: Row) -> float | None:
-        """The best of the federation's rates; None if none works, or if all runs together would take too long."""
-        tried = {}
-        apart = lru_cache(maxsize=1)(partial(held_out, self.federation(name, 0), _HELD, 0))
-        for lr in self.told[name].rates:
-            line = self.there(federation=name, row=title, stage="rate", lr=lr)
-            if line is None:
-                line = self.once(name, title, row, apart(), lr, 0, "rate")
-            # Three of half the length, and three: nine times this one.
-            if title not in ESSENTIAL and "failed" not in line and 9 * line["seconds"] > CAP:
-                reason = f"more than {CAP:g} s"
-                self.add(federation=name, row=title, stage="skip", skipped=reason, foreseen=9 * line["seconds"])
-                return None
-            if "failed" not in line and not math.isnan(line["mean"]):
-                tried[lr] = line["mean"]
-        return max(tried, key=lambda lr: tried[lr]) if tried else None
+    def reference(self, federation: str) -> str:
+        """The best method but kin, by its mean over seeds."""
+        methods = [
+            m for m in self.methods if (federation, m) in self.finished and not m.startswith("kin")
+        ]  # fmt: skip
+        return max(methods, key=lambda method: float(self.means(federation, method).mean()))
 
-    def once(
-        self, name: str, title: str, row: Row, federation: Federation, lr: float, seed: int, stage: str
-    ) -> dict[str, Any]:
-        """One run, as a line of the file."""
-        rounds = ROUNDS if stage == "run" else ROUNDS // 2
-        method = built(row, number_of_groups(federation), rounds)
-        assert method is not None
-        known = {"federation": name, "row": title, "stage": stage, "lr": lr, "seed": seed, "rounds": rounds}
-        known |= {"groups": self.told[name].groups, "kind": federation.task.kind}
-        begun = time.process_time()
-        try:
-            result = fedkin.run(
-                method, federation, rounds=rounds, seed=seed, model=self.told[name].model,
-                training={"local_steps": STEPS, "batch_size": BATCH, "lr": lr},
-                settings={"mode": "fast", "evaluate_every": rounds},
-            )  # fmt: skip
-        except FedkinError as error:
-            return self.add(**known, failed=str(error), seconds=time.process_time() - begun)
-        points = points_of(federation, result)
-        mean = [value for value in points.values() if value is not None]
-        figures = result.rounds[-1].get("figures")
-        return self.add(
-            **known, seconds=time.process_time() - begun, mean=sum(mean) / len(mean), points=points,
-            tests={id: score.n for id, score in result.scores.items()}, ari=result.summary["groups"].get("ari"),
-            found=result.summary["groups"].get("found"), **({"figures": figures} if figures else {}),
-        )  # fmt: skip
+    def regret(self, federation: str, method: str) -> Any:
+        """[seeds] points below the best other with the same seed."""
+        return self.means(federation, self.reference(federation)) - self.means(federation, method)
+
+    def gaps(self, federation: str, method: str) -> Any:
+        """[seeds, clients] points above local training, of clients that have a figure in all runs."""
+        mine, local = self.finished[federation, method], self.finished[federation, "local"]
+        ids = [
+            id for id in mine[0]["points"] if all(run["points"].get(id) is not None for run in (*mine, *local))
+        ]  # fmt: skip
+        return np.array([
+            [one["points"][id] - other["points"][id] for id in ids] for one, other in zip(mine, local, strict=True)
+        ])  # fmt: skip
+
+    def hurt(self, federation: str, method: str) -> tuple[float, float, float, float]:
+        """Shares of clients: more than a point below local training and above it; surely below and above.
+
+        Surely: Student's 95 % interval over seeds excludes zero.
+        """
+        gaps = self.gaps(federation, method)
+        mean, half = gaps.mean(0), half_width(gaps)
+        shares = (mean < -1, mean > 1, mean < -half - 1e-9, mean > half + 1e-9)
+        return tuple(float(one.mean()) for one in shares)  # type: ignore[return-value]
+
+    def lead(self, method: str, among: Sequence[str]) -> tuple[float, float, float]:
+        """Kin's lead over a method in points: mean and 95 % interval, Student's over the means of federations."""
+        leads = np.array([float((self.means(n, "kin") - self.means(n, method)).mean()) for n in among])
+        half = float(half_width(leads))
+        return float(leads.mean()), float(leads.mean()) - half, float(leads.mean()) + half
+
+    def ari(self, federation: str, method: str) -> float | None:
+        """Mean over seeds of the agreement of its groups with the planted ones; None where there are none."""
+        values = [run.get("ari") for run in self.finished[federation, method]]
+        return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
 
 
-def points_of(federation: Federation, result: Result) -> dict[str, float | None]:
-    """100 x accuracy, 100 x ROC-AUC (None where all test samples are of one class), or percent of variance explained.
-
-    That is 100 (1 - squared error / variance of all clients' training targets, summed over targets).
-    """
-    kind = federation.task.kind
-    if kind == "classification":
-        return {id: 100 * score.right / score.n for id, score in result.scores.items()}
-    figures = {id: score.figures[0] for id, score in result.scores.items()}
-    if kind == "risk":
-        return {id: None if value is None else 100 * value for id, value in figures.items()}
-    targets = torch.cat([client.train.labels().double() for client in federation.values()])
-    whole = float(targets.var(0, correction=0).sum())
-    return {id: None if value is None else 100 * (1 - value / whole) for id, value in figures.items()}
+def half_width(values: Any) -> Any:
+    """Half of Student's 95 % interval over the first axis."""
+    n = len(values)
+    return student.ppf(0.975, n - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.inf
 
 
-def pairs(federations: list[str], rows: list[str]) -> Iterator[tuple[str, str]]:
-    """(federation, row) in the order in which they are wanted: quick federations have all rows before the others do."""
-    quick = [name for name in federations if name in QUICK]
-    for names, tiers in ((federations, TIERS[:1]), (quick, TIERS[1:]), (federations, TIERS[1:])):
-        for tier, name in product(tiers, names):
-            yield from ((name, title) for title in tier if title in rows)
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables(runs: Runs) -> dict[str, str]:
+    """All tables as markdown, by name."""
+    return {
+        "federations": _by_federation(runs),
+        "methods": _by_method(runs, runs.federations),
+        "degrees": _by_method(runs, [name for name in runs.federations if name in DEGREES]),
+        "levels": _levels(runs),
+        "missing": _missing(runs),
+    }
+
+
+def filled(page: str, made: Mapping[str, str]) -> str:
+    """The page with the tables that it has marks for, `<!-- table: NAME -->` and `<!-- end -->`, written anew."""
+    names = re.findall(r"<!-- table: (\w+) -->", page)
+    if not names:
+        raise ValueError("the page has no <!-- table: NAME -->")
+    for name in names:
+        before, mark, rest = page.partition(f"<!-- table: {name} -->")
+        page = f"{before}{mark}\n{made[name]}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return page
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _spread(values: Any) -> str:
+    return f"{np.mean(values):.1f}±{np.std(values, ddof=1):.1f}"
+
+
+def _shares(values: Sequence[float]) -> str:
+    return ", ".join(f"{100 * value:.0f} %" for value in values)
+
+
+def _paired(leads: Any) -> str:
+    """The mean of leads over seeds, with its 95 % interval in brackets."""
+    half = float(half_width(leads))
+    return f"{leads.mean():+.1f} ({leads.mean() - half:+.1f} to {leads.mean() + half:+.1f})"
+
+
+def _by_federation(runs: Runs) -> str:
+    head = ["federation", "best other", "its points", "kin", "kin less it", "hurts, helps", "surely", "groups", "ARI"]
+    body = []
+    for name in runs.federations:
+        best, ari = runs.reference(name), runs.ari(name, "kin")
+        index = "" if ari is None else f"{ari:.2f}"
+        hurt = runs.hurt(name, "kin")
+        body.append([
+            name, best, _spread(runs.means(name, best)), _spread(runs.means(name, "kin")),
+            _paired(-runs.regret(name, "kin")), _shares(hurt[:2]), _shares(hurt[2:]),
+            " ".join(str(run["groups"]) for run in runs.finished[name, "kin"]),
+            f"({index})" if name in NATURAL and index else index,
+        ])  # fmt: skip
+    return _table(head, body)
+
+
+def _by_method(runs: Runs, among: Sequence[str]) -> str:
+    head = [
+        "method", "federations", "mean regret", "kin ahead by", "regret at most .5 on", "worst", "where",
+        "hurts, helps", "surely", "rate at a border",
+    ]  # fmt: skip
+    rows = []
+    for method in runs.methods:
+        names = [name for name in among if (name, method) in runs.finished]
+        if not names:
+            continue
+        regrets = np.array([runs.regret(name, method).mean() for name in names])
+        hurt = np.mean([runs.hurt(name, method) for name in names], axis=0)
+        lead = runs.lead(method, names)
+        rates = [(runs.finished[name, method][0]["lr"], SUITE.federations[name].rates) for name in names]
+        border = sum(lr in (min(tried), max(tried)) for lr, tried in rates)
+        ahead = "" if method == "kin" else f"{lead[0]:.2f} ({lead[1]:.2f} to {lead[2]:.2f})"
+        within, worst = int((regrets <= 0.5).sum()), names[int(regrets.argmax())]
+        row = [
+            method, str(len(names)), f"{regrets.mean():.2f}", ahead, str(within), f"{regrets.max():.1f}", worst,
+            _shares(hurt[:2]), _shares(hurt[2:]), str(border),
+        ]  # fmt: skip
+        rows.append((-len(names), regrets.mean(), row))
+    return _table(head, [row for *_, row in sorted(rows, key=lambda row: row[:2])])
+
+
+def _levels(runs: Runs) -> str:
+    """Kin, and its lead over local training, FedAvg and its own groups: paired by seed."""
+    others = ("local", "fedavg", "kin, degrees=groups")
+    head = ["federation", "kin", *(f"kin less {other.removeprefix('kin, ')}" for other in others)]
+    body = [
+        [name, _spread(runs.means(name, "kin")),
+         *(_paired(runs.means(name, "kin") - runs.means(name, other)) for other in others)]
+        for name in runs.federations if all((name, other) in runs.finished for other in others)
+    ]  # fmt: skip
+    return _table(head, body)
+
+
+def _missing(runs: Runs) -> str:
+    """Why a method has no figure on a federation."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for line in runs.lines:
+        if "failed" in line and (line["federation"], line["method"]) not in runs.finished:
+            names = reasons.setdefault((line["method"], line["failed"]), [])
+            if line["federation"] not in names:
+                names.append(line["federation"])
+    body = [[method, reason, ", ".join(names)] for (method, reason), names in reasons.items()]
+    return _table(["method", "no figures because", "on"], body)
+
+
+def write_csv(runs: Runs, path: Path) -> None:
+    """One line for each federation and method."""
+    columns = ("federation", "method", "points", "deviation", "regret", "hurt", "helped", "surely_hurt",
+               "surely_helped", "ari", "rate")  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for name in runs.federations:
+            for method in runs.methods:
+                if (name, method) in runs.finished:
+                    means, ari = runs.means(name, method), runs.ari(name, method)
+                    figures = [
+                        means.mean(),
+                        means.std(ddof=1),
+                        runs.regret(name, method).mean(),
+                        *runs.hurt(name, method),
+                    ]
+                    rate = runs.finished[name, method][0]["lr"]
+                    index = "" if ari is None else f"{ari:.4f}"
+                    writer.writerow([name, method, *(f"{value:.4f}" for value in figures), index, f"{rate:g}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--data-root", type=Path, default=Path("data"))
-    parser.add_argument("--rows", help="names, separated by ';'", default=";".join(ROWS))
-    parser.add_argument("--federations", help="names, separated by ';'")
+    parser.add_argument("--stored", type=Path, default=SUITE.stored, help="the runs, if not those of the suite")
+    parser.add_argument("--seeds", type=int, default=len(SUITE.seeds), help="how many of the suite's seeds")
     parser.add_argument("--page", type=Path, help="a page whose tables are written anew")
     given = parser.parse_args()
-    if given.what == "table":
-        runs = Runs(read(given.folder / "runs.jsonl"), SEEDS)
-        made = tables(runs)
-        write_csv(runs, given.folder / "table.csv")
-        if given.page is not None:
-            given.page.write_text(filled(given.page.read_text(encoding="utf-8"), made), encoding="utf-8")
-            write_csv(runs, given.page.with_suffix(".csv"))
-        print("\n\n".join(made.values()))
-        return
-    torch.set_num_threads(1)
-    # Rates that are too large for a method are part of what is tried.
-    warnings.simplefilter("ignore")
-    known = dict(told(given.data_root))
-    work = Work(given.folder, known)
-    names = given.federations.split(";") if given.federations else list(known)
-    unknown: set[str] = set()
-    for name, title in pairs(names, given.rows.split(";")):
-        try:
-            work.pair(name, title)
-        except ConfigError as error:
-            # A setting of a newer version: the row is tried again at the next start.
-            if title not in unknown:
-                print(f"{title}: {error}", flush=True)
-            unknown.add(title)
+    runs = Runs(read_lines(given.stored), tuple(SUITE.seeds[: given.seeds]))
+    made = tables(runs)
+    if given.page is not None:
+        given.page.write_text(filled(given.page.read_text(encoding="utf-8"), made), encoding="utf-8")
+        write_csv(runs, given.page.with_suffix(".csv"))
+    print("\n\n".join(f"{name}\n{table}" for name, table in made.items()))
 
 
 if __name__ == "__main__":

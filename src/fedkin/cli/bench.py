@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from json import loads as read_json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 from rich.table import Table
 
 from fedkin.cli.options import method_lists
 from fedkin.cli.output import make_console, print_lines, print_paths
-
-if TYPE_CHECKING:
-    from fedkin.running.bench import Place
-    from fedkin.running.suites import Suite
 
 __all__ = ["bench"]
 
@@ -30,6 +27,7 @@ def bench(
     """Say where a method stands: run it on a suite of federations, tuned and with seeds, among all other methods."""
     from fedkin.errors import ConfigError
     from fedkin.methods import METHODS
+    from fedkin.report import bench_page
     from fedkin.running import bench as benching
     from fedkin.running.plugins import named_in
     from fedkin.running.suites import suite_of
@@ -49,18 +47,21 @@ def bench(
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
     console = make_console(stderr=True, soft_wrap=True)
     try:
-        places = benching.bench(chosen, built, label, folder, lambda text: None if json else console.print(text))
+        benching.bench(chosen, built, label, folder, lambda text: None if json else console.print(text))
     except KeyboardInterrupt:
         console.print(f"stopped; {folder} keeps the runs that ended: the same command goes on")
         raise
     if store:
         benching.store(chosen, label, folder)
+    text = (folder / "bench.json").read_text(encoding="utf-8")
+    data = read_json(text)
+    (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")
     if json:
-        print((folder / "bench.json").read_text(encoding="utf-8"), end="")
+        print(text, end="")
         return
-    make_console().print(_table(places))
-    print_lines(_notes(chosen, label, places))
-    print_paths(folder, folder / "bench.json")
+    make_console().print(_table(data))
+    print_lines([bench_page.headline(data), bench_page.budget(data), *bench_page.NOTES, *_borders(data)])
+    print_paths(folder, folder / "bench.html")
 
 
 def _typed(options: dict[str, str]) -> dict[str, object]:
@@ -76,39 +77,23 @@ def _typed(options: dict[str, str]) -> dict[str, object]:
     return typed
 
 
-def _table(places: Sequence[Place]) -> Table:
-    table = Table("federation", "mean", "rank", "best simple", "difference", "hurt", box=None, pad_edge=False)
-    for place in places:
-        if place.mean is None:
-            table.add_row(place.federation, "-", "-", "", place.failed[:40] or "no rate works", "")
+def _table(data: Mapping[str, Any]) -> Table:
+    from fedkin.report.bench_page import interval
+
+    table = Table("federation", "mean", "rank", "best simple", "difference", "adds", "hurt", box=None, pad_edge=False)
+    for row in data["federations"]:
+        if row["mean"] is None:
+            table.add_row(row["federation"], "-", "-", "", row["failed"][:40] or "no rate works", "", "")
             continue
-        gain = place.gain
-        apart = "-" if gain is None else f"{gain.value:+.1f}"
-        if gain is not None and gain.low is not None and gain.high is not None:
-            apart += f" ({gain.low:+.1f} to {gain.high:+.1f})"
-        hurt = "-" if place.hurt is None else f"{place.hurt} of {place.clients}"
-        rank = f"{place.rank} of {place.of}"
-        table.add_row(place.federation, f"{place.mean:.1f}", rank, place.reference or "-", apart, hurt)
+        hurt = "-" if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}"
+        table.add_row(
+            row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
+            interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,
+        )  # fmt: skip
     return table
 
 
-def _notes(suite: Suite, label: str, places: Sequence[Place]) -> list[str]:
-    """What the columns mean, and the summary over federations."""
-    from statistics import mean
-
-    from fedkin.running.bench import REFERENCE
-
-    done = [place for place in places if place.mean is not None]
-    rates = len(next(iter(suite.federations.values())).rates)
-    how = f"{suite.rounds} rounds, {len(suite.seeds)} seeds, the best of {rates} rates on held-out training samples"
-    notes = [
-        f"{label} on suite {suite.name}: {how}",
-        "mean: of clients, accuracy or ROC-AUC in %, or % of variance explained; hurt: below training alone",
-        f"difference: from the best of {', '.join(REFERENCE)}, with its 95 % interval over seeds",
-    ]
-    ranks = [place.rank for place in done if place.rank is not None]
-    if ranks:
-        notes.append(f"mean rank {mean(ranks):.1f} over {len(done)} of {len(places)} federations")
-    if edges := [place.federation for place in done if place.border]:
-        notes.append(f"the chosen rate is the first or last that was tried on: {', '.join(edges)}")
-    return notes
+def _borders(data: Mapping[str, Any]) -> list[str]:
+    """Where a rate beyond those tried may be better."""
+    names = [row["federation"] for row in data["federations"] if row["border"]]
+    return [f"the chosen rate is the first or last that was tried on: {', '.join(names)}"] if names else []

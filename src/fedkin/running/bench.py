@@ -1,12 +1,16 @@
-"""Where a method stands: its figures on a suite of federations, among the stored results of all methods."""
+"""Where a method stands: its figures on a suite of federations, among the stored results of all methods.
+
+Methods see neither test samples nor planted groups here.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,31 +18,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.metrics import adjusted_rand_score
 
 from fedkin.analysis.intervals import Added, added
+from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.records.controls import controls_of, named, parted
 from fedkin.records.files import write_bytes
 from fedkin.running.api import run
+from fedkin.running.experiment import assign
 from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.loop import Result
 from fedkin.running.suites import Entry, Suite
+from fedkin.settings import parse
 
-__all__ = ["REFERENCE", "Bench", "Place", "bench", "points", "read_lines", "standing", "store"]
+__all__ = ["REFERENCE", "Bench", "Place", "Standing", "bench", "points", "read_lines", "standing", "store"]
 
 Line = dict[str, Any]
+Runs = Mapping[int, Line]  # by seed
 # Simple methods that are told nothing: the best of them, by its mean, is what a method has to reach.
 REFERENCE = ("local", "fedavg", "fedavg-ft", "ditto", "fedper")
 _HELD = HoldOut("samples", 0.2)
+_DECIMALS = 2  # of a client's figure
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the finished runs in a file; a last line that was cut off is left out."""
+    """Return the runs in a file, which may be a .gz; a last line that was cut off is left out."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in text.splitlines():
         try:
-            lines.append(json.loads(text))
+            lines.append(json.loads(line))
         except json.JSONDecodeError:
             continue
     return lines
@@ -60,9 +75,12 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
     return {id: None if value is None else 100 * (1 - value / whole) for id, value in values.items()}
 
 
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass
 class Bench:
-    """A method on a suite: runs what `path` does not have yet, a line for each run.
+    """A method and its controls on a suite: runs what `path` does not have yet, a line for each run.
 
     label: the name under which results are kept; progress: told what has been done.
     """
@@ -78,16 +96,20 @@ class Bench:
         if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")  # a line that was cut off stays, and is not read
-        self.lines = [line for line in read_lines(self.path) if line["method"] == self.label]
+        self.lines = [line for line in read_lines(self.path) if parted(line["method"])[0] == self.label]
         self.federation = lru_cache(maxsize=8)(lambda name, seed: self.suite.federations[name].make(seed))
 
     def runs(self) -> list[Line]:
         """Run all that is missing, and return the lines of all runs, those of the choice of a rate too."""
+        controls = controls_of(type(self.method))
         for name, entry in self.suite.federations.items():
             rate = self._rate(name, entry)
-            if rate is not None:
-                for seed in self.suite.seeds:
-                    self._once(name, entry, "run", rate, seed)
+            for seed in () if rate is None else self.suite.seeds:
+                assert rate is not None
+                self._once(name, entry, "run", rate, seed)
+                for control in self.suite.controls:
+                    if control in controls:
+                        self._once(name, entry, "run", rate, seed, control)
         return self.lines
 
     def _rate(self, name: str, entry: Entry) -> float | None:
@@ -96,121 +118,188 @@ class Bench:
         means = {lr: line["mean"] for lr, line in tried.items() if line["mean"] is not None}
         return max(means, key=lambda lr: means[lr]) if means else None
 
-    def _once(self, name: str, entry: Entry, stage: str, lr: float, seed: int) -> Line:
+    def _once(self, name: str, entry: Entry, stage: str, lr: float, seed: int, control: str = "") -> Line:
         """One run, or its line from an earlier start."""
-        known = {"federation": name, "method": self.label, "stage": stage, "lr": lr, "seed": seed}
+        label = named(self.label, control) if control else self.label
+        key = {"federation": name, "method": label, "stage": stage, "lr": lr, "seed": seed}
         for earlier in self.lines:
-            if known.items() <= earlier.items():
+            if key.items() <= earlier.items():
                 return earlier
+        line: Line = {**key, "mean": None, "points": {}, **self._measured(name, entry, stage, lr, seed, control)}
+        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        if self.progress is not None:
+            mean = "-" if line["mean"] is None else f"{line['mean']:.2f}"
+            failed = f" failed: {line['failed']}" if "failed" in line else ""
+            self.progress(f"{label} on {name}: {stage} seed {seed} rate {lr:g}: {mean}{failed}")
+        return line
+
+    def _measured(self, name: str, entry: Entry, stage: str, lr: float, seed: int, control: str) -> Line:
+        """The figures of a run."""
         federation = self.federation(name, seed)
+        planted = federation.planted
         if stage == "rate":
             federation = held_out(federation, _HELD, seed)
+        data = federation.fingerprint()[:16]
+        # No method is told the groups.
+        federation = Federation([replace(one, group=None) for one in federation.values()], federation.task)
         rounds = self.suite.rounds if stage == "run" else max(1, self.suite.rounds // 2)
-        training = {"lr": lr, "local_steps": self.suite.local_steps, "batch_size": self.suite.batch_size}
+        method, settings = self._controlled(control)
         begun = time.process_time()
-        line: Line = {**known, "mean": None, "points": {}, "data": federation.fingerprint()[:16]}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # rates that are too large for a method are part of what is tried
                 result = run(
-                    self.method, federation, rounds=rounds, seed=seed, model=entry.model, training=training,
-                    settings={"evaluate_every": rounds},
+                    method, federation, rounds=rounds, seed=seed, model=entry.model,
+                    training={"lr": lr, "local_steps": self.suite.local_steps, "batch_size": self.suite.batch_size},
+                    settings={"evaluate_every": rounds, **settings},
                 )  # fmt: skip
         except FedkinError as error:
-            line["failed"] = str(error)
-        else:
-            values = points(federation, result)
-            line["points"] = {id: None if value is None else round(value, 3) for id, value in values.items()}
-            judged = [value for value in line["points"].values() if value is not None]
-            line["mean"] = round(sum(judged) / len(judged), 4) if judged and np.isfinite(judged).all() else None
-            line["bytes"] = result.summary["bytes"]["up"] + result.summary["bytes"]["down"]
-        line["seconds"] = round(time.process_time() - begun, 2)
-        self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        failed = f" failed: {line['failed']}" if "failed" in line else ""
-        mean = "-" if line["mean"] is None else f"{line['mean']:.2f}"
-        if self.progress is not None:
-            self.progress(f"{self.label} on {name}: {stage} seed {seed} rate {lr:g}: {mean}{failed}")
-        return line
+            return {"data": data, "failed": str(error), "seconds": round(time.process_time() - begun, 2)}
+        values = points(federation, result)
+        figures = {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()}
+        judged = [value for value in values.values() if value is not None]
+        groups = result.groups
+        return {
+            "data": data,
+            "points": figures,
+            "mean": round(sum(judged) / len(judged), 4) if judged and np.isfinite(judged).all() else None,
+            "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
+            "trained": sum(row["samples"] for row in result.rounds),
+            "groups": result.summary["groups"]["found"],
+            "ari": round(adjusted_rand_score([planted[id] for id in groups], list(groups.values())), 4)
+            if planted and groups else None,
+            "seconds": round(time.process_time() - begun, 2),
+        }  # fmt: skip
+
+    def _controlled(self, control: str) -> tuple[ServerMethod | PeerMethod, dict[str, Any]]:
+        """The method, and settings of the run, of a control; "" is the method itself."""
+        if not control:
+            return self.method, {}
+        table: dict[str, Any] = {"method": self.method.model_dump(), "run": {}}
+        for path, value in controls_of(type(self.method))[control].items():
+            assign(table, path, value, path)
+        return parse(type(self.method), table["method"], "method"), table["run"]
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
     """A method on one federation.
 
-    mean, seeds: its figure, and the number of seeds. rank: among all methods with results, 1 is the best; of: how many
-    they are. reference: the best simple method, and gain: the paired difference from it. hurt: clients whose mean over
-    seeds lies below that of Local; clients: how many there are. lr: the chosen rate; border: whether it is the first or
-    last that was tried.
+    mean: its figure. rank: among all methods with results, 1 is the best; of: how many they are. reference: the best
+    simple method, and gain: the paired difference from it. adds: the paired difference from each control, by its name.
+    hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval excludes zero;
+    clients: how many there are. lr: the chosen rate; border: whether it is the first or last that was tried. trained:
+    samples in all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of its groups with
+    the planted ones.
     """
 
     federation: str
-    mean: float | None
-    rank: int | None
-    of: int
-    reference: str | None
-    gain: Added | None
-    hurt: int | None
-    clients: int
-    lr: float | None
-    border: bool
+    mean: float | None = None
+    rank: int | None = None
+    of: int = 0
+    reference: str | None = None
+    gain: Added | None = None
+    adds: Mapping[str, Added] = {}
+    hurt: int | None = None
+    surely: int | None = None
+    clients: int = 0
+    lr: float | None = None
+    border: bool = False
+    trained: float | None = None
+    bytes: float | None = None
+    ari: float | None = None
     failed: str = ""
 
 
-def standing(suite: Suite, label: str, lines: Sequence[Line]) -> list[Place]:
-    """Return the place of a method on each federation, from the runs of all methods."""
-    table: dict[str, dict[str, dict[int, Line]]] = {}
+class Standing(NamedTuple):
+    """A method's place on each federation, and the ranks of all methods that are finished on all of them, if any."""
+
+    places: list[Place]
+    ranks: Diagram | None
+
+
+def standing(suite: Suite, label: str, lines: Sequence[Line]) -> Standing:
+    """Return where a method stands, from the runs of all methods."""
+    table: dict[str, dict[str, dict[int, Line]]] = {name: {} for name in suite.federations}
     for line in lines:
-        if line["stage"] == "run" and line["mean"] is not None:
-            table.setdefault(line["federation"], {}).setdefault(line["method"], {})[line["seed"]] = line
+        if line["stage"] == "run" and line["mean"] is not None and line["federation"] in table:
+            table[line["federation"]].setdefault(line["method"], {})[line["seed"]] = line
+    finished = {
+        name: {method: runs for method, runs in rows.items() if set(suite.seeds) <= set(runs)}
+        for name, rows in table.items()
+    }
     places = []
     for name, entry in suite.federations.items():
-        rows = {m: runs for m, runs in table.get(name, {}).items() if set(suite.seeds) <= set(runs)}
-        failed = next((x.get("failed", "") for x in lines if x["federation"] == name and x["method"] == label), "")
-        if label not in rows:
-            places.append(Place(name, None, None, len(rows), None, None, None, 0, None, False, failed))
-            continue
-        means = {m: float(np.mean([runs[seed]["mean"] for seed in suite.seeds])) for m, runs in rows.items()}
-        others = {m: value for m, value in means.items() if m != label}
-        simple = [m for m in REFERENCE if m in others]
-        reference = max(simple, key=lambda m: others[m]) if simple else None
-        lr = rows[label][suite.seeds[0]]["lr"]
-        mine = _by_client(rows[label])
-        local = _by_client(rows["local"]) if "local" in rows else {}
-        places.append(
-            Place(
-                name, means[label], 1 + sum(value > means[label] for value in others.values()), len(means), reference,
-                None if reference is None else difference(rows[label], rows[reference]),
-                sum(mine[id] < local[id] for id in mine if id in local) if local else None, len(mine), lr,
-                lr in (min(entry.rates), max(entry.rates)),
-            )
-        )  # fmt: skip
-    return places
+        if label in finished[name]:
+            places.append(_place(name, entry, label, finished[name]))
+        else:
+            failed = [x["failed"] for x in lines if (x["federation"], x["method"]) == (name, label) and "failed" in x]
+            places.append(Place(name, of=len(finished[name]), failed=failed[0] if failed else ""))
+    everywhere = set.intersection(*(set(rows) for rows in finished.values()))
+    means = {
+        method: [_mean(rows[method]) for rows in finished.values()]
+        for method in sorted(everywhere) if parted(method)[1] is None
+    }  # fmt: skip
+    return Standing(places, diagram(means) if label in means and len(means) > 2 else None)
 
 
-def difference(one: Mapping[int, Line], other: Mapping[int, Line]) -> Added | None:
+def _place(name: str, entry: Entry, label: str, rows: Mapping[str, Runs]) -> Place:
+    mine = rows[label]
+    others = {m: _mean(runs) for m, runs in rows.items() if m != label and parted(m)[1] is None}
+    simple = [m for m in REFERENCE if m in others]
+    reference = max(simple, key=lambda m: others[m]) if simple else None
+    controls = {control: rows[m] for m in rows for base, control in [parted(m)] if base == label and control}
+    lost = _lost(mine, rows["local"]) if "local" in rows else None
+    first = mine[min(mine)]
+    aris = [line.get("ari") for line in mine.values()]
+    whole = [line.get("trained") for runs in (mine, rows.get("fedavg", {})) for line in runs.values()]
+    return Place(
+        name, _mean(mine), 1 + sum(value > _mean(mine) for value in others.values()), 1 + len(others), reference,
+        None if reference is None else difference(mine, rows[reference]),
+        {control: gain for control, runs in controls.items() if (gain := difference(mine, runs)) is not None},
+        None if lost is None else sum(value > 0 for value, _ in lost.values()),
+        None if lost is None else sum(sure for _, sure in lost.values()), len(first["points"]), first["lr"],
+        first["lr"] in (min(entry.rates), max(entry.rates)),
+        None if None in whole or "fedavg" not in rows else _total(mine, "trained") / _total(rows["fedavg"], "trained"),
+        None if "bytes" not in first else _total(mine, "bytes") / len(mine),
+        None if None in aris else float(np.mean(aris)),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _mean(runs: Runs) -> float:
+    return float(np.mean([line["mean"] for line in runs.values()]))
+
+
+def _total(runs: Runs, key: str) -> float:
+    return float(sum(line[key] for line in runs.values()))
+
+
+def difference(one: Runs, other: Runs) -> Added | None:
     """The paired difference of clients' figures, with Student's interval over seeds."""
-    return added(
-        {
-            seed: {
-                id: value - other[seed]["points"][id]
-                for id, value in line["points"].items()
-                if value is not None and other[seed]["points"].get(id) is not None
-            }
-            for seed, line in one.items()
-            if seed in other
-        }
-    )
+    return added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
 
 
-def _by_client(runs: Mapping[int, Line]) -> dict[str, float]:
-    """Each client's mean over seeds."""
-    values: dict[str, list[float]] = {}
-    for line in runs.values():
-        for id, value in line["points"].items():
-            if value is not None:
-                values.setdefault(id, []).append(value)
-    return {id: float(np.mean(one)) for id, one in values.items()}
+def _lost(one: Runs, other: Runs) -> dict[str, tuple[float, bool]]:
+    """{client: (points lost over seeds, whether Student's 95 % interval of them excludes zero)}."""
+    gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
+    lost = {}
+    for id in sorted(set().union(*gaps.values())):
+        each = added({seed: {id: those[id]} for seed, those in gaps.items() if id in those})
+        if each is not None:
+            lost[id] = (-each.value, each.high is not None and each.high < 0)
+    return lost
+
+
+def _gaps(one: Line, other: Line) -> dict[str, float]:
+    """The difference of each client that has both figures."""
+    return {
+        id: value - other["points"][id] for id, value in one["points"].items()
+        if value is not None and other["points"].get(id) is not None
+    }  # fmt: skip
 
 
 def bench(
@@ -219,41 +308,46 @@ def bench(
     label: str,
     out: Path,
     progress: Callable[[str], None] | None = None,
-) -> list[Place]:
-    """Run a method on a suite and place it; writes OUT/runs.jsonl and OUT/bench.json. Goes on where it was stopped."""
+) -> Standing:
+    """Run a method on a suite and place it; writes runs.jsonl and bench.json in `out`. Goes on where it was stopped."""
     mine = Bench(suite, method, label, out / "runs.jsonl", progress).runs()
-    stored = [line for line in read_lines(suite.stored) if line["method"] != label]
+    stored = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
-    changed = sorted(
-        {
-            line["federation"]
-            for line in stored
-            if data.get((line["federation"], line["seed"]), line["data"]) != line["data"]
-        }
-    )
+    keys = [(line["federation"], line["seed"], line["data"]) for line in stored]
+    changed = sorted({name for name, seed, hash in keys if data.get((name, seed), hash) != hash})
     if changed:
         raise RunError(
             f"{suite.stored}: its results are of other data than this version makes for {', '.join(changed)}; "
             "make them anew with fedkin bench METHOD --store"
         )
-    places = standing(suite, label, [*stored, *mine])
+    stands = standing(suite, label, [*stored, *mine])
     text = {
         "suite": suite.name, "method": label, "settings": method.model_dump(mode="json"),
         "versions": {name: version(name) for name in ("fedkin", "torch", "numpy")},
-        "budget": {"rounds": suite.rounds, "local_steps": suite.local_steps, "seeds": list(suite.seeds)},
+        "budget": {"rounds": suite.rounds, "local_steps": suite.local_steps, "seeds": list(suite.seeds),
+                   "rates": max(len(entry.rates) for entry in suite.federations.values())},
         "data": {name: {str(s): d for (n, s), d in data.items() if n == name} for name in suite.federations},
         "federations": [
-            {**place._asdict(), "gain": None if place.gain is None else place.gain._asdict()} for place in places
+            {
+                **place._asdict(), "gain": None if place.gain is None else place.gain._asdict(),
+                "adds": {control: gain._asdict() for control, gain in place.adds.items()},
+            }
+            for place in stands.places
         ],
+        "ranks": None if stands.ranks is None else {
+            "mean_ranks": dict(zip(stands.ranks.methods, stands.ranks.ranks, strict=True)),
+            "critical_difference": stands.ranks.difference, "friedman_p": stands.ranks.friedman,
+        },
     }  # fmt: skip
     (out / "bench.json").write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    return places
+    return stands
 
 
 def store(suite: Suite, label: str, out: Path) -> None:
     """Put the runs of a method into the stored results of its suite, in the place of those that it had."""
-    others = [line for line in read_lines(suite.stored) if line["method"] != label]
-    mine = [line for line in read_lines(out / "runs.jsonl") if line["method"] == label and line["stage"] == "run"]
-    kept = [{key: value for key, value in line.items() if key != "seconds"} for line in mine]
+    others = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
+    mine = [line for line in read_lines(out / "runs.jsonl") if parted(line["method"])[0] == label]
+    kept = [{k: v for k, v in line.items() if k != "seconds"} for line in mine if line["stage"] == "run"]
     lines = sorted([*others, *kept], key=lambda line: (line["method"], line["federation"], line["seed"]))
-    write_bytes(suite.stored, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    write_bytes(suite.stored, gzip.compress(data, mtime=0) if suite.stored.suffix == ".gz" else data)

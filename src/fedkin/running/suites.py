@@ -20,6 +20,7 @@ from fedkin.data.sources.digits import Digits
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
+from fedkin.learning.models import Model
 
 __all__ = ["SUITES", "Entry", "Suite", "suite_of"]
 
@@ -30,11 +31,11 @@ Array = npt.NDArray[np.float64]
 class Entry:
     """A federation of a suite.
 
-    make: the federation of a seed. model: name of the net. rates: those that are tried.
+    make: the federation of a seed. model: the net, or its name. rates: those that are tried.
     """
 
     make: Callable[[int], Federation]
-    model: str = "mlp"
+    model: str | Model = "mlp"
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -43,7 +44,7 @@ class Suite:
     """Federations by name, and how methods run on them; stored: the file with the results of all methods.
 
     Each method has one rate for each federation: the best of the entry's on a fifth of all training samples held out,
-    with the first seed and half of the rounds.
+    with the first seed and half of the rounds. controls: those of a method's controls that run too, with its rate.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Suite:
     local_steps: int = 5
     batch_size: int = 32
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    controls: Sequence[str] = ("self", "one", "random")
 
 
 @cache
@@ -164,7 +166,7 @@ SUITES = {
                 partial(_hospitals, kind="regression"), "linear", (0.01, 0.03, 0.1, 0.3, 1.0)
             ),
         },
-        Path(__file__).with_name("suite_quick.jsonl"),
+        Path(__file__).with_name("suite_quick.jsonl.gz"),
     )
 }
 

@@ -1,16 +1,18 @@
-"""The 24 federations of nothing_told.py: made from a data root and a seed, with test samples of every client.
+"""The suite of 24 federations: fedkin bench METHOD --suite benchmarks/full_suite.py
 
-Twenty are those of a study of groups (docs/groups.md), cut so that one core manages: 100 clients became 40, and 400
-became 100. The other four are hospitals, states, clients that are all different, and a loner.
+FEDKIN_DATA is the folder of the sources mnist, fashion-mnist, qmnist, cifar10, eicu-demo and tpt48 (default: data).
+Twenty federations are those of a study of groups (docs/groups.md), cut so that one core manages: 100 clients became 40,
+and 400 became 100. The other four are hospitals, states, clients that are all different, and a loner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,35 +27,15 @@ from fedkin.data.sources.mnist import FashionMnist, Mnist, Qmnist
 from fedkin.data.sources.tpt48 import Tpt48
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
-from fedkin.learning.models import Mlp, Model
-
-__all__ = [
-    "QUICK", "TESTS", "Planted", "Told", "by_class", "different", "dirichlet", "iid", "loner", "rotated", "swapped",
-    "told",
-]  # fmt: skip
+from fedkin.learning.models import Mlp
+from fedkin.running.suites import Entry, Suite
 
 TESTS = 60
-# Small nets or few clients: all methods together take minutes.
-QUICK = ("digits rot4 16x100", "MNIST rot2 8x100", "eICU hospitals", "TPT-48 states")
 _TRIPLES = 10
 _PAIRS = ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8))
 _RING = ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8))
 
-# "planted": the clients were made in these groups; "natural": the data set states groups, which may mean nothing for
-# training; "none": there are none to compare with.
-Planted = Literal["planted", "natural", "none"]
 Rows = Any
-
-
-@dataclass(frozen=True)
-class Told:
-    """A federation by its seed, its net and the rates that are tried; groups: what its clients' groups are."""
-
-    make: Callable[[int], Federation]
-    groups: Planted = "planted"
-    model: Model = field(default_factory=lambda: Mlp(hidden=(32,)))
-    rates: tuple[float, ...] = (0.03, 0.06, 0.12)
-    smaller: str = ""
 
 
 # -- dealing ----------------------------------------------------------------------------------------------------------
@@ -236,47 +218,54 @@ def states(root: Path, seed: int, tests: int = 4) -> Federation:
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def told(root: Path) -> Mapping[str, Told]:
+def entries(root: Path) -> dict[str, Entry]:
     """{name: federation}; nothing is read before it is made."""
 
     @cache
     def pool(name: str) -> Dataset:
         if name == "digits":
-            found = Digits().load(root)
-            x, y = (torch.cat([getattr(part, what) for part in (found.train, found.test)]) for what in "xy")
-            return replace(found, train=replace(found.train, x=x, y=y))
+            both = Digits().load(root)
+            x, y = (torch.cat([getattr(part, what) for part in (both.train, both.test)]) for what in "xy")
+            return replace(both, train=replace(both.train, x=x, y=y))
         kinds: dict[str, Any] = {"mnist": Mnist(), "fashion": FashionMnist(), "cifar": Cifar10()}
         return kinds.get(name, Qmnist(split="mnist")).load(root)
 
-    def of(make: Callable[..., Federation], name: str, *given: Any, **more: Any) -> Callable[[int], Federation]:
-        return lambda seed: make(pool(name), *given, seed=seed, **more)
+    def of(make: Callable[..., Federation], name: str, *given: Any, **more: Any) -> Entry:
+        return entry(lambda seed: make(pool(name), *given, seed=seed, **more))
 
-    forty, cut = [100] * 40, "40 of 100 clients"
+    def entry(make: Callable[[int], Federation], rates: tuple[float, ...] = (0.03, 0.06, 0.12)) -> Entry:
+        return Entry(make, Mlp(hidden=(32,)), rates)
+
+    forty = [100] * 40
     return {
-        "digits rot4 16x100": Told(
-            of(rotated, "digits", [100] * 16, tests=12), rates=(0.1, 0.3, 0.5), smaller="12 test samples"
-        ),
-        "MNIST rot4 40x100": Told(of(rotated, "mnist", forty)),
-        "MNIST rot4 40x30": Told(of(rotated, "mnist", [30] * 40)),
-        "MNIST rot4 40x20..500": Told(of(rotated, "mnist", uneven(40, 20, 500))),
-        "MNIST rot4 own mask 40x100": Told(of(rotated, "mnist", forty, mask=0.15)),
-        "MNIST rot2 8x100": Told(of(rotated, "mnist", [100] * 8, turns=(0, 1))),
-        "Fashion rot4 40x100": Told(of(rotated, "fashion", forty)),
-        "CIFAR rot4 40x200": Told(of(rotated, "cifar", [200] * 40)),
-        "Fashion disjoint 40x100": Told(of(by_class, "fashion", 40, 100, _PAIRS), smaller=cut),
-        "MNIST ring 40x100": Told(of(by_class, "mnist", 40, 100, _RING), smaller=cut),
-        "CIFAR disjoint 40x100": Told(of(by_class, "cifar", 40, 100, _PAIRS), smaller=cut),
-        "CIFAR ring 40x300": Told(of(by_class, "cifar", 40, 300, _RING), smaller=cut),
-        "MNIST swap4 40x100": Told(of(swapped, "mnist", 40, 100)),
-        "MNIST iid 40x100": Told(of(iid, "mnist", forty)),
-        "CIFAR iid 40x20..500": Told(of(iid, "cifar", uneven(40, 20, 500))),
-        "Fashion iid 100x50": Told(of(iid, "fashion", [50] * 100), smaller="100 of 400 clients"),
-        "Fashion 10 triples 100x60": Told(of(by_class, "fashion", 100, 60, "triples"), smaller="100 of 400 clients"),
-        "MNIST Dirichlet .3 40x100": Told(of(dirichlet, "mnist", 40, 100, 0.3), "none"),
-        "writers 40": Told(of(writers, "qmnist", 40), "none", smaller=cut),
-        "writers rot2 40": Told(of(writers, "qmnist", 40, turns=(0, 1)), smaller="40 of 60 clients"),
-        "MNIST all different 40x100": Told(of(different, "mnist", 40, 100)),
-        "MNIST a loner 40x100": Told(of(loner, "mnist", 40, 100)),
-        "eICU hospitals": Told(lambda seed: hospitals(root, seed), "natural", rates=(0.03, 0.1, 0.3)),
-        "TPT-48 states": Told(lambda seed: states(root, seed), "natural", rates=(0.01, 0.03, 0.1)),
+        "digits rot4 16x100": entry(lambda seed: rotated(pool("digits"), [100] * 16, seed, tests=12), (0.1, 0.3, 0.5)),
+        "MNIST rot4 40x100": of(rotated, "mnist", forty),
+        "MNIST rot4 40x30": of(rotated, "mnist", [30] * 40),
+        "MNIST rot4 40x20..500": of(rotated, "mnist", uneven(40, 20, 500)),
+        "MNIST rot4 own mask 40x100": of(rotated, "mnist", forty, mask=0.15),
+        "MNIST rot2 8x100": of(rotated, "mnist", [100] * 8, turns=(0, 1)),
+        "Fashion rot4 40x100": of(rotated, "fashion", forty),
+        "CIFAR rot4 40x200": of(rotated, "cifar", [200] * 40),
+        "Fashion disjoint 40x100": of(by_class, "fashion", 40, 100, _PAIRS),
+        "MNIST ring 40x100": of(by_class, "mnist", 40, 100, _RING),
+        "CIFAR disjoint 40x100": of(by_class, "cifar", 40, 100, _PAIRS),
+        "CIFAR ring 40x300": of(by_class, "cifar", 40, 300, _RING),
+        "MNIST swap4 40x100": of(swapped, "mnist", 40, 100),
+        "MNIST iid 40x100": of(iid, "mnist", forty),
+        "CIFAR iid 40x20..500": of(iid, "cifar", uneven(40, 20, 500)),
+        "Fashion iid 100x50": of(iid, "fashion", [50] * 100),
+        "Fashion 10 triples 100x60": of(by_class, "fashion", 100, 60, "triples"),
+        "MNIST Dirichlet .3 40x100": of(dirichlet, "mnist", 40, 100, 0.3),
+        "writers 40": of(writers, "qmnist", 40),
+        "writers rot2 40": of(writers, "qmnist", 40, turns=(0, 1)),
+        "MNIST all different 40x100": of(different, "mnist", 40, 100),
+        "MNIST a loner 40x100": of(loner, "mnist", 40, 100),
+        "eICU hospitals": entry(partial(hospitals, root), (0.03, 0.1, 0.3)),
+        "TPT-48 states": entry(partial(states, root), (0.01, 0.03, 0.1)),
     }
+
+
+SUITE = Suite(
+    "full", entries(Path(os.environ.get("FEDKIN_DATA", "data"))), Path(__file__).with_name("full_suite.jsonl.gz"),
+    controls=(),
+)  # fmt: skip

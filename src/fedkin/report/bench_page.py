@@ -1,0 +1,143 @@
+"""The page of `fedkin bench`: where a method stands on a suite, from what bench.json holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from fedkin._version import __version__
+from fedkin.report.html import NONE, table
+
+Data = Mapping[str, Any]
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{method} on {suite}: fedkin bench</title>
+<style>
+{css}
+</style>
+</head>
+<body>
+<header><h1>{headline}</h1><p class="quiet">{budget}</p></header>
+<main id="main">
+<section><h2>By federation</h2>{federations}<p class="quiet">{notes}</p></section>
+<section><h2>All methods</h2>{ranks}</section>
+<section><h2>What ran</h2>{settings}</section>
+</main>
+<footer><p class="quiet">Made by fedkin {version}. bench.json has the same figures, and hashes of the data.</p></footer>
+</body>
+</html>
+"""
+
+NOTES = (
+    "mean: of clients, accuracy or ROC-AUC in %, or % of variance explained",
+    "difference: from the best simple method (local, fedavg, fedavg-ft, ditto, fedper)",
+    "exchange adds: the method minus its control without exchange (@self)",
+    "in brackets: 95 % intervals over seeds, paired; * an interval that excludes 0",
+    "hurt: clients below training alone, and those whose interval excludes 0",
+)
+
+
+def headline(data: Data) -> str:
+    """Return where the method stands, in one sentence.
+
+    >>> headline({"method": "ditto", "suite": "quick", "federations": []})
+    'ditto finished on no federation of suite quick'
+    """
+    rows = [row for row in data["federations"] if row["mean"] is not None]
+    if not rows:
+        return f"{data['method']} finished on no federation of suite {data['suite']}"
+    gains = [row["gain"] for row in rows if row["gain"] is not None and row["gain"]["low"] is not None]
+    above, below = sum(gain["low"] > 0 for gain in gains), sum(gain["high"] < 0 for gain in gains)
+    rank = sum(row["rank"] for row in rows) / len(rows)
+    return (
+        f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; above the "
+        f"best simple method on {above}, below it on {below}, not told apart on {len(rows) - above - below}"
+    )
+
+
+def budget(data: Data) -> str:
+    """Return how methods were run."""
+    plan = data["budget"]
+    return (
+        f"suite {data['suite']}: {plan['rounds']} rounds of {plan['local_steps']} steps, {len(plan['seeds'])} seeds, "
+        f"the best of {plan['rates']} learning rates on held-out training samples"
+    )
+
+
+def interval(gain: Mapping[str, Any] | None, brackets: bool = True) -> str:
+    """Return a difference with its interval, or with a * if that excludes 0.
+
+    >>> interval({"value": 1.25, "low": 0.5, "high": 2.0}), interval({"value": 1.25, "low": 0.5, "high": 2.0}, False)
+    ('+1.2 (+0.5 to +2.0)', '+1.2*')
+    """
+    if gain is None:
+        return "-"
+    low, high = gain["low"], gain["high"]
+    if low is None or high is None:
+        return f"{gain['value']:+.1f}"
+    if brackets:
+        return f"{gain['value']:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{gain['value']:+.1f}" + ("*" if low > 0 or high < 0 else "")
+
+
+def page(data: Data) -> str:
+    """Return the page as HTML text."""
+    return _PAGE.format(
+        method=escape(data["method"]), suite=escape(data["suite"]), version=escape(__version__),
+        css=files("fedkin.report").joinpath("page.css").read_text(encoding="utf-8"), headline=escape(headline(data)),
+        budget=escape(budget(data)), federations=_federations(data), notes=escape("; ".join(NOTES)),
+        ranks=_ranks(data), settings=_settings(data),
+    )  # fmt: skip
+
+
+def _federations(data: Data) -> str:
+    controls = sorted({control for row in data["federations"] for control in row["adds"]})
+    heads: list[str | tuple[str, str]] = [
+        "federation", "mean", "rank", "best simple", "difference", *(f"less @{control}" for control in controls),
+        ("hurt", NOTES[-1]), ("training", "samples in all local steps, as a multiple of FedAvg's"), "MB sent",
+        ("ARI", "agreement of its groups with the planted ones"), ("rate", "* the first or last that was tried"),
+    ]  # fmt: skip
+    rows = []
+    for row in data["federations"]:
+        if row["mean"] is None:
+            rows.append([escape(row["federation"]), f"failed: {escape(row['failed'] or 'no rate works')}"])
+            continue
+        rows.append([
+            escape(row["federation"]), f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}",
+            escape(row["reference"] or "-"), interval(row["gain"]),
+            *(interval(row["adds"].get(control)) for control in controls),
+            NONE if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}",
+            NONE if row["trained"] is None else f"{row['trained']:.2f}",
+            NONE if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}",
+            NONE if row["ari"] is None else f"{row['ari']:.2f}",
+            f"{row['lr']:g}{'*' if row['border'] else ''}",
+        ])  # fmt: skip
+    return table(heads, rows, "By federation")
+
+
+def _ranks(data: Data) -> str:
+    """Mean ranks of all methods that are finished on all federations."""
+    ranks = data["ranks"]
+    if ranks is None:
+        return "<p>No ranks: the method or too few others are finished on all federations.</p>"
+    rows = [
+        [f"<strong>{escape(name)}</strong>" if name == data["method"] else escape(name), f"{rank:.1f}"]
+        for name, rank in ranks["mean_ranks"].items()
+    ]
+    gap = ranks["critical_difference"]
+    text = (
+        f"Mean ranks over {len(data['federations'])} federations; methods whose ranks differ by less than {gap:.1f} "
+        f"cannot be told apart (Nemenyi, 5 %; Friedman p = {ranks['friedman_p']:.2g})."
+    )
+    return table(["method", "mean rank"], rows, "All methods") + f'<p class="quiet">{text}</p>'
+
+
+def _settings(data: Data) -> str:
+    rows = [[escape(name), escape(str(value))] for name, value in {**data["settings"], **data["versions"]}.items()]
+    return table(["setting or library", "value"], rows, "What ran")
