@@ -12,6 +12,8 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
+from fedkin.graph import Graph
+from fedkin.methods.blocks.stages import ControlledGraph, dense
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.comparison import line, table
@@ -37,6 +39,35 @@ class Halved(FedAvg):
     title: ClassVar[str] = "Halved"
 
     share: float = 0.5
+
+
+class Linked(FedAvg):
+    """A method of a notebook with a graph: everybody is near to everybody, as far as the server can tell."""
+
+    name: ClassVar[str] = "linked"
+    title: ClassVar[str] = "Linked"
+    kind: ClassVar[str] = "personalised"  # type: ignore[assignment]
+
+    graph: ControlledGraph = ControlledGraph()
+
+    def round(self, server: Any, sampled: Any) -> Any:
+        yield from super().round(server, sampled)
+        ids = sorted(sampled)
+        near = np.ones((len(ids), len(ids))) - np.eye(len(ids))
+        server.graph = Graph(tuple(ids), self.graph.controlled(server, ids, near), round=server.round)
+
+
+def test_a_graph_of_ones_own_has_the_controls_of_a_graph() -> None:
+    federation = small_federation()
+    assert federation.planted is not None
+    found = fedkin.compare(federation, [Linked], controls=True, seeds=[0], **FEW)
+    assert list(found) == ["linked", "linked@self", "linked@one", "linked@random", "linked@oracle"]
+    weights = {name: runs[0].graph for name, runs in found.items()}
+    ids = sorted(federation)
+    planted = [[a != b and federation.planted[a] == federation.planted[b] for b in ids] for a in ids]
+    graph = weights["linked@oracle"]
+    assert graph is not None
+    assert np.array_equal(dense(graph.weights), planted)
 
 
 def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
-    ControlStage,
+    ControlledGraph,
     SparsifyStage,
     check_size,
     dense,
@@ -28,7 +28,7 @@ from fedkin.methods.blocks.stages import (
     planted_labels,
 )
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
-from fedkin.settings import Settings, span
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 
@@ -38,20 +38,18 @@ class State(TypedDict):
     models: dict[str, Params]
 
 
-class StatedGraph(Settings):
+class StatedGraph(ControlledGraph):
     """The graph of the clients, a_kl >= 0.
 
     source: "uniform" (every pair 1), "planted" (1 inside a planted group, else 0), or the similarity of models:
     "cosine", "dot", "l1", "l2", "rbf", of their "weights" or their "updates" since the common start (`vectors`).
     layers: "all", or how many of the last. sparsify: a stage of `fedkin.graph`, for example "knn:5".
-    control: replace the graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
     source: Annotated[str, known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
     vectors: Literal["weights", "updates"] = "updates"
     layers: Layers = "all"
     sparsify: SparsifyStage = "none"
-    control: ControlStage = "none"
 
 
 class FedU(ServerMethod):
@@ -128,7 +126,7 @@ class FedU(ServerMethod):
             vectors = [as_vector(models[id], wanted, start) for id in ids]
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
         a = dense(graph.sparsify_stage(how.sparsify)(a))
-        return dense(graph.control_stage(how.control)(a, planted=planted, seed=server.key("control")))
+        return how.controlled(server, ids, a)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

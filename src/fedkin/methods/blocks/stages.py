@@ -12,6 +12,7 @@ from pydantic import WrapValidator
 from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.settings import Settings
 from fedkin.views import ServerView
 
 LARGEST = 5000  # clients of whom a graph of all pairs is made
@@ -65,6 +66,22 @@ SimilarityStage = Annotated[str, known_stage(graph.similarity_stage)]
 SparsifyStage = Annotated[str, known_stage(graph.sparsify_stage)]
 GroupsStage = Annotated[str, known_stage(graph.groups_stage)]
 ControlStage = Annotated[str, known_stage(graph.control_stage)]
+
+
+class ControlledGraph(Settings):
+    """Settings of a method's graph that a control may replace.
+
+    A method with `graph: ControlledGraph = ControlledGraph()`, or a subclass, whose affinities pass through
+    `controlled` has the controls @one, @random and @oracle in comparisons.
+    control: "random", "uniform", "oracle", "shuffled" or "self" replaces the graph; "none" keeps it.
+    """
+
+    control: ControlStage = "none"
+
+    def controlled(self, server: ServerView[Any], ids: Sequence[str], affinity: Any) -> npt.NDArray[np.float64]:
+        """Return the affinities [n, n] of these clients, at least 0 and symmetric, or those of the control."""
+        planted = planted_labels(server, ids)
+        return dense(graph.control_stage(self.control)(affinity, planted=planted, seed=server.key("control")))
 
 
 def needs_planted(federation: Federation, **stages: str | None) -> None:
