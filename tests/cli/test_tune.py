@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from cli.invoked import refused
 from fedkin.cli import app, main
 from fedkin.methods import METHODS
 from tiny import TABLE
@@ -136,3 +137,11 @@ def test_values_for_a_method_that_is_not_tuned_are_refused(
         main()
     said = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
     assert said in capsys.readouterr().err
+
+
+def test_a_change_of_a_method_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_bytes((Path(__file__).parents[2] / "presets" / "digits-rotated.toml").read_bytes())
+    words = ["compare", plan, "--methods", "fedavg,fedprox", "--out", tmp_path / "out", "--set", "method.lam=1"]
+    assert "it changes sfmtl-graph, which is none of --methods fedavg,fedprox" in refused(*words)
+    assert not (tmp_path / "out").exists()

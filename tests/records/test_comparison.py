@@ -1,22 +1,28 @@
-"""What a comparison says of methods with unlike learning rates."""
+"""What a comparison says of methods that do not run under the same conditions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fedkin.records.comparison import unlike_rates
+from fedkin.records.comparison import unlike_conditions
 from fedkin.running.experiment import load
 from fedkin.running.grid import compare
 
 PRESET = Path(__file__).parents[2] / "presets" / "digits-rotated.toml"
 
 
-def words(folder: Path, *changes: str) -> str:
+def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
     plan = load(PRESET, ["training.rounds=1", "training.lr=0.3", *changes])
-    return unlike_rates(compare(plan, ["local", "fedavg", "fedavg@self"], [0], Path(), folder))
+    return unlike_conditions(compare(plan, methods, [0], Path(), folder))
 
 
 def test_unlike_rates_of_methods_are_said(tmp_path: Path) -> None:
-    assert words(tmp_path / "alike") == ""
-    said = words(tmp_path / "unlike", "methods.fedavg.training.lr=0.7")
-    assert said.startswith("learning rates differ (local: 0.3; fedavg: 0.7)")
+    methods = ["local", "fedavg", "fedavg@self"]
+    assert sentences(tmp_path / "alike", methods) == []
+    (text,) = sentences(tmp_path / "unlike", methods, "methods.fedavg.training.lr=0.7")
+    assert text.startswith("learning rates differ (local: 0.3; fedavg: 0.7)")
+
+
+def test_methods_that_are_told_the_number_of_groups_are_named(tmp_path: Path) -> None:
+    (text,) = sentences(tmp_path / "told", ["fedavg", "ifca"], "methods.ifca.method.clusters=4")
+    assert text == "not all methods are told the same (ifca: 4 groups, given; the others nothing)"

@@ -104,7 +104,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
     check_experiment(experiment)
-    from fedkin.records.comparison import table, unlike_rates
+    from fedkin.records.comparison import table, unlike_conditions
     from fedkin.records.controls import changes_of, with_controls
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
@@ -122,7 +122,7 @@ def compare(
         names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
-        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
+        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds, changes)
     root = data_root_of(folder, data_root, resume is not None)
     if controls:
         names = with_controls(names, plan.federation(root).planted is not None)
@@ -146,7 +146,8 @@ def compare(
         return
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
-    print_notes(results, filter(None, ["" if is_tuned else unlike_rates(results), chosen, *tested(results)]))
+    unlike = [] if is_tuned else unlike_conditions(results)
+    print_notes(results, filter(None, [*unlike, chosen, *tested(results)]))
     print_paths(folder, report)
 
 
@@ -238,7 +239,7 @@ def tune(
         names, seed_list, candidates = begun.methods, begun.seeds, plan_choices(begun)
         swept, hold_out = begun.command == "sweep", begun.hold_out
     else:
-        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
+        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds, changes)
         swept = bool(grid)
         candidates = (
             [Choice.parse(text, "--grid") for text in grid] if swept
@@ -458,10 +459,19 @@ def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
     return root
 
 
-def _methods_and_seeds(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
+def _methods_and_seeds(
+    plan: Any, methods: str | None, seeds: str | None, changes: list[str]
+) -> tuple[Any, list[str], list[int]]:
     """Return the experiment, its methods and seeds by these options; without them those of the experiment."""
+    from fedkin.records.controls import parted
     from fedkin.running.grid import listed, numbers
     from fedkin.running.plugins import named_in
 
     names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
+    lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
+    if lost and plan.method.name not in {parted(name)[0] for name in names}:
+        raise ConfigError(
+            f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
+            f"write --set methods.{names[0]}.{lost[0]}"
+        )
     return plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed]

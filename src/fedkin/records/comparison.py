@@ -16,7 +16,7 @@ from fedkin.records.run import Result
 
 __all__ = [
     "COUNTED", "Gains", "Scored", "added_by_exchange", "differences", "figures_of", "gains_over", "line", "spread",
-    "table", "unlike_rates",
+    "table", "unlike_conditions",
 ]  # fmt: skip
 
 # Names of the verdicts' counts in tables.
@@ -211,13 +211,20 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
     return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
 
 
-def unlike_rates(results: Mapping[str, Mapping[int, Result]]) -> str:
-    """A sentence where methods of a comparison have unlike learning rates, else empty; controls are left out."""
+def unlike_conditions(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
+    """Sentences where methods of a comparison have unlike learning rates or are told unlike things; no controls."""
     rates: dict[Any, list[str]] = {}
+    given: dict[str, list[str]] = {}
     for name, by_seed in results.items():
         if parted(name)[1] is None:
-            rates.setdefault(next(iter(by_seed.values())).settings.get("training", {}).get("lr"), []).append(name)
-    if len(rates) < 2:
-        return ""
-    each = "; ".join(f"{', '.join(names)}: {lr:g}" for lr, names in sorted(rates.items()))
-    return f"learning rates differ ({each}); fedkin tune --equal gives all methods the same budget"
+            result = next(iter(by_seed.values()))
+            rates.setdefault(result.settings.get("training", {}).get("lr"), []).append(name)
+            given.setdefault(", ".join(result.summary.get("given", ())), []).append(name)
+    sentences = []
+    if len(rates) > 1:
+        each = "; ".join(f"{', '.join(names)}: {lr:g}" for lr, names in sorted(rates.items()))
+        sentences.append(f"learning rates differ ({each}); fedkin tune --equal gives all methods the same budget")
+    if len(given) > 1:
+        each = "; ".join(f"{', '.join(names)}: {text}" for text, names in given.items() if text)
+        sentences.append(f"not all methods are told the same ({each}; the others nothing)")
+    return sentences
