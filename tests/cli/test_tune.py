@@ -142,6 +142,8 @@ def test_values_for_a_method_that_is_not_tuned_are_refused(
 def test_a_change_of_a_method_that_does_not_run_is_refused(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_bytes((Path(__file__).parents[2] / "presets" / "digits-rotated.toml").read_bytes())
-    words = ["compare", plan, "--methods", "fedavg,fedprox", "--out", tmp_path / "out", "--set", "method.lam=1"]
-    assert "it changes sfmtl-graph, which is none of --methods fedavg,fedprox" in refused(*words)
+    words: list[str | Path] = ["compare", plan, "--methods", "fedavg,fedprox", "--out", tmp_path / "out"]
+    assert "it changes sfmtl-graph, which is none of --methods fedavg,fedprox" in refused(
+        *words, "--set", "method.lam=1"
+    )
     assert not (tmp_path / "out").exists()
