@@ -1,8 +1,9 @@
-"""The suite of 24 federations: fedkin bench METHOD --suite benchmarks/full_suite.py
+"""The suite of 31 federations: fedkin bench METHOD --suite benchmarks/full_suite.py
 
-FEDKIN_DATA is the folder of the sources mnist, fashion-mnist, qmnist, cifar10, eicu-demo and tpt48 (default: data).
-Twenty federations are those of a study of groups (docs/groups.md), cut so that one core manages: 100 clients became 40,
-and 400 became 100. The other four are hospitals, states, clients that are all different, and a loner.
+FEDKIN_DATA is the folder of the sources mnist, fashion-mnist, qmnist, cifar10, eicu-demo and tpt48 (default: data), and
+of schools/bdf.csv and schools/Contraception.csv (R packages nlme and mlmRev). Twenty federations are those of a study
+of groups (docs/groups.md), cut so that one core manages: 100 clients became 40, and 400 became 100. The others are
+hospitals, states, schools, districts, and clients that differ by degrees, not at all, or wholly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 from fedkin.data.dataset import Dataset
@@ -36,6 +39,11 @@ _PAIRS = ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8))
 _RING = ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8))
 
 Rows = Any
+_TEXTS: dict[Any, Any] = dict.fromkeys(
+    ("sex", "Minority", "denomina", "schoolNR", "natitest", "mixedgra", "use", "district", "livch", "urban"), str
+)
+# Numbers of persons, a second target, and columns that repeat others.
+_LEFT_OUT = ("pupilNR", "woman", "aritPOST", "classNR", "IQ.ver.cen", "avg.IQ.ver.cen", "grpSiz.cen")
 
 
 # -- dealing ----------------------------------------------------------------------------------------------------------
@@ -162,6 +170,30 @@ def different(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
     return Federation(made, pool.task, "all different")
 
 
+def own_swaps(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
+    """Each client swaps one pair of labels of its own."""
+    made = []
+    for number, rows in enumerate(deal(pool, [n] * clients, seed)):
+        one, other = rng(seed, "pair", number).choice(10, 2, replace=False).tolist()
+        names = torch.arange(10)
+        names[one], names[other] = other, one
+        made.append(client(number, pool, *rows, None, lambda x, y, names=names: (x, names[y])))
+    return Federation(made, pool.task, "own swaps")
+
+
+def own_angles(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
+    """Each client's images are turned by an angle of its own, spread evenly over the circle."""
+    made = []
+    for number, rows in enumerate(deal(pool, [n] * clients, seed)):
+        change = partial(_turned, 360 * number / clients)
+        made.append(client(number, pool, *rows, None, change))
+    return Federation(made, pool.task, "own angles")
+
+
+def _turned(angle: float, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(ndimage.rotate(x.numpy(), angle, axes=(2, 3), reshape=False, order=1)), y
+
+
 def _permuted(order: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(1)[:, order].reshape(x.shape), y
 
@@ -191,6 +223,24 @@ def writers(pool: Dataset, count: int, seed: int, turns: Sequence[int] = ()) -> 
         change = None if turn is None else (lambda x, y, turn=turn: (torch.rot90(x, turn, (2, 3)), y))
         made.append(client(number, pool, rows[tests:], rows[:tests], turn, change))
     return Federation(made, pool.task, "writers")
+
+
+def writers_and_turns(pool: Dataset, plain: Dataset, seed: int) -> Federation:
+    """Twenty writers, and twenty clients with images of all writers in four quarter turns."""
+    one, other = writers(pool, 20, seed), rotated(plain, [100] * 20, seed)
+    turned = [replace(each, id=f"turned-{each.id}") for each in other.values()]
+    return Federation([replace(each, group=None) for each in (*one.values(), *turned)], pool.task, "writers, turns")
+
+
+def table(root: Path, name: str, seed: int) -> Federation:
+    """Schools that predict a test score, or districts that predict a yes; a quarter of the rows are for tests."""
+    frame = pd.read_csv(root / "schools" / f"{name}.csv", dtype=_TEXTS)
+    left_out = [column for column in _LEFT_OUT if column in frame]
+    target, owner = ("langPOST", "schoolNR") if name == "bdf" else ("use", "district")
+    kind = "regression" if name == "bdf" else "classification"
+    return Federation.from_frame(
+        frame, target=target, client=owner, leave_out=left_out, kind=kind, test_fraction=0.25, seed=seed
+    )
 
 
 def hospitals(root: Path, seed: int) -> Federation:
@@ -236,6 +286,9 @@ def entries(root: Path) -> dict[str, Entry]:
     def entry(make: Callable[[int], Federation], rates: tuple[float, ...] = (0.03, 0.06, 0.12)) -> Entry:
         return Entry(make, Mlp(hidden=(32,)), rates)
 
+    def of_table(name: str) -> Entry:
+        return Entry(partial(table, root, name), "linear", (0.01, 0.03, 0.1))
+
     forty = [100] * 40
     return {
         "digits rot4 16x100": entry(lambda seed: rotated(pool("digits"), [100] * 16, seed, tests=12), (0.1, 0.3, 0.5)),
@@ -260,6 +313,13 @@ def entries(root: Path) -> dict[str, Entry]:
         "writers rot2 40": of(writers, "qmnist", 40, turns=(0, 1)),
         "MNIST all different 40x100": of(different, "mnist", 40, 100),
         "MNIST a loner 40x100": of(loner, "mnist", 40, 100),
+        "MNIST own swaps 40x100": of(own_swaps, "mnist", 40, 100),
+        "MNIST own angles 40x100": of(own_angles, "mnist", 40, 100),
+        "writers 20": of(writers, "qmnist", 20),
+        "writers 100": of(writers, "qmnist", 100),
+        "writers and turns 20+20": entry(lambda seed: writers_and_turns(pool("qmnist"), pool("mnist"), seed)),
+        "schools": of_table("bdf"),
+        "districts": of_table("Contraception"),
         "eICU hospitals": entry(partial(hospitals, root), (0.03, 0.1, 0.3)),
         "TPT-48 states": entry(partial(states, root), (0.01, 0.03, 0.1)),
     }

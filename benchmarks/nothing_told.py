@@ -1,4 +1,4 @@
-"""What it costs to be told nothing: the tables of docs/results/nothing-told.md, from the runs of the suite of 24.
+"""What it costs to be told nothing: the tables of docs/results/nothing-told.md, from the stored runs of the suite.
 
     for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
     python benchmarks/nothing_told.py [--page docs/results/nothing-told.md]
@@ -28,8 +28,9 @@ Lines = list[dict[str, Any]]
 NATURAL = ("eICU hospitals", "TPT-48 states")
 # Federations whose clients differ by degrees rather than in groups.
 DEGREES = (
-    "writers 40", "writers rot2 40", "MNIST Dirichlet .3 40x100", "MNIST rot4 own mask 40x100", "eICU hospitals",
-    "TPT-48 states",
+    "writers 20", "writers 40", "writers 100", "writers rot2 40", "writers and turns 20+20",
+    "MNIST Dirichlet .3 40x100", "MNIST rot4 own mask 40x100", "MNIST own swaps 40x100", "MNIST own angles 40x100",
+    "schools", "districts", "eICU hospitals", "TPT-48 states",
 )  # fmt: skip
 
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.flow import Params
@@ -40,7 +43,8 @@ class Strength(NamedTuple):
 
 SHARED = Strength(math.inf, math.inf)
 _GRID = (math.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
-_STEPS, _CLOSE = 500, 1e-4  # of the descent, and the largest change at which it has converged
+_DESCENT: Any = {"maxiter": 500, "gtol": 2e-3, "ftol": 1e-8}  # so close that no choice depends on it
+Array = npt.NDArray[np.float64]
 
 
 @cache
@@ -109,24 +113,30 @@ def _solved(left: Tensor, sizes: Tensor, base: Tensor, targets: Tensor, task: Ta
 
     left [n, r]: orthonormal columns, so that a bound on the curvature is diagonal.
     """
-    sizes = sizes[:, :, None]
     if task.kind == "regression":
+        sizes = sizes[:, :, None]
         residual = targets.double().reshape(len(base), -1) - base
         return sizes / (sizes.square() + 1) * (left.T @ residual)
-    labels = torch.nn.functional.one_hot(targets, base.shape[1]).double()
-    # The Hessian of cross-entropy is at most x'x / 2 (Boehning, 1992): accelerated descent with restarts.
-    curvature = sizes.square() / 2 + 1
-    step = new = ahead = torch.zeros(len(sizes), left.shape[1], base.shape[1], dtype=torch.float64)
-    momentum = torch.ones(len(sizes), 1, 1, dtype=torch.float64)
-    for _ in range(_STEPS):
-        gradient = sizes * (left.T @ ((base + left @ (sizes * ahead)).softmax(2) - labels)) + ahead
-        new = ahead - gradient / curvature
-        change = new - step
-        if float(change.abs().max()) < _CLOSE:
-            break
-        uphill = (gradient * change).sum((1, 2), keepdim=True) > 0
-        momentum = torch.where(uphill, 1.0, momentum)
-        following = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-        ahead = new + (momentum - 1) / following * change
-        step, momentum = new, following
-    return new
+    matrix, start = left.numpy(), base.numpy()
+    labels = np.eye(start.shape[1])[targets.numpy()]
+    step, steps = np.zeros((matrix.shape[1], start.shape[1])), []
+    for each in sizes.numpy():  # from the strongest pull on, each from the solution of the one before
+        if each.any():
+            step = _descended(matrix * each.T, start, labels, step)
+        steps.append(step)
+    return torch.from_numpy(np.stack(steps))
+
+
+def _descended(x: Array, base: Array, labels: Array, start: Array) -> Array:
+    """argmin_T of cross-entropy of base + x T [n, outputs], one-hot labels, plus |T|^2 / 2, by L-BFGS."""
+
+    def objective(flat: Any) -> Any:
+        outputs = base + x @ flat.reshape(start.shape)
+        outputs -= outputs.max(1, keepdims=True)
+        chances = np.exp(outputs)
+        total = chances.sum(1, keepdims=True)
+        value = np.log(total).sum() - (outputs * labels).sum() + flat @ flat / 2
+        return value, (x.T @ (chances / total - labels)).ravel() + flat
+
+    found: Any = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=_DESCENT)
+    return np.asarray(found.x.reshape(start.shape))
