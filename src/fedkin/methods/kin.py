@@ -53,7 +53,7 @@ MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothin
 FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
 DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
 OWN = Strength(1.0, 1.0)  # of the heads whose mean becomes the shared head before the choice
-CLIP = 3.0  # no client's cost counts for more than so many times the median client's
+CUT = 0.25  # of the clients' differences in cost, at either end, are cut to the next ones
 
 
 class State(Planned):
@@ -358,32 +358,35 @@ def best_candidate(
     """The level and the column of the smallest pooled cost; in doubt more models and the earlier column.
 
     In doubt: within DOUBT standard errors over clients.
-    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples. A client's differences
-    between candidates are cut at CLIP times the median client's, and its size at the median, so that no client decides
-    for all.
+    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples. Differences between two
+    candidates are cut at their lower and upper CUT quantile over clients, and a client's size at the median, so that
+    no few clients decide for all.
     """
     ids = sorted(costs)
     table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
     columns = table.shape[1] // len(levels)
-    against = table - np.median(table, axis=1, keepdims=True)
-    limit = CLIP * np.median(np.abs(against).max(axis=1))
-    against = np.clip(against, -limit, limit)
     share = np.array([sizes[id] for id in ids], dtype=np.float64)
     share = np.minimum(share, np.median(share))
     share /= share.sum()
 
-    def doubted(candidate: int, best: int) -> bool:
-        """Whether a candidate costs no more than the best one within DOUBT standard errors over clients."""
-        excess = against[:, candidate] - against[:, best]
-        mean = float(share @ excess)
-        return mean <= DOUBT * math.sqrt(float(share**2 @ (excess - mean) ** 2))
+    def excess(candidate: int, other: int) -> tuple[float, float]:
+        """How much more a candidate costs than another, and its standard error."""
+        values = table[:, candidate] - table[:, other]
+        values = np.clip(values, *np.quantile(values, [CUT, 1 - CUT]))
+        mean = float(share @ values)
+        return mean, math.sqrt(float(share**2 @ (values - mean) ** 2))
 
-    pooled = (share @ against).reshape(len(levels), columns)
+    def doubted(candidate: int, best: int) -> bool:
+        """Whether a candidate costs no more than the best one, as far as can be told."""
+        mean, error = excess(candidate, best)
+        return mean <= DOUBT * error
+
+    pooled = np.array([excess(candidate, 0)[0] for candidate in range(table.shape[1])]).reshape(-1, columns)
     best_of_level = [row * columns + int(np.argmin(pooled[row])) for row in range(len(levels))]
     level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
     best = best_of_level[level]
-    pull = min(at for at in range(columns) if doubted(level * columns + at, best))
-    return levels[level], pull
+    column = min(at for at in range(columns) if doubted(level * columns + at, best))
+    return levels[level], column
 
 
 def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
