@@ -1,9 +1,10 @@
 """What it costs to be told nothing: the tables of docs/results/nothing-told.md, from the stored runs of the suite.
 
     for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
-    python benchmarks/nothing_told.py [--page docs/results/nothing-told.md]
+    python benchmarks/nothing_told.py --csv docs/results/nothing-told.csv \\
+        --pages docs/results/nothing-told.md docs/methods/kin.md
 
-Prints all tables; with --page it writes those that the page has marks for, and a CSV file beside it.
+Prints all tables, and writes those that a page has marks for.
 """
 
 from __future__ import annotations
@@ -252,13 +253,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stored", type=Path, default=SUITE.stored, help="the runs, if not those of the suite")
     parser.add_argument("--seeds", type=int, default=len(SUITE.seeds), help="how many of the suite's seeds")
-    parser.add_argument("--page", type=Path, help="a page whose tables are written anew")
+    parser.add_argument("--pages", type=Path, nargs="*", default=[], help="pages whose tables are written anew")
+    parser.add_argument("--csv", type=Path, help="a line for each federation and method")
     given = parser.parse_args()
     runs = Runs(read_lines(given.stored), tuple(SUITE.seeds[: given.seeds]))
     made = tables(runs)
-    if given.page is not None:
-        given.page.write_text(filled(given.page.read_text(encoding="utf-8"), made), encoding="utf-8")
-        write_csv(runs, given.page.with_suffix(".csv"))
+    for page in given.pages:
+        page.write_text(filled(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+    if given.csv is not None:
+        write_csv(runs, given.csv)
     print("\n\n".join(f"{name}\n{table}" for name, table in made.items()))
 
 

@@ -49,10 +49,9 @@ def test_everything_that_the_project_names_is_locked() -> None:
         *project["optional-dependencies"]["hub"],
         *project["optional-dependencies"]["transformers"],
         *project["optional-dependencies"]["onnx"],
-        *project["optional-dependencies"]["optuna"],
     ]
     wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    names = ("ray", "network", "privacy", "hub", "transformers", "onnx", "optuna")
+    names = ("ray", "network", "privacy", "hub", "transformers", "onnx")
     extras = {name for extra in names for name in locked(ROOT / f"constraints/{extra}.txt")}
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     flower = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in project["optional-dependencies"]["flower"]}

@@ -199,10 +199,6 @@ def tune(
         False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
         "long, and so on."
     ),
-    optuna: bool = typer.Option(
-        False, "--optuna", help="With --equal, N at least 4: a third of the candidates, at least three, spread evenly; "
-        "Optuna chooses the others by the figures of those before. Needs fedkin\\[optuna]."
-    ),
     grid: list[str] = typer.Option(
         [], "--grid", metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
         "nothing: a table, a plot and sweep.csv. May be repeated."
@@ -229,7 +225,7 @@ def tune(
     from fedkin.running.tune import tune as run_tuning
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
-    searches = bool(choices) or equal is not None or rates is not None or halving or optuna
+    searches = bool(choices) or equal is not None or rates is not None or halving
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
     if resume is not None:
@@ -243,7 +239,7 @@ def tune(
         swept = bool(grid)
         candidates = (
             [Choice.parse(text, "--grid") for text in grid] if swept
-            else _candidates(choices, equal, rates, halving, optuna)
+            else _candidates(choices, equal, rates, halving)
         )  # fmt: skip
     root = data_root_of(folder, data_root, resume is not None)
     if swept:
@@ -267,8 +263,6 @@ def tune(
     else:
         make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan, candidates))
         console = make_console(soft_wrap=True)
-        if not isinstance(candidates, list) and candidates.optuna:
-            console.print(f"{candidates.chosen} of each method's {candidates.candidates} candidates: chosen by Optuna")
         console.print(f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}")
         console.print(f"experiment with the chosen settings: {folder / 'tuned.toml'}")
     _raise_if_all_failed(results)
@@ -305,19 +299,17 @@ def _run_sweep(
     console.print(f"plot:    {page}")
 
 
-def _candidates(
-    choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
-) -> list[Choice] | Equal:
+def _candidates(choices: Sequence[str], equal: str | None, rates: str | None, halving: bool) -> list[Choice] | Equal:
     """Return the candidates that the options describe; raises ConfigError."""
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Equal
 
-    if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
+    if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
         raise ConfigError(
             "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
-            "--rates LOW,HIGH and --halving or --optuna; or --grid A.B=V,V"
+            "--rates LOW,HIGH and --halving; or --grid A.B=V,V"
         )
-    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving, optuna)
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
 
 
 def _tuning_table(

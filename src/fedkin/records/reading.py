@@ -208,8 +208,7 @@ class Plan(Form):
     """The file plan.json: what runs in the folder of a comparison, a tuning or a sweep; it goes on only with the same.
 
     values: [method or None, setting, values] of each setting that is tried. hold_out: what candidates are judged on.
-    equal: as many candidates for every method, the range of their rates, and the seed of their draws. optuna: the
-    version that chose candidates.
+    equal: as many candidates for every method, the range of their rates, and the seed of their draws.
     """
 
     command: Literal["compare", "tune", "sweep"] = "compare"
@@ -223,7 +222,6 @@ class Plan(Form):
         | None
     ) = None
     halving: bool = False
-    optuna: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what the file holds: what is not a default."""

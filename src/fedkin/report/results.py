@@ -325,8 +325,6 @@ def _tuning(table: PaperTable) -> str:
         return f"{seeds} Nothing was tuned: every row has the settings of its preset."
     how = table.tune
     length = "by successive halving" if how.halving else "at full length"
-    if how.optuna:
-        length += f", {how.equal().chosen} of them chosen by Optuna"
     held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
     return (
         f"{seeds} Every row was tuned with {how.candidates} candidates (the first is the preset's settings) for the "
@@ -350,7 +348,7 @@ def _setting(part: Part, table: PaperTable, presets: Path) -> str:
         if row.tuned_as is None and RATE not in row.set:
             changed = experiment.for_method(row.method).with_changes(**row.set)
             equal = table.tune.equal(tuple(row.set))
-            rates |= {each.get(RATE, changed.training.lr) for each in equal.settings(changed)[: equal.spread]}
+            rates |= {each.get(RATE, changed.training.lr) for each in equal.settings(changed)}
     return f"{text}; rates tried: {', '.join(f'{rate:g}' for rate in sorted(rates))}."
 
 

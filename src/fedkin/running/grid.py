@@ -155,13 +155,6 @@ def check_plan(folder: Path | None, plan: Plan) -> None:
     content = read_json(folder / "plan.json")
     if content == plan.to_json():
         return
-    ours = plan.optuna
-    theirs = content.get("optuna") if isinstance(content, dict) else None
-    if ours and theirs and {**content, "optuna": ours} == plan.to_json():
-        raise RunError(
-            f"{folder / 'plan.json'} has candidates chosen by Optuna {theirs}; {ours}, which is installed, may choose "
-            "others: install that version, or begin in another folder"
-        )
     raise RunError(
         f"{folder / 'plan.json'} differs from what to {plan.command}: it must be the same in every option"
     )  # fmt: skip

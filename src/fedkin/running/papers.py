@@ -31,8 +31,7 @@ class Equally(Settings):
     """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
 
     rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning. halving: successive
-    halving in place of full length for all. optuna: Optuna chooses those after the first third,
-    and after the first three.
+    halving in place of full length for all.
     """
 
     candidates: int = Field(6, ge=2)
@@ -40,19 +39,10 @@ class Equally(Settings):
     seeds: tuple[int, ...] = Field((0, 1), min_length=1)
     hold_out: str = "samples:0.2"
     halving: bool = False
-    optuna: bool = False
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        try:
-            self.equal()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
 
     def equal(self, fixed: tuple[str, ...] = ()) -> Equal:
         """The candidates for one row, whose own settings stay `fixed`."""
-        return Equal(self.candidates, self.rates, fixed=fixed, halving=self.halving, optuna=self.optuna)
+        return Equal(self.candidates, self.rates, fixed=fixed, halving=self.halving)
 
     @field_validator("hold_out")
     @classmethod

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from fedkin.running.holdout import HoldOut
 from fedkin.settings import Span, tunables
 from fedkin.tasks import Metric
 
-__all__ = ["RATE", "Candidate", "Equal", "OptunaSearch", "at_the_border", "best", "plan_choices", "tune"]
+__all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
 
 RATE = "training.lr"
 _KEEP = 3  # halving: one of so many candidates goes on, so many times as long
@@ -46,9 +45,7 @@ class Equal:
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
     fixed: settings, or sections of them, that stay as they are, by path. halving: successive halving (Jamieson and
     Talwalkar, 2016): all run for a part of the rounds, the best third of them three times as long, and so on; the last
-    ones at full length. optuna: only the first third, at least three, spread evenly; Optuna's TPE (Bergstra et al.,
-    2011) chooses each of the others by the figures of those before it. Raises ConfigError for both, and where Optuna
-    would choose none.
+    ones at full length.
     """
 
     candidates: int
@@ -56,45 +53,21 @@ class Equal:
     seed: int = 0
     fixed: tuple[str, ...] = ()
     halving: bool = False
-    optuna: bool = False
-
-    def __post_init__(self) -> None:
-        if self.halving and self.optuna:
-            raise ConfigError("halving and optuna: give one of them, Optuna compares candidates of the same length")
-        if self.optuna and not self.chosen:
-            raise ConfigError(
-                f"optuna: with {self.candidates} candidates it would choose none, because the first three spread "
-                "evenly; take 4 or more, or leave it out"
-            )
 
     @classmethod
-    def parse(cls, text: str, rates: str | None = None, halving: bool = False, optuna: bool = False) -> Equal:
+    def parse(cls, text: str, rates: str | None = None, halving: bool = False) -> Equal:
         """Read "12", and "0.003,1" for the rates; raises ConfigError."""
         if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 10_000:
             raise ConfigError(f"--equal {text!r}: expected a number of candidates, from 2 to 10,000")
         if rates is None:
-            return cls(int(text), halving=halving, optuna=optuna)
+            return cls(int(text), halving=halving)
         try:
             low, high = (float(part) for part in rates.split(","))
         except ValueError:
             low, high = 0.0, 0.0
         if not 0 < low < high < math.inf:
             raise ConfigError(f"--rates {rates!r}: expected two ascending numbers above 0, such as 0.003,1")
-        return cls(int(text), (low, high), halving=halving, optuna=optuna)
-
-    @property
-    def spread(self) -> int:
-        """Number of candidates that spread evenly."""
-        return min(self.candidates, max(3, self.candidates // 3)) if self.optuna else self.candidates
-
-    @property
-    def chosen(self) -> int:
-        """Number of candidates that Optuna chooses.
-
-        >>> Equal(12).chosen, Equal(12, optuna=True).chosen, Equal(4, optuna=True).chosen
-        (0, 8, 1)
-        """
-        return self.candidates - self.spread
+        return cls(int(text), (low, high), halving=halving)
 
     def rungs(self, rounds: int) -> list[tuple[int, int]]:
         """Return (candidates that run, their rounds), from the first to those at full length.
@@ -165,77 +138,6 @@ def at_the_border(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]])
     return texts
 
 
-class OptunaSearch:
-    """Optuna's TPE (Bergstra et al., 2011) over the ranges of what is tuned, in memory.
-
-    The same seed and the same figures in the same order give the same candidates, so that nothing has to be kept.
-    Raises ConfigError if Optuna is not installed.
-    """
-
-    def __init__(self, ranges: Mapping[str, Range], seed: int, higher: bool) -> None:
-        self._optuna = _import_optuna()
-        self._ranges = ranges
-        spaces = self._optuna.distributions
-        self._spaces = {
-            path: spaces.FloatDistribution(span.low, span.high, log=span.log) if isinstance(span, Span)
-            else spaces.CategoricalDistribution(span)
-            for path, span in ranges.items()
-        }  # fmt: skip
-        with _quiet(self._optuna):
-            # The first candidates are told; only if all of them failed one is drawn at random.
-            sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=1)
-            self._study = self._optuna.create_study(sampler=sampler, direction="maximize" if higher else "minimize")
-        self._pending: Any = None
-
-    def ask(self) -> dict[str, Any]:
-        """Return the next candidate: a value for each path, numbers with three digits inside of their range."""
-        with _quiet(self._optuna):
-            self._pending = self._study.ask(self._spaces)
-        values = dict(self._pending.params)
-        for path, span in self._ranges.items():
-            if isinstance(span, Span):
-                values[path] = min(max(float(f"{values[path]:.3g}"), span.low), span.high)
-        return values
-
-    def tell(self, values: Mapping[str, Any], figure: float) -> None:
-        """Take the figure of a candidate; nan: it failed. One that was not asked for counts if it is in the ranges."""
-        trials = self._optuna.trial
-        with _quiet(self._optuna):
-            if self._pending is not None and math.isnan(figure):
-                self._study.tell(self._pending, None, state=trials.TrialState.FAIL)
-            elif self._pending is not None:
-                self._study.tell(self._pending, figure)
-            elif not math.isnan(figure) and all(_within(span, values[path]) for path, span in self._ranges.items()):
-                trial = trials.create_trial(params=dict(values), distributions=self._spaces, value=figure)
-                self._study.add_trial(trial)
-        self._pending = None
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise ConfigError("--optuna: needs Optuna: pip install 'fedkin[optuna]'") from None
-    return optuna
-
-
-@contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    """Without Optuna's line for each trial, whatever level the user has."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
-def _within(span: Range, value: Any) -> bool:
-    if isinstance(span, Span):
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and span.low <= value <= span.high
-    return value in span
-
-
 # -- tuning ------------------------------------------------------------------------------------------------------------
 
 
@@ -301,10 +203,7 @@ def tune(
     with experiment.claimed(folder, resume, data_root, plan.to_json()):
         results: dict[str, list[Candidate]] = {}
         for name, several in candidates.items():
-            if isinstance(choices, Equal) and choices.optuna:
-                results[name] = trials.searched(name, several, choices)
-            else:
-                results[name] = trials.halved(name, several, rungs[name])
+            results[name] = trials.halved(name, several, rungs[name])
         winners = {name: winner for name, tried in results.items() if (winner := best(tried, trials.higher))}
         means = {name: winner.mean for name, winner in winners.items()}
         add_sealed(folder, {
@@ -318,10 +217,8 @@ def _plan(methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldO
     plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold))
     if not isinstance(choices, Equal):
         return plan.model_copy(update={"values": values_of(choices)})
-    # Another version of Optuna may choose other candidates.
-    version = str(_import_optuna().__version__) if choices.optuna else None
     equal = (choices.candidates, choices.rates, choices.seed)
-    return plan.model_copy(update={"equal": equal, "halving": choices.halving, "optuna": version})
+    return plan.model_copy(update={"equal": equal, "halving": choices.halving})
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
@@ -329,7 +226,7 @@ def plan_choices(plan: Plan) -> list[Choice] | Equal:
     if plan.equal is None:
         return [Choice(path, tuple(values), method) for method, path, values in plan.values]
     candidates, rates, seed = plan.equal
-    return Equal(candidates, rates, seed, halving=plan.halving, optuna=plan.optuna is not None)
+    return Equal(candidates, rates, seed, halving=plan.halving)
 
 
 def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str, Any]:
@@ -376,22 +273,6 @@ class _Trials:
             for place in left:
                 results[place] = self._try(name, place, *candidates[place], short)
         return [results[place] for place in sorted(results)]
-
-    def searched(
-        self, name: str, candidates: Sequence[tuple[Mapping[str, Any], OfExperiment]], equal: Equal
-    ) -> list[Candidate]:
-        """Run the first of them, and for the others candidates that Optuna chooses by the figures so far."""
-        base = candidates[0][1]  # the first candidate changes nothing
-        search = OptunaSearch(equal.ranges(base.experiment), equal.seed, self.higher)
-        results: list[Candidate] = []
-        for place, (settings, runs) in enumerate(candidates):
-            if place >= equal.spread:
-                settings = search.ask()
-                runs = base.with_changes(**settings)
-                base.check([runs], self.seeds[0])
-            results.append(self._try(name, place, settings, runs))
-            search.tell(equal.values(runs.experiment), results[-1].mean)
-        return results
 
     def _try(
         self, name: str, place: int, settings: Mapping[str, Any], runs: OfExperiment, rounds: int | None = None
