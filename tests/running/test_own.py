@@ -122,7 +122,7 @@ def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: P
     assert by_name.rounds == by_class.rounds
     net = of()
     given = fedkin.run("fedavg", federation, model=net, **train, out=place / "given")
-    assert given.accuracy != by_class.accuracy
+    assert given.rounds != by_class.rounds  # it starts from other values
     assert fedkin.load(place / "run", own=True).model().get_submodule("head").out_features == 10
     models = fedkin.load(place / "given", model=of(), head="fc")
     assert models.predict(federation["c00"].test.x[:3]).shape == (3,)
