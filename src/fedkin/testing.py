@@ -251,7 +251,7 @@ def _relabels(checked: Checked) -> None:
     for (_, ask, _), renamed in zip(run.asks, sent, strict=True):
         _hold({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
         for id, message in ask.messages.items():
-            _close_trees(message, renamed[names[id]])
+            _close_trees(message, renamed[names[id]], names)
     _close_trees(run.server_state, server.state, names)
 
 
@@ -270,8 +270,15 @@ def _replayed(
             break
         sent.append(dict(ask.messages))
         assert reply is not None
-        answer = {names[id]: message for id, message in reversed(list(reply.items()))}
+        answer = {names[id]: Message(**_renamed(message, names)) for id, message in reversed(list(reply.items()))}
     return sent, side.view
+
+
+def _renamed(tree: Any, names: Mapping[str, str]) -> Any:
+    """The same tree with other keys where these are client ids."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {names.get(key, key): _renamed(value, names) for key, value in tree.items()}
 
 
 def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -> None:

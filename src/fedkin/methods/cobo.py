@@ -1,0 +1,164 @@
+"""CoBo: which pairs of clients collaborate is learned from whether their gradients agree halfway between their models.
+
+Hashemi, He, Jaggi. CoBo: collaborative learning via bilevel optimization. arXiv 2409.05539, 2024.
+`docs/methods/cobo.md` says where paper and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import NET, TRAINABLE, Each
+from fedkin.graph import Graph
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.losses import Proximal, default_loss
+from fedkin.settings import span
+from fedkin.views import ClientView, ServerView
+
+
+class ServerState(TypedDict):
+    """models: the last model of each client that answered. weights: {one: {other: w}}, 1 where it is absent."""
+
+    models: dict[str, Params]
+    weights: dict[str, dict[str, float]]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's own model x_i; absent before it trained."""
+
+    params: Params
+
+
+class CoBo(ServerMethod):
+    """min over x of sum_i f_i(x_i) + rho / 2 sum over pairs of w_ij |x_i - x_j|^2, with learned w_ij in [0, 1].
+
+    Each round draws pairs; w_ij <- clip(w_ij + gamma <grad f_i(z), grad f_j(z)>, 0, 1) at z = (x_i + x_j) / 2, with a
+    batch of each. Then x_i <- local steps on f_i + rho / 2 sum_j w_ij |x - x_j|^2, from the own x_i, with the others'
+    last x_j. Weights begin at 1.
+
+    rho: weight of the pull; 0 is Local training. gamma: rate of the weights. pairs: how many pairs a client is in, in a
+    round, on average; with fewer others, all. A client that never trained uses the mean of all models.
+    """
+
+    name: ClassVar[str] = "cobo"
+    title: ClassVar[str] = "CoBo"
+    paper: ClassVar[str] = "Hashemi et al., 2024"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "the whole model and gradients up; means of models down, those of two clients among them"
+
+    rho: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))
+    gamma: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))
+    pairs: float = Field(5.0, gt=0)
+
+    @phase(gradients=Each(TRAINABLE))
+    def gradients(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """The gradient of a batch at each point in the message, {other: {name: tensor}}."""
+        rows = next(iter(client.training.batches(client.size, client.rng("gradients"))))
+        step = client.training.model_copy(update={"local_steps": 1, "local_epochs": None, "batch_size": "all"})
+        gradients = {}
+        for other, params in sorted(message["points"].items()):
+            moved = (yield from Fit(params, training=step, data=client.train.take(rows))).params
+            gradients[other] = {
+                name: (params[name] - moved[name]) / client.training.lr for name in client.net.trainable
+            }
+        return Message(gradients=gradients)
+
+    @phase(params=NET)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the own model, pulled to the weighted mean of the others', and send it."""
+        own: Params = client.state.get("params", client.initial)
+        if "centre" in message:
+            centre = {name: message["centre"][name] for name in client.net.trainable}
+            loss = Proximal(default_loss(client.task), message["pull"])
+            fitted = yield from Fit(own, loss, extras={"start": centre})
+        else:
+            fitted = yield from Fit(own)
+        client.state["params"] = fitted.params
+        return Message(params=fitted.params)
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"models": {}, "weights": {}})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        yield from self.weigh(server, sampled)
+        replies = yield from Ask("train", {id: self.pulled(server, id) for id in sampled})
+        if not replies:
+            return
+        models = server.state["models"]
+        server.state["models"] = {**models, **{id: replies[id].params for id in sorted(replies)}}
+        ids = sorted(server.state["models"])
+        weights = np.array([[weight_of(server.state, i, j) if i != j else 0.0 for j in ids] for i in ids])
+        server.graph = Graph(tuple(ids), weights, round=server.round)
+
+    def weigh(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Draw pairs, and move their weights by the agreement of their gradients halfway between their models."""
+        models, names = server.state["models"], server.net.trainable
+        chance = min(1.0, self.pairs / max(len(sampled) - 1, 1))
+        every = list(combinations(sorted(sampled), 2))
+        drawn = [pair for pair, x in zip(every, server.rng("pairs").random(len(every)), strict=True) if x < chance]
+        points: dict[str, dict[str, Params]] = {}
+        for one, other in drawn:
+            halfway = weighted_mean(
+                {"": models.get(one, server.initial), " ": models.get(other, server.initial)}, {"": 1.0, " ": 1.0}
+            )
+            points.setdefault(one, {})[other] = points.setdefault(other, {})[one] = halfway
+        if not points:
+            return
+        replies = yield from Ask("gradients", {id: Message(points=points[id]) for id in sorted(points)})
+        weights = {one: dict(row) for one, row in server.state["weights"].items()}
+        for one, other in drawn:
+            mine, theirs = (
+                replies[a]["gradients"].get(b) if a in replies else None for a, b in ((one, other), (other, one))
+            )
+            if mine is not None and theirs is not None:
+                agreement = inner(mine, theirs, names)
+                moved = weight_of(server.state, one, other) + self.gamma * agreement
+                moved = min(max(moved, 0.0), 1.0)
+                weights.setdefault(one, {})[other] = weights.setdefault(other, {})[one] = moved
+        server.state["weights"] = weights
+
+    def pulled(self, server: ServerView[Any], id: str) -> Message:
+        """The mean of the others' models, weighted by w, and the strength of the pull to it; empty where there is none.
+
+        sum_j w_j |x - x_j|^2 is W |x - mean|^2 and a constant, with W = sum_j w_j.
+        """
+        models = server.state["models"]
+        share = {other: weight_of(server.state, id, other) for other in sorted(models) if other != id}
+        share = {other: weight for other, weight in share.items() if weight > 0}
+        if not share or not self.rho:
+            return Message()
+        return Message(
+            centre=weighted_mean({other: models[other] for other in share}, share),
+            pull=self.rho * sum(share.values()),
+        )
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        models = server.state["models"]
+        if id in models:
+            return Message()
+        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        return client.state.get("params") or message.params
+
+
+def weight_of(state: Mapping[str, Any], one: str, other: str) -> float:
+    """The weight of a pair."""
+    weight: float = state["weights"].get(one, {}).get(other, 1.0)
+    return weight
+
+
+def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """The inner product of two gradients, in double precision.
+
+    >>> inner({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, -1.0])}, ["w"])
+    1.0
+    """
+    return float(sum((one[name].double() * other[name].double()).sum() for name in names))

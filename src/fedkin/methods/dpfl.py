@@ -1,0 +1,136 @@
+"""DPFL: each client averages with a few others, chosen because their models lower its own held-out loss.
+
+Kharrat, Canini, Horvath. Decentralized personalized federated learning. arXiv 2406.06520, 2024. `docs/methods/dpfl.md`
+says where paper and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+from pydantic import Field
+
+from fedkin.federation import Samples
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET, Each, Whole
+from fedkin.graph import Graph
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.losses import per_sample
+from fedkin.settings import one_of
+from fedkin.views import ClientView, ServerView
+
+
+class ServerState(TypedDict):
+    """models, sizes: of each client that answered, its last model and its samples. partners: whom it chose last."""
+
+    models: dict[str, Params]
+    sizes: dict[str, int]
+    partners: dict[str, list[str]]
+
+
+class ClientState(TypedDict, total=False):
+    """params: the client's own model; absent before it trained."""
+
+    params: Params
+
+
+class Dpfl(ServerMethod):
+    """w_i <- the mean, by samples, of the models of client i and its partners, then local training.
+
+    In every `every`-th round, beginning with the second, partners are chosen anew: from its own model alone a client
+    adds the one of `candidates` whose model lowers the loss of the mean most, until none lowers it or `budget` is
+    reached. The loss is that on a fifth of the client's samples, which is held out of its training. In between, the
+    mean is over the same partners.
+
+    A client that never trained uses the mean of all models.
+    """
+
+    name: ClassVar[str] = "dpfl"
+    title: ClassVar[str] = "DPFL"
+    paper: ClassVar[str] = "Kharrat et al., 2024"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "the whole model up, those of candidates or partners down: clients see each other's models"
+
+    budget: int = Field(10, ge=1, json_schema_extra=one_of(2, 5, 10, 20))
+    every: int = Field(2, ge=1)
+    candidates: int = Field(20, ge=1)
+
+    @phase(params=NET, n=COUNT, partners=Each(Whole(1)))
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Choose partners if that is asked for, average with them, and train; partners: their samples by id."""
+        rows = np.arange(client.size)
+        held = client.train.take(rows[rows % 5 == 4])
+        kept = client.train.take(rows[rows % 5 != 4])
+        own: Params = client.state.get("params", client.initial)
+        models, sizes = {"": own, **message["models"]}, {"": client.size, **message["sizes"]}
+        partners = sorted(message["models"])
+        if message["choose"]:
+            partners = (yield from self.chosen(client.task, models, sizes, held)) if len(held) else []
+        mean = weighted_mean({id: models[id] for id in ("", *partners)}, {id: sizes[id] for id in ("", *partners)})
+        fitted = yield from Fit(mean, data=kept)
+        client.state["params"] = fitted.params
+        return Message(params=fitted.params, n=client.size, partners={id: sizes[id] for id in partners})
+
+    def chosen(
+        self, task: Any, models: Mapping[str, Params], sizes: Mapping[str, int], held: Samples
+    ) -> ClientFlow[list[str]]:
+        """The greedy choice; models, sizes: of this client ("") and the candidates."""
+
+        def loss(ids: Sequence[str]) -> ClientFlow[float]:
+            mean = weighted_mean({id: models[id] for id in ids}, {id: sizes[id] for id in ids})
+            outputs = yield from Infer(mean, "logits", data=held)
+            return float(per_sample(task)(outputs, held.labels()).double().mean())
+
+        partners: list[str] = []
+        best = yield from loss([""])
+        while len(partners) < self.budget:
+            losses = {}
+            for id in sorted(set(models) - {"", *partners}):
+                losses[id] = yield from loss(["", *partners, id])
+            if not losses or not min(losses.values()) < best:
+                break
+            nearest = min(losses, key=lambda id: (losses[id], id))
+            best = losses[nearest]
+            partners.append(nearest)
+        return partners
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"models": {}, "sizes": {}, "partners": {}})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        asked = {}
+        for id in sampled:
+            choose = bool(state["models"]) and (server.round % self.every == 0 or id not in state["partners"])
+            others = self.drawn(server, id) if choose else state["partners"].get(id, [])
+            models, sizes = ({other: state[name][other] for other in others} for name in ("models", "sizes"))
+            asked[id] = Message(models=models, sizes=sizes, choose=choose)
+        replies = yield from Ask("train", asked)
+        if not replies:
+            return
+        answered = sorted(replies)
+        state["models"] = {**state["models"], **{id: replies[id].params for id in answered}}
+        state["sizes"] = {**state["sizes"], **{id: replies[id]["n"] for id in answered}}
+        chosen = {id: sorted(replies[id]["partners"]) for id in answered if asked[id]["choose"]}
+        state["partners"] = {**state["partners"], **chosen}
+        ids = sorted(state["models"])
+        weights = np.array([[float(j in state["partners"].get(i, ())) for j in ids] for i in ids])
+        server.graph = Graph(tuple(ids), weights, directed=True, round=server.round)
+
+    def drawn(self, server: ServerView[Any], id: str) -> list[str]:
+        """The candidates of a client: all others, or so many of them drawn at random."""
+        others = sorted(set(server.state["models"]) - {id})
+        if len(others) <= self.candidates:
+            return others
+        return sorted(server.rng(f"candidates of {id}").choice(others, self.candidates, replace=False).tolist())
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        models = server.state["models"]
+        if id in models:
+            return Message()
+        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        return client.state.get("params") or message.params

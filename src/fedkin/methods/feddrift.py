@@ -1,0 +1,164 @@
+"""FedDrift: clusters that split when a client's accuracy drops, and merge when their models do as well on each other.
+
+Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distributed concept drift. AISTATS 2023.
+`docs/methods/feddrift.md` says where paper, released code and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET, Each, Number
+from fedkin.learning.aggregate import Rule, weighted_mean
+from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
+from fedkin.views import ClientView, ServerView
+
+Array = npt.NDArray[np.float64]
+
+
+class State(TypedDict):
+    """models: {cluster: params}. cluster: {client id: cluster}. accuracy: of each client at the end of the last step.
+
+    free: the number of the next new cluster.
+    """
+
+    models: dict[str, Params]
+    cluster: dict[str, str]
+    accuracy: dict[str, float]
+    free: int
+
+
+class FedDrift(ServerMethod):
+    """FedAvg inside clusters, which are found anew at the beginning of every time step of `every` rounds.
+
+    Algorithm 2: a client joins the cluster whose model is most accurate on its samples; if its accuracy dropped by more
+    than delta since the end of the last step, it gets a cluster of its own, from the first parameters. Clusters i and j
+    that both had a model before merge by complete linkage while max(a_ii - a_ij, a_jj - a_ji, 0) is at most delta; a_ij
+    is the accuracy of model i on the samples of cluster j. A merged model is the mean by clients.
+
+    All begin in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
+    """
+
+    name: ClassVar[str] = "feddrift"
+    title: ClassVar[str] = "FedDrift"
+    paper: ClassVar[str] = "Jothimurugesan et al., AISTATS 2023"
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+    travels: ClassVar[str] = "once a step: the models of all clusters down, accuracies up; else the cluster's model"
+    needs_classes: ClassVar[bool] = True
+
+    delta: float = Field(0.1, gt=0, lt=1)
+    every: int = Field(10, ge=1)
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the cluster's model."""
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+    @phase(accuracy=Each(Number(0.0)), n=COUNT)
+    def judge(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """The accuracy of each model in the message on the client's samples, {cluster: accuracy}."""
+        accuracy, labels = {}, client.train.labels()
+        for number, params in sorted(message["models"].items()):
+            outputs = yield from Infer(params, "logits")
+            accuracy[number] = float((outputs[:, : client.task.classes].argmax(1) == labels).double().mean())
+        return Message(accuracy=accuracy, n=client.size)
+
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(models={"0": server.initial}, cluster={}, accuracy={}, free=1)
+
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        if (server.round - 1) % self.every == 0:
+            yield from self.regroup(server, sampled)
+        asked = {id: Message(params=state["models"][state["cluster"].get(id, "0")]) for id in sampled}
+        replies = yield from Ask("train", asked)
+        cluster = {id: state["cluster"].get(id, "0") for id in replies}
+        state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+        if server.round % self.every == 0:
+            own = {id: state["cluster"].get(id, "0") for id in sampled}
+            models = state["models"]
+            judged = yield from Ask("judge", {id: Message(models={own[id]: models[own[id]]}) for id in sampled})
+            accuracy = {id: float(next(iter(reply["accuracy"].values()))) for id, reply in judged.items()}
+            state["accuracy"] = {**state["accuracy"], **accuracy}
+        if state["cluster"]:
+            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
+
+    def regroup(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Join, isolate and merge."""
+        state, known = server.state, dict(server.state["models"])
+        replies = yield from Ask("judge", dict.fromkeys(sampled, Message(models=known)))
+        cluster, free, models = dict(state["cluster"]), state["free"], dict(known)
+        for id in sorted(replies):
+            accuracy = {number: min(float(value), 1.0) for number, value in replies[id]["accuracy"].items()}
+            best = max(sorted(accuracy, key=int), key=lambda number: accuracy[number])
+            if accuracy[best] < state["accuracy"].get(id, 0.0) - self.delta:
+                best, free = str(free), free + 1
+                models[best] = server.initial
+            cluster[id] = best
+        numbers = [number for number in sorted(known, key=int) if number in cluster.values()]
+        into = merged(numbers, accuracies(numbers, cluster, replies), self.delta)
+        members = {number: sum(each == number for each in cluster.values()) for number in models}
+        for number in sorted(set(into.values())):
+            parts = [one for one in numbers if into[one] == number]
+            if len(parts) > 1:
+                models[number] = weighted_mean({one: known[one] for one in parts}, {one: members[one] for one in parts})
+        state["cluster"] = {id: into.get(number, number) for id, number in cluster.items()}
+        state["models"] = {number: models[number] for number in sorted({"0", *state["cluster"].values()}, key=int)}
+        state["free"] = free
+
+    # -- the model that a client uses ---------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        models, cluster = server.state["models"], server.state["cluster"]
+        return Message(params=models[cluster[id]] if id in cluster else mean_of_clusters(models, cluster))
+
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part join the cluster whose model is most accurate on their samples."""
+        models, offers = server.state["models"], {id: self.offer(server, id) for id in ids}
+        replies = yield from Ask("judge", dict.fromkeys(ids, Message(models=models)))
+        for id, reply in replies.items():
+            best = max(sorted(reply["accuracy"], key=int), key=lambda number: reply["accuracy"][number])
+            offers[id] = Message(params=models[best])
+        return offers
+
+
+def accuracies(numbers: Sequence[str], cluster: Mapping[str, str], replies: Mapping[str, Message]) -> Array:
+    """a [m, m]: the accuracy of model i on the samples of cluster j; nan for a cluster of which nobody answered."""
+    table = np.full((len(numbers), len(numbers)), np.nan)
+    for j, there in enumerate(numbers):
+        those = [reply for id, reply in sorted(replies.items()) if cluster[id] == there]
+        n = np.array([float(reply["n"]) for reply in those])
+        for i, number in enumerate(numbers):
+            if those:
+                table[i, j] = float(n @ [float(reply["accuracy"][number]) for reply in those]) / n.sum()
+    return table
+
+
+def merged(numbers: Sequence[str], a: Array, delta: float) -> dict[str, str]:
+    """{cluster: the smallest number among those that it merges with}, by complete linkage of the accuracies lost.
+
+    >>> merged(["0", "1", "2"], np.array([[0.9, 0.88, 0.1], [0.87, 0.9, 0.2], [0.1, 0.2, 0.9]]), 0.1)
+    {'0': '0', '1': '0', '2': '2'}
+    """
+    if len(numbers) < 2:
+        return {number: number for number in numbers}
+    lost = np.diag(a)[None, :] - a  # [i, j]: what cluster j loses with model i
+    distance = np.nan_to_num(np.maximum(np.maximum(lost, lost.T), 0.0), nan=1.0)
+    np.fill_diagonal(distance, 0.0)
+    label = fcluster(linkage(squareform(distance, checks=False), "complete"), delta, "distance")
+    first: dict[int, str] = {}
+    for number, group in zip(numbers, label.tolist(), strict=True):
+        first.setdefault(group, number)
+    return {number: first[group] for number, group in zip(numbers, label.tolist(), strict=True)}
