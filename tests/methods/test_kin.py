@@ -338,7 +338,7 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
         engine.round(number)
     models = dict(state(engine)["models"]["all"]["all"])
     weight, bias = (tensor for name, tensor in models.items() if "head" not in name)
-    asking = Kin().mean_heads(engine.server, "all", list(fed))
+    asking: Any = Kin().mean_heads(engine.server, "all", list(fed))  # type: ignore[arg-type]
     request = next(asking)
     assert list(request.messages) == list(fed)
     heads, sizes, replies = [], [], {}
@@ -353,7 +353,8 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
     with pytest.raises(StopIteration) as stop:
         asking.send(replies)
     new = stop.value.value["all"]
-    expected = sum(n * head for n, head in zip(sizes, heads, strict=True)) / sum(sizes)
+    weighted = torch.stack([n * head for n, head in zip(sizes, heads, strict=True)])
+    expected = weighted.sum(0) / sum(sizes)
     assert torch.allclose(new["head.weight"].double(), expected[:-1].T, atol=1e-6)
 
 
