@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET, TRAINABLE, Each
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -30,13 +31,7 @@ class ServerState(TypedDict):
     weights: dict[str, dict[str, float]]
 
 
-class ClientState(TypedDict, total=False):
-    """params: the client's own model x_i; absent before it trained."""
-
-    params: Params
-
-
-class CoBo(ServerMethod):
+class CoBo(OwnModels):
     """min over x of sum_i f_i(x_i) + rho / 2 sum over pairs of w_ij |x_i - x_j|^2, with learned w_ij in [0, 1].
 
     Each round draws pairs; w_ij <- clip(w_ij + gamma <grad f_i(z), grad f_j(z)>, 0, 1) at z = (x_i + x_j) / 2, with a
@@ -50,7 +45,6 @@ class CoBo(ServerMethod):
     name: ClassVar[str] = "cobo"
     title: ClassVar[str] = "CoBo"
     paper: ClassVar[str] = "Hashemi et al., 2024"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model and gradients up; means of models down, those of two clients among them"
 
     rho: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))
@@ -138,15 +132,6 @@ class CoBo(ServerMethod):
             centre=weighted_mean({other: models[other] for other in share}, share),
             pull=self.rho * sum(share.values()),
         )
-
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        models = server.state["models"]
-        if id in models:
-            return Message()
-        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return client.state.get("params") or message.params
 
 
 def weight_of(state: Mapping[str, Any], one: str, other: str) -> float:

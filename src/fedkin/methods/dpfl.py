@@ -7,17 +7,18 @@ says where paper and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field
 
 from fedkin.federation import Samples
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Each, Whole
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
+from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 
@@ -30,13 +31,7 @@ class ServerState(TypedDict):
     partners: dict[str, list[str]]
 
 
-class ClientState(TypedDict, total=False):
-    """params: the client's own model; absent before it trained."""
-
-    params: Params
-
-
-class Dpfl(ServerMethod):
+class Dpfl(OwnModels):
     """w_i <- the mean, by samples, of the models of client i and its partners, then local training.
 
     In every `every`-th round, beginning with the second, partners are chosen anew: from its own model alone a client
@@ -50,7 +45,6 @@ class Dpfl(ServerMethod):
     name: ClassVar[str] = "dpfl"
     title: ClassVar[str] = "DPFL"
     paper: ClassVar[str] = "Kharrat et al., 2024"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model up, those of candidates or partners down: clients see each other's models"
 
     budget: int = Field(10, ge=1, json_schema_extra=one_of(2, 5, 10, 20))
@@ -125,12 +119,3 @@ class Dpfl(ServerMethod):
         if len(others) <= self.candidates:
             return others
         return sorted(server.rng(f"candidates of {id}").choice(others, self.candidates, replace=False).tolist())
-
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        models = server.state["models"]
-        if id in models:
-            return Message()
-        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return client.state.get("params") or message.params

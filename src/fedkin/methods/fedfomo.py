@@ -7,21 +7,22 @@ Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.methods.blocks.vectors import as_vector
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClientState", "FedFomo", "ServerState", "taken"]
+__all__ = ["FedFomo", "ServerState", "taken"]
 
 
 class ServerState(TypedDict):
@@ -31,13 +32,7 @@ class ServerState(TypedDict):
     affinity: dict[str, dict[str, float]]
 
 
-class ClientState(TypedDict, total=False):
-    """params: the client's own model; absent before it trained."""
-
-    params: Params
-
-
-class FedFomo(ServerMethod):
+class FedFomo(OwnModels):
     """w_i <- w_i + sum_n v_n (w_n - w_i), v_n = max(0, (L_i(w_i) - L_i(w_n)) / |w_n - w_i|), normalised, Eq. (2, 3).
 
     L_i: mean loss on a fifth of the client's samples, which is held out of its training. It trains what it took.
@@ -49,7 +44,6 @@ class FedFomo(ServerMethod):
     name: ClassVar[str] = "fedfomo"
     title: ClassVar[str] = "FedFomo"
     paper: ClassVar[str] = "Zhang et al., ICLR 2021"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model up, those of M other clients down: clients see each other's models"
 
     models: int = Field(5, ge=1)
@@ -112,15 +106,6 @@ class FedFomo(ServerMethod):
             alike = [other for other in left if draw.random() < self.explore or liking.get(other, 0.0) == best] or left
             picked.append(alike[int(draw.integers(len(alike)))])
         return sorted(picked)
-
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        models = server.state["models"]
-        if id in models:
-            return Message()
-        return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return client.state.get("params") or message.params
 
 
 def taken(gains: dict[str, float], apart: dict[str, float]) -> dict[str, float]:
