@@ -17,10 +17,10 @@ from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Infer, Message
 from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net
-from fedkin.learning.net import BodyHead
+from fedkin.learning.net import BodyHead, redrawn
 from fedkin.learning.sgd import fit, load
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.ifca import Ifca, redrawn
+from fedkin.methods.ifca import Ifca
 from fedkin.views import ServerView
 from support import after, small_federation, small_setup
 

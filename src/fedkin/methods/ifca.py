@@ -6,12 +6,10 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -19,9 +17,8 @@ from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
 from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
 from fedkin.learning.aggregate import Rule, aggregated
-from fedkin.learning.devices import seeded
 from fedkin.learning.losses import per_sample
-from fedkin.learning.net import Net, head_of
+from fedkin.learning.net import head_of, redrawn
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
@@ -182,25 +179,3 @@ def _body(params: Params) -> dict[str, Tensor]:
     """All but the head."""
     head = head_of(params)
     return {name: tensor for name, tensor in params.items() if name not in head}
-
-
-def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
-    """The net's initial parameters with the trainable ones drawn anew from `seed`.
-
-    Modules with `reset_parameters` draw as they did when they were made. Parameters of other modules are shuffled
-    entry by entry, which keeps their scale. Buffers and frozen parameters stay.
-    """
-    module = copy.deepcopy(net.module)
-    with seeded(seed), torch.no_grad():
-        for part in module.modules():
-            own = list(part.parameters(recurse=False))
-            trained = [parameter for parameter in own if parameter.requires_grad]
-            if own and not trained:
-                continue
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-            else:
-                for parameter in trained:
-                    parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].reshape(parameter.shape))
-    drawn = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
-    return {name: drawn[name] if name in net.trainable else tensor for name, tensor in net.initial.items()}
