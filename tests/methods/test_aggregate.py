@@ -15,7 +15,6 @@ from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Federation
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning import weighted_mean
-from fedkin.methods import METHODS
 from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.dfedavgm import DFedAvgM
@@ -238,11 +237,6 @@ def grid(names: Iterable[str]) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_these_are_the_methods_that_have_the_setting() -> None:
-    have = {name for name, kind in METHODS.items() if "aggregate" in kind.model_fields}
-    assert {method.name for method in EVERY.values()} <= have
-
-
 @pytest.mark.parametrize(("name", "rule"), grid([*GLOBAL, *HEADS, *GROUPED]))
 def test_a_server_applies_the_rule_to_the_replies_that_came(name: str, rule: str) -> None:
     federation = small_federation()
@@ -279,24 +273,6 @@ def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
     wanted = weighted_mean({id: reply.params for id, reply in replies.items()}, weights_of(EVERY[name], replies))
     for key, tensor in watched.server.state["params"].items():
         assert torch.equal(tensor, wanted[key])
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"), grid(["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-same", "cfl", "dfedavgm"])
-)
-def test_relabelling_clients_relabels_the_result(name: str, rule: str) -> None:
-    """With all samples in one batch nothing is drawn by a client's name."""
-    federation = small_federation()
-    names = {id: f"z{len(federation) - place}" for place, id in enumerate(sorted(federation))}
-    one, other = (
-        LocalEngine(small_setup(having(EVERY[name], rule), clients, batch_size="all"))
-        for clients in (federation, federation.relabel(names))
-    )
-    for number in (1, 2):
-        one.round(number)
-        other.round(number)
-    for id, new in names.items():
-        np.testing.assert_allclose(flat(one.model(id)), flat(other.model(new)), atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "mean"])

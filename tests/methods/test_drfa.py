@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.keys import rng
-from fedkin.learning import CrossEntropy
-from fedkin.learning.sgd import fit
 from fedkin.methods.blocks.minimax import filled
-from fedkin.methods.drfa import Drfa, Snapshotting
+from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from methods.plain_loops import combined, nearest_on_simplex
 from support import Watched, small_federation, small_setup
@@ -69,85 +67,6 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
             torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-6, atol=1e-8)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 6), st.integers(0, 50))
-def test_a_snapshot_is_the_model_after_so_many_steps(at: int, seed: int) -> None:
-    federation = small_federation()
-    setup = small_setup(Drfa(), federation, dtype=torch.float64, local_steps=6, seed=seed)
-    client = federation[sorted(federation)[seed % 6]]
-    path = plain_steps(dict(setup.net.initial), client, setup, 1)
-    carry = {"left": torch.tensor(at), "snapshot": dict(setup.net.initial)}
-    fitted = fit(
-        setup.net, setup.net.scratch(), setup.net.initial, Snapshotting(CrossEntropy()), client.train, setup.training,
-        {}, carry, rng(seed, client.id, 1, "train.fit0"),
-    )  # fmt: skip
-    # The loss sees parameters before each step, so the last step's are the fitted ones.
-    kept = fitted.params if at == 6 else fitted.carry["snapshot"]
-    for name, tensor in path[at].items():
-        torch.testing.assert_close(kept[name], tensor, rtol=1e-9, atol=1e-12)
-
-
-def test_the_drawn_step_is_uniform() -> None:
-    drawn = [math.ceil((1 - rng(0, "", number, "snapshot").random()) * 4) for number in range(4000)]
-    counts = np.bincount(drawn, minlength=5)
-    assert counts[0] == 0
-    assert (abs(counts[1:] - 1000) < 120).all()
-
-
-def test_the_client_with_the_largest_loss_gains_weight() -> None:
-    engine = Watched(small_setup(Drfa(gamma=0.02, ask_losses="all")))
-    engine.round(1)
-    phase, _, replies = engine.asks[-1]
-    assert phase == "losses"
-    losses = np.array([float(replies[id]["loss"]) for id in sorted(replies)])
-    gained = lambdas(engine) - 1 / 6
-    assert np.corrcoef(losses, gained)[0, 1] > 0.999
-    assert abs(gained.sum()) < 1e-12
-
-
-def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_drawn() -> None:
-    method = Drfa(gamma=0.05)
-    engine = Watched(small_setup(method, dtype=torch.float64, clients_per_round=4))
-    p = np.array([0.5, 0.3, 0.1, 0.05, 0.05, 0.0])
-    method.keep(engine.server, p)
-    total, doubles = np.zeros(6), 0
-    for number in range(1, 1501):
-        engine.server.round = number
-        drawn = method.draw(engine.server)
-        assert sum(drawn.values()) == 4
-        assert method.sample(engine.server) == sorted(drawn)
-        total += [drawn.get(id, 0.0) for id in engine.server.clients]
-        doubles += max(drawn.values()) > 1
-    np.testing.assert_allclose(total / 6000, p, atol=0.02)
-    assert doubles > 300
-    engine.server.round = 7
-    counts = method.draw(engine.server)
-    assert tuple(sorted(counts)) == engine.round(7).sampled
-    _, _, replies = engine.asks[0]
-    assert set(replies) == set(counts)
-    for name, tensor in engine.server.state["params"].items():
-        want = sum(counts[id] * reply["params"][name] for id, reply in replies.items()) / 4
-        torch.testing.assert_close(tensor, want, rtol=1e-12, atol=1e-14)
-
-
-def test_losses_are_asked_of_as_many_uniformly_drawn_and_scaled() -> None:
-    gamma, federation = 0.03, small_federation()
-    method: Any = Drfa(gamma=gamma, floor=0.0)
-    engine = Watched(small_setup(method, federation, clients_per_round=2, local_steps=3))
-    before = lambdas(engine)
-    engine.round(1)
-    _, asked, replies = engine.asks[1]
-    assert len(asked) == 2
-    v = np.array([6 / 2 * float(replies[id]["loss"]) if id in replies else 0.0 for id in sorted(federation)])
-    np.testing.assert_allclose(lambdas(engine), nearest_on_simplex(before + gamma * 3 * v, 0.0), atol=1e-6)
-    heard = dict.fromkeys(federation, 0)
-    for number in range(1, 301):
-        engine.server.round = number
-        for id in method.audience(engine.server, []):
-            heard[id] += 1
-    assert all(60 < count < 140 for count in heard.values())
-
-
 def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     federation = small_federation()
     sizes = np.array([federation[id].size for id in sorted(federation)])
@@ -169,18 +88,6 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
             engine.round(number)
         gains.append(lambdas(engine) - before)
     assert np.abs(gains[1]).max() == pytest.approx(np.abs(gains[0]).max() / 2, rel=0.05)
-
-
-def test_the_floor_holds_and_figures_say_how_uneven_lambda_is() -> None:
-    engine = Watched(small_setup(Drfa(gamma=5.0, floor=0.02)))
-    for number in (1, 2):
-        engine.round(number)
-    found = lambdas(engine)
-    assert found.min() == pytest.approx(0.02)
-    assert found.sum() == pytest.approx(1)
-    figures = engine.server.info
-    assert figures["lambda_largest"] == pytest.approx(found.max())
-    assert figures["lambda_entropy"] == pytest.approx(-(found * np.log(found)).sum())
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 4))

@@ -13,9 +13,8 @@ from fedkin import codec
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import Flt, State, Taskonomy, along_edges, inside_groups
+from fedkin.methods.flt import Flt, Taskonomy
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.local import Local
 from fedkin.settings import parse
@@ -82,63 +81,6 @@ def test_labels_that_differ_are_seen_by_tests_and_not_by_centres() -> None:
 # -- averages ---------------------------------------------------------------------------------------------------------
 
 
-def state_of(values: dict[str, float], edges: Any, group: dict[str, int] | None = None) -> State:
-    ids = sorted(values)
-    number = group or {id: place for place, id in enumerate(ids)}
-    return State(
-        row={id: place for place, id in enumerate(ids)},
-        adjacency=torch.as_tensor(edges),
-        model={id: str(own) for id, own in number.items()},
-        models={str(n): {"w": torch.full((1,), -1.0 - n)} for n in range(len(ids))},
-        sizes=dict.fromkeys(ids, 2),
-        signatures={},
-        founders=len(ids),
-        group=number,
-        changed={},
-    )
-
-
-def replies_of(values: dict[str, float], n: int = 1) -> dict[str, Message]:
-    return {id: Message(params={"w": torch.tensor([float(value)])}, n=n) for id, value in values.items()}
-
-
-def neighbours_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
-    """Case I: each client's new value, in the order of ids."""
-    models, model = along_edges(state, replies, stale)
-    return [float(models[model[id]]["w"]) for id in sorted(model)]
-
-
-def groups_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
-    """Case II: each client's new value, in the order of ids."""
-    models = inside_groups(state, replies, stale)
-    return [float(models[state["model"][id]]["w"]) for id in sorted(state["model"])]
-
-
-def test_averages_are_of_the_models_as_they_came() -> None:
-    """Five clients that are all neighbours: 3.2 for each, and never an average of averages."""
-    values = dict(zip("abcde", [0.0, 1, 2, 3, 10], strict=True))
-    everyone = 1 - torch.eye(5)
-    assert neighbours_mean(state_of(values, everyone), replies_of(values)) == pytest.approx([3.2] * 5)
-    chain = torch.diag(torch.ones(4), 1) + torch.diag(torch.ones(4), -1)
-    assert neighbours_mean(state_of(values, chain), replies_of(values)) == pytest.approx([0.5, 1, 2, 5, 6.5])
-    state = state_of(values, chain, {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1})
-    assert groups_mean(state, replies_of(values)) == pytest.approx([1, 14 / 3, 1, 14 / 3, 14 / 3])
-
-
-def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
-    values = dict(zip("abcd", [0.0, 4, 8, 12], strict=True))
-    edges = torch.tensor([[0, 1.0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
-    came = replies_of({"b": 4.0})
-    state = state_of(values, edges)
-    # a has b as a neighbour; no neighbour of c and d took part: they keep models -3 and -4.
-    assert neighbours_mean(state, came) == pytest.approx([4, 4, -3, -4])
-    mixed = (4 * 1 + -1 * 2) / 3
-    assert neighbours_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -3.5, -3.5])
-    state = state_of(values, edges, {"a": 0, "b": 0, "c": 1, "d": 1})
-    assert groups_mean(state, came) == pytest.approx([4, 4, -2, -2])
-    assert groups_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -2, -2])
-
-
 @pytest.mark.parametrize(
     ("method", "limit"),
     [
@@ -160,15 +102,6 @@ def test_complete_graphs_are_fedavg_and_empty_ones_local_training(
     federation = grouped()
     one, other = (engine_after(each, federation, 3, clients_per_round=clients_per_round) for each in (method, limit))
     assert_equal_models(models(one), models(other))
-
-
-def test_groups_are_fedavg_among_their_members() -> None:
-    federation = grouped()
-    one = engine_after(raw(), federation, 3)
-    for group in "abc":
-        ids = [id for id in federation if federation[id].group == group]
-        alone = engine_after(FedAvg(), federation.reorder(ids), 3)
-        assert_equal_models(models(alone), models(one))
 
 
 @pytest.mark.parametrize("average", ["groups", "neighbours"])

@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from fedkin import graph as g
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.flt import RelatednessSettings, relate, threshold
-from methods.flt_world import RAW, engine_after, grouped, member, raw
+from methods.flt_world import engine_after, grouped, member, raw
 
 
 def test_clients_near_enough_are_neighbours() -> None:
@@ -83,13 +83,6 @@ def test_the_pca_embedding_is_scikit_learns() -> None:
     assert 0 < linked.sum() < 30
     np.testing.assert_array_equal(found.adjacency, linked)
     assert g.ari(found.groups, groups) == 1
-
-
-def test_with_gamma_zero_nothing_is_linked() -> None:
-    sets = [np.full((2, 3), value) for value in (0.0, 0.0, 1.0)]
-    for adjacency in ("hard", "soft"):
-        chosen = RelatednessSettings.model_validate({**RAW, "groups": "ratio", "gamma": 0.0, "adjacency": adjacency})
-        assert not relate(sets, chosen, 0).adjacency.any()
 
 
 @pytest.mark.parametrize("average", ["groups", "neighbours"])

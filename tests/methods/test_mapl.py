@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.errors import ConfigError
@@ -18,7 +14,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
-from fedkin.methods.mapl import TwoViews, mixed_prototypes
+from fedkin.methods.mapl import TwoViews
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
 from support import small_federation
 
@@ -75,26 +71,6 @@ def test_the_objective_is_the_sum_of_its_terms_over_two_views() -> None:
     torch.testing.assert_close(plain, F.cross_entropy(model(batch.x), batch.y))
 
 
-@pytest.mark.parametrize("form", ["paper", "released"])
-def test_the_objectives_gradient_by_finite_differences(form: str) -> None:
-    net, batch = extended()
-    model = net.scratch().train()
-    loss = objective(ce=1.0, cont=1.0, proto=1.0, uni=1.0, form=form)
-    value = loss(model, batch, {}, {})
-    names = [PROTOTYPES, "projection.into.weight", "body.1.weight", "head.weight"]
-    grads = torch.autograd.grad(value, [model.params[name] for name in names])
-    for name, grad in zip(names, grads, strict=True):
-        parameter = model.params[name]
-        for place in range(0, parameter.numel(), max(1, parameter.numel() // 4)):
-            values = []
-            for step in (1e-6, -1e-6):
-                with torch.no_grad():
-                    parameter.view(-1)[place] += step
-                    values.append(float(loss(model, batch, {}, {})))
-                    parameter.view(-1)[place] -= step
-            assert float(grad.view(-1)[place]) == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6)
-
-
 def test_padding_changes_no_term() -> None:
     net, batch = extended()
     model = net.scratch().train()
@@ -104,33 +80,6 @@ def test_padding_changes_no_term() -> None:
         torch.cat([batch.y, torch.tensor([0, 1, 2])]), torch.tensor([1.0] * 6 + [0.0] * 3),
     )  # fmt: skip
     torch.testing.assert_close(loss(model, padded, {}, {}), loss(model, batch, {}, {}))
-
-
-# -- prototypes ---------------------------------------------------------------------------------------------------
-
-
-def slow_mix(own: str, sets: Any, owned: Any, weights: Any, absent: float) -> Tensor:
-    mixed: Tensor = sets[own].clone()
-    for k in range(len(mixed)):
-        if not any(owned[id][k] and weights[id] > 0 for id in weights):
-            continue
-        trust = {id: weights[id] * (1.0 if owned[id][k] else absent) for id in weights}
-        mixed[k] = sum(trust[id] * sets[id][k] for id in trust) / sum(trust.values())
-    return mixed
-
-
-@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([0.0, 0.3, 1.0]))
-@settings(deadline=None)
-def test_prototypes_are_mixed_class_by_class(seed: int, peers: int, absent: float) -> None:
-    rng = np.random.default_rng(seed)
-    ids = [f"p{k}" for k in range(peers)]
-    sets = {id: torch.from_numpy(rng.normal(size=(4, 3))) for id in ids}
-    owned = {id: torch.from_numpy(rng.random(4) < 0.5) for id in ids}
-    weights = dict(zip(ids, rng.dirichlet(np.ones(peers)).tolist(), strict=True))
-    mixed = mixed_prototypes(ids[0], sets, owned, weights, absent)
-    torch.testing.assert_close(mixed, slow_mix(ids[0], sets, owned, weights, absent))
-    backwards = dict(reversed(weights.items()))
-    assert torch.equal(mixed, mixed_prototypes(ids[0], sets, owned, backwards, absent))
 
 
 # -- limits -------------------------------------------------------------------------------------------------------

@@ -15,9 +15,6 @@ from fedkin.methods.mapl import EdgeState, outbox, previous, receivers, remember
 from fedkin.views import PeerView
 from methods.mapl_toys import MAPL, PROTOTYPES, setup_of, two_groups
 
-IDS = ["a", "b", "c", "d"]
-some = st.sets(st.sampled_from(IDS))
-
 # -- one peer's round, by hand ---------------------------------------------------------------------------------
 
 
@@ -110,24 +107,6 @@ def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------
-
-
-@given(some, some, some, some)
-def test_requests_go_to_those_just_dropped_and_to_those_probed(
-    before: set[str], heard: set[str], light: set[str], drawn: set[str]
-) -> None:
-    state = EdgeState(dropped=sorted(before), refused_by=["c"])
-    asked = requests(state, IDS[:3], heard, heard - light, lambda id: id in drawn)
-    for id in IDS:
-        if id in heard and id in light:
-            assert asked[id] is False
-        elif id not in heard and id in before and id in drawn and id != "d":  # no neighbour now
-            assert asked[id] is True
-        else:
-            assert id not in asked
-        # Who was heard with enough weight is dropped no longer; who was not heard stays as it was.
-        assert (id in state["dropped"]) == (id in light if id in heard else id in before)
-    assert state["refused_by"] == ["c"]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans())))

@@ -90,27 +90,6 @@ def test_message_sizes_are_those_of_table_7() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "keeps"),
-    [
-        ({"step": "paper", "rate": 1e6}, False),
-        ({"step": "released"}, True),
-        ({"step": "released", "threshold": 0.5}, False),
-    ],
-)
-def test_the_named_steps_drop_edges_of_weight_zero_or_none_at_all(settings: dict[str, Any], keeps: bool) -> None:
-    """The paper drops what has no weight (w_ij > 0), the released code nothing."""
-    federation = two_groups(6)
-    engine = Ran(setup_of(MAPL(warmup=1, graph={**settings, "probe": 0.0}), federation))
-    for _ in range(8):
-        engine.round()
-    weighty = {(other, id) for id, row in engine.rows.items() for other in row if other != id}
-    edges = {(message.sender, message.receiver) for message in engine.round().traffic if message.floats}
-    assert edges >= weighty
-    assert (len(edges) == 30) == keeps
-    assert keeps or edges == weighty  # an edge without weight carries nothing from the next round on
-
-
-@pytest.mark.parametrize(
     "network", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in ("regular:5", "erdos-renyi:0.6, changing"))]
 )
 def test_losses_and_changing_networks_are_borne(network: str) -> None:

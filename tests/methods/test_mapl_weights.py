@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fedkin.methods.mapl import CollaborationSettings, kept, learned_graph, similarity
+from fedkin.methods.mapl import CollaborationSettings, learned_graph
 from support import planted_similarities
 
 DEFAULT = CollaborationSettings()
@@ -62,34 +59,6 @@ def heads(count: int = 4, seed: int = 0) -> list[dict[str, Tensor]]:
         {"head.weight": torch.randn(3, 5, generator=draw), "head.bias": torch.randn(3, generator=draw)}
         for _ in range(count)
     ]
-
-
-def cos(a: Any, b: Any) -> float:
-    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def test_similarities_are_the_cosines_they_say() -> None:
-    *all_heads, start = heads(5)
-    w = [head["head.weight"].double().numpy() for head in all_heads]
-    first = start["head.weight"].double().numpy()
-    for other in (1, 2, 3):
-        found = {kind: similarity(kind, all_heads, start, 0)[other] for kind in ("change", "weights", "rows")}
-        assert found["weights"] == pytest.approx(cos(w[0].ravel(), w[other].ravel()))
-        assert found["change"] == pytest.approx(cos((w[0] - first).ravel(), (w[other] - first).ravel()))
-        rows = [cos(a, b) for a, b in zip(w[0], w[other], strict=True)]
-        assert found["rows"] == pytest.approx(sum(rows) / 3)
-    assert similarity("weights", all_heads, start, 2)[2] == 1.0
-    flat = [{"head.scale": torch.tensor([1.0, k])} for k in range(2)]
-    assert similarity("weights", flat, flat[0], 0)[1] == pytest.approx(1 / math.sqrt(2))
-
-
-def test_kept_drops_light_edges_and_sums_to_one() -> None:
-    left = kept({"a": 0.02, "b": 0.5, "c": 0.03, "d": 0.45}, "a", 0.05)
-    assert left.keys() == {"a", "b", "d"}
-    assert sum(left.values()) == pytest.approx(1)
-    assert kept({"a": 0.0, "b": 0.01}, "a", 0.5) == {"a": 1.0}
-    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", 0.0).keys() == {"a", "c"}
-    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", None).keys() == {"a", "b", "c"}
 
 
 def test_the_released_step_moves_by_its_rate_and_prunes_nothing_for_many_peers() -> None:

@@ -57,13 +57,6 @@ def test_sharing_the_head_leaves_bodies_and_sharing_the_body_leaves_heads() -> N
         assert all(torch.equal(t, both[name]) for name, t in model.model(id).items())
 
 
-def test_the_default_is_the_papers() -> None:
-    assert SfmtlGraph().share == "head"
-    assert same(
-        models(watched("head")), models(Watched(small_setup(SfmtlGraph(lam=0.3, anchor_weight=0.01))).rounds(3))
-    )
-
-
 @pytest.mark.parametrize("share", ["head", "body", "model"])
 def test_without_edges_all_three_are_the_same(share: str) -> None:
     assert same(models(watched(share, graph={"control": "self"})), models(watched("head", graph={"control": "self"})))

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedkin.errors import ConfigError, MethodError
@@ -18,7 +16,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.tfl import Tfl, divergence_slope
+from fedkin.methods.tfl import Tfl
 from fedkin.settings import parse
 from methods.plain_loops import nearest_on_simplex
 from support import Watched, small_federation, small_setup, stored
@@ -58,12 +56,6 @@ def test_eta_zero_is_fedavg_with_equal_weights_bit_for_bit_and_sends_nothing_for
     assert (vector(tfl, "lam") == 1 / 6).all()
 
 
-def test_weights_by_samples_and_eta_zero_are_fedavg() -> None:
-    tfl, average = ran(Tfl(eta_lambda=0.0, lambda_start="samples"), 3), ran(FedAvg(), 3)
-    for name, tensor in average.server.state["params"].items():
-        torch.testing.assert_close(tfl.server.state["params"][name], tensor, rtol=1e-12, atol=1e-14)
-
-
 # -- lambda -------------------------------------------------------------------------------------------------------
 
 
@@ -96,28 +88,6 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
             slope = np.log(np.maximum(before, 1e-3) / np.maximum(prior, 1e-3)) + 1
         target = before + eta * (v - q * slope)
         np.testing.assert_allclose(vector(engine, "lam"), nearest_on_simplex(target), atol=1e-6)
-
-
-@given(st.integers(2, 8), st.integers(0, 99))
-def test_slopes_are_those_of_the_divergences(count: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.full(count, 5.0)) * 0.9 + 0.1 / count
-    lam = torch.tensor(rng.dirichlet(np.full(count, 5.0)) * 0.9 + 0.1 / count, requires_grad=True)
-    values = {
-        "euclidean": (lam - torch.from_numpy(p)).square().sum() / 2,
-        "kl": (lam * (lam / torch.from_numpy(p)).log()).sum(),
-    }
-    for name, value in values.items():
-        (want,) = torch.autograd.grad(value, lam)
-        found = divergence_slope(lam.detach().numpy(), p, name)
-        difference = want.numpy() - found
-        np.testing.assert_allclose(difference, difference.mean(), atol=1e-10)
-
-
-def test_a_strong_pull_brings_lambda_to_the_prior() -> None:
-    """q eta = 1 and no rate: lambda + eta v - (lambda - p) = p + eta v, and equal losses cancel."""
-    engine = ran(Tfl(q=1e6, eta_lambda=1e-6, graph={"every": 1, "scale": "normalised"}), 2)
-    np.testing.assert_allclose(vector(engine, "lam"), vector(engine, "prior"), atol=1e-5)
 
 
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:

@@ -77,14 +77,6 @@ def test_centralities_are_networkxs(centrality: str, scale: str) -> None:
         np.testing.assert_allclose(found, [abs(want[k]) for k in range(12)], rtol=1e-6, atol=1e-9)
 
 
-def test_a_raw_prior_on_a_star_is_close_to_one_hot_and_a_normalised_one_is_not() -> None:
-    """What the figures are recorded for."""
-    star = nx.to_numpy_array(nx.star_graph(9))
-    raw, even = (softmax(centralities(star, Topology(scale=scale))) for scale in ("raw", "normalised"))
-    assert raw.max() > 1 - 1e-12
-    assert even.max() < 0.25
-
-
 def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -> None:
     engine = Watched(small_setup(Tfl(eta_lambda=0.1, graph={"every": 3}), dtype=torch.float64))
     renewed, priors = [], []
@@ -114,26 +106,6 @@ def test_vectors_are_what_was_asked_for(vectors: str, layers: Any) -> None:
         start = sent[id]["params"] if vectors == "updates" else dict.fromkeys(names, 0)
         want = torch.cat([(reply["params"][name] - start[name]).flatten() for name in names])
         assert torch.equal(engine.server.state["vectors"][id], want)
-
-
-def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one_kth() -> None:
-    engine = Watched(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, clients_per_round=2))
-    known: dict[str, Any] = {}
-    for number in (1, 2, 3):
-        graph = engine.round(number).graph
-        _, _, replies = next(ask for ask in reversed(engine.asks) if ask[0] == "train")
-        known |= {
-            id: torch.cat([reply["params"][name].flatten() for name in engine.trainable])
-            for id, reply in replies.items()
-        }
-        assert graph is not None
-        assert graph.ids == tuple(sorted(known))
-        for id, values in known.items():
-            assert torch.equal(engine.server.state["vectors"][id], values)
-        assert vector(engine, "prior").sum() == pytest.approx(1)
-    figures = engine.server.info
-    share = len(known) / 6
-    assert figures["prior_largest"] <= max(1 / 6, share * vector(engine, "prior").max()) + 1e-9
 
 
 def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> None:
