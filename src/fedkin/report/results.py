@@ -48,11 +48,11 @@ _LEGEND = "[How to read the tables](index.md#how-to-read-a-page)."
 _READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
     "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
-    "random and planted groups. *: the tuning chose the smallest or largest value that it tried.",
+    "random and planted groups. *: the tuning chose the smallest or largest value that it tried.\n\n"
     "A claim's figure is how much better the first row is (for a claim about one row, its figure), with its 95 % "
     "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
     "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
-    "truth by chance.",
+    "truth by chance."
 )
 
 
@@ -435,5 +435,5 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: M
         lines += ["", "## What does not hold", "", *failed]
     if untested:
         lines += ["", "## What is not testable here", "", *untested]
-    lines += ["", "## How to read a page", "", "\n\n".join(_READING)]
+    lines += ["", "## How to read a page", "", _READING]
     return "\n".join([*lines, ""])
