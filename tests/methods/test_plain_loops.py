@@ -410,7 +410,7 @@ LOOPS: list[tuple[Callable[[Setup], Models], ServerMethod | PeerMethod, dict[str
     (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3), {}),
     (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3, weights="samples"), {}),
     (fedala, FedALA(eta=20.0, first_passes=2), {}),
-    (fedamp, FedAMP(lam=0.6, alpha=0.5, sigma=2.0), {}),
+    (fedamp, FedAMP(lam=0.6, alpha=0.3, sigma=2.0), {}),
     (pfedgraph, PFedGraph(alpha=0.3, lam=0.2), {}),
     (fedper, FedPer(), {}),
     (fedrep, FedRep(), {"local_steps": 5}),
