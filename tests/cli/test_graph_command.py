@@ -132,16 +132,6 @@ def test_the_table_for_people(npz: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sparsify", "groups"),
-    [("knn:4", "leiden"), ("mutual:5", "hierarchical:4"), ("epsilon:0.5", "kmeans:4"), ("gamma:auto", "leiden"),
-     ("soft:0.3", "bipartition:0.3")],
-)  # fmt: skip
-def test_any_stages_together(npz: Path, clients: Any, sparsify: str, groups: str) -> None:
-    summary = run_json(npz, "--sparsify", sparsify, "--groups", groups)
-    assert _found(summary, clients[0], clients[2]) > 0.8
-
-
-@pytest.mark.parametrize(
     ("similarity", "uneven"), [("matching", False), ("minimum", True), ("hausdorff", False), (None, True)]
 )
 def test_sets_of_vectors_in_long_and_packed_form(tmp_path: Path, clients: Any, similarity: Any, uneven: bool) -> None:

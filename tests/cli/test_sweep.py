@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from cli.invoked import said
-from fedkin.cli import app, main
+from cli.invoked import Terminal, said
+from fedkin.cli import app
 from tiny import TABLE
 
 SWEEP = ["tune", "small.toml", "--methods", "local,fedavg", "--grid", "training.lr=0.05,0.5", "--seeds", "0-1",
@@ -60,19 +59,13 @@ def test_a_table_a_plot_and_the_same_again() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
     if "swept" in words:
         grid = ["tune", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
         assert CliRunner().invoke(app, grid).exit_code == 0
-    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    code, _, err = terminal(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
 
 
 def test_check_knows_a_sweep() -> None:

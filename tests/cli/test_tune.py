@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from fedkin.cli import app, main
+from cli.invoked import Terminal
+from fedkin.cli import app
 from fedkin.methods import METHODS
 from tiny import TABLE
 
@@ -66,17 +66,13 @@ def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
 
 
 def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal,
 ) -> None:
     grid = ["--try", "local:training.lr=0.1", "--try", "fedavg:training.lr=1e30"]
-    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], *grid, "--out", "tuned"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out.count("chosen") == 2
-    assert "every candidate failed of fedavg" in said.err
-    assert "fedavg: round 1, client" in said.err
+    code, out, err = terminal(*TUNE[:4], *grid, "--out", "tuned")
+    assert (code, out.count("chosen")) == (2, 2)
+    assert "every candidate failed of fedavg" in err
+    assert "fedavg: round 1, client" in err
     assert tomllib.loads(Path("tuned/tuned.toml").read_text())["methods"] == {"local": {"training.lr": 0.1}}
 
 
@@ -91,18 +87,12 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["compare", "--resume", "tuned"], "--resume tuned: continue it with fedkin tune --resume"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
     if "tuned" in words:
         assert CliRunner().invoke(app, TUNE).exit_code == 0
-    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    code, _, err = terminal(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
 
 
 def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
@@ -128,11 +118,6 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["runs", "check", "tuned"]).stdout
 
 
-def test_values_for_a_method_that_is_not_tuned_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], "--try", "fedprox:training.lr=0.1"])
-    with pytest.raises(SystemExit):
-        main()
+def test_values_for_a_method_that_is_not_tuned_are_refused(terminal: Terminal) -> None:
     said = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
-    assert said in capsys.readouterr().err
+    assert said in terminal(*TUNE[:4], "--try", "fedprox:training.lr=0.1")[2]

@@ -60,16 +60,6 @@ def skewed(client: int) -> Draw:
     return draw
 
 
-def shifted(client: int) -> Draw:
-    """A shift of all inputs of its own."""
-
-    def draw(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-        x, y = common_draw(rng, n)
-        return x + np.random.default_rng(200 + client).normal(size=5), y
-
-    return draw
-
-
 def made(draw: Draw, n: int, seed: int) -> Samples:
     x, y = draw(np.random.default_rng(seed), n)
     return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
@@ -195,19 +185,6 @@ def test_records_say_which_tests_made_the_groups() -> None:
     assert engine.round(2).graph is None
 
 
-def test_small_differences_are_merged_again() -> None:
-    def near(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-        x, y = common_draw(rng, n)
-        return x + 0.3, y
-
-    fed = federation([common_draw, near] * 4, n=600)
-    fine, coarse = engine_of(fed, Kin(least=0.0, degrees="groups")), engine_of(fed, Kin(least=0.03, degrees="groups"))
-    fine.round(1)
-    coarse.round(1)
-    assert len(members(fine)) == 2
-    assert len(members(coarse)) == 1
-
-
 # -- who is alone ---------------------------------------------------------------------------------------------------
 
 
@@ -226,15 +203,6 @@ def test_who_is_alone_for_another_reason_stays_alone() -> None:
     engine.round(1)
     assert "offset" in state(engine)["tests"]["tree"]["0"]["rejected"]
     assert state(engine)["verdict"][state(engine)["group"]["c14"]] == "alone"
-
-
-# -- shifts --------------------------------------------------------------------------------------------------
-
-
-def test_shifts_of_their_own_are_offsets() -> None:
-    engine = engine_of(federation([shifted(k) for k in range(16)], n=100))
-    engine.round(1)
-    assert set(state(engine)["verdict"].values()) == {"offsets"}
 
 
 # -- degrees --------------------------------------------------------------------------------------------------

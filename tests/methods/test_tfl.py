@@ -30,7 +30,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled, training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.tfl import Tfl, Topology, centralities, sketched
+from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope, sketched
 from fedkin.settings import parse
 from methods.plain_loops import combined, nearest_on_simplex
 from support import Watched, small_federation, small_setup, stored
@@ -102,6 +102,22 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
             slope = np.log(np.maximum(before, 1e-3) / np.maximum(prior, 1e-3)) + 1
         target = before + eta * (v - q * slope)
         np.testing.assert_allclose(vector(engine, "lam"), nearest_on_simplex(target), atol=1e-6)
+
+
+@given(st.integers(2, 8), st.integers(0, 99))
+def test_slopes_are_those_of_the_divergences(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(count, 5.0)) * 0.9 + 0.1 / count
+    lam = torch.tensor(rng.dirichlet(np.full(count, 5.0)) * 0.9 + 0.1 / count, requires_grad=True)
+    values = {
+        "euclidean": (lam - torch.from_numpy(p)).square().sum() / 2,
+        "kl": (lam * (lam / torch.from_numpy(p)).log()).sum(),
+    }
+    for name, value in values.items():
+        (want,) = torch.autograd.grad(value, lam)
+        found = divergence_slope(lam.detach().numpy(), p, name)
+        difference = want.numpy() - found
+        np.testing.assert_allclose(difference, difference.mean(), atol=1e-10)
 
 
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
@@ -506,15 +522,6 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
             replies = {id: reply for id, reply in replies.items() if id != lost}
         answer = replies
     return sampled, trained, side.view.state["params"]["head.bias"].numpy()
-
-
-@pytest.mark.parametrize("start", ["samples", "uniform"])
-@pytest.mark.parametrize("kind", [Tfl, Drfa])
-def test_the_clients_that_train_are_those_that_count(kind: Any, start: str) -> None:
-    times = draw_of(first_lambda(start), 1)
-    sampled, trained, counted = by_hand(kind(lambda_start=start))
-    assert trained == set(times) <= set(sampled)
-    np.testing.assert_allclose(counted, [times[id] / DRAWN for id in sorted(SIZES)], atol=1e-7)
 
 
 @pytest.mark.parametrize("start", ["samples", "uniform"])
