@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,23 @@ def after(
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
     return engine, outcome
+
+
+def newcomers(federation: Federation, unseen: Iterable[str] = (), late: Mapping[str, int] | None = None) -> Federation:
+    """The same federation with clients that are never asked, and others that join in a later round."""
+    hidden, joins = set(unseen), late or {}
+    clients = [replace(c, seen=id not in hidden, joins=joins.get(id, 1)) for id, c in federation.items()]
+    return Federation(clients, federation.task, federation.name)
+
+
+def server_view(method: ServerMethod, ids: tuple[str, ...], number: int = 1) -> ServerView[Any]:
+    """A server before its first round, or before another one."""
+    setup = small_setup(method)
+    view: ServerView[Any] = ServerView(
+        seed=0, round=number, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
+    )
+    method.start(view)
+    return view
 
 
 class Watched:

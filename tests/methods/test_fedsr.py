@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
-from fedkin.federation import Federation
 from fedkin.learning import Batch, Net
 from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation
 from support import Watched, small_federation, small_setup, stored
@@ -121,15 +119,3 @@ def test_references_of_clients_not_sampled_stay() -> None:
     sampled = engine.round(2).sampled
     for id in engine.federation:
         assert torch.equal(engine.model(id)["reference.mean"], before[id]) == (id not in sampled)
-
-
-def test_a_newcomer_gets_the_global_model() -> None:
-    federation = small_federation()
-    new = sorted(federation)[3]
-    clients = [replace(client, seen=client.id != new) for client in federation.values()]
-    engine = Watched(small_setup(FedSr(), Federation(clients, federation.task)))
-    engine.round(1)
-    model = engine.model(new)
-    for name, tensor in engine.server.state["params"].items():
-        assert torch.equal(model[name], tensor)
-    assert torch.equal(model["reference.mean"], engine.initial["reference.mean"])

@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.methods.fedu import FedU
 from fedkin.settings import parse
-from support import Watched, small_federation, small_setup
+from support import Watched, newcomers, small_federation, small_setup
 
 
 def after(method: Any, rounds: int = 2, **training: Any) -> Watched:
@@ -81,10 +81,9 @@ def test_a_step_that_is_too_long_is_warned_of() -> None:
 def test_a_newcomer_adapts_the_mean_model() -> None:
     federation = small_federation()
     new = sorted(federation)[0]
-    clients = [replace(client, seen=client.id != new) for client in federation.values()]
     models = {}
     for steps in (0, 5):
-        engine = Watched(small_setup(FedU(welcome_steps=steps), Federation(clients, federation.task)))
+        engine = Watched(small_setup(FedU(welcome_steps=steps), newcomers(federation, [new])))
         engine.round(1)
         seen = [engine.model(id) for id in engine.federation.seen]
         mean = {name: torch.stack([m[name] for m in seen]).mean(0) for name in seen[0]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -270,38 +269,50 @@ def signatures(setup: Setup) -> dict[str, Any]:
     }
 
 
-def relatedness(centres: dict[str, Any], distance: str, soft: bool) -> tuple[dict[Any, float], dict[str, int]]:
-    """Lines 15 to 19: the weight of every pair, and groups by Ward's hierarchy. soft: exp(-(d / gamma)^2), ours."""
-    ids = sorted(centres)
-    apart = {}
-    for one in ids:
-        for other in ids:
-            u, v = centres[one], centres[other]
-            if one == other:
-                apart[one, other] = 0.0
-            elif distance == "min":
-                apart[one, other] = min(float(np.linalg.norm(a - b)) for a in u for b in v)
+def distances(sets: list[Any], distance: str) -> Any:
+    """Between sets of centres, [n, n]: of the nearest pair (the paper), or of the best matching (the released code)."""
+    between = np.zeros((len(sets), len(sets)))
+    for i, one in enumerate(sets):
+        for j, other in enumerate(sets):
+            apart = np.array([[np.linalg.norm(u - v) for v in other] for u in one])
+            if distance == "min":
+                between[i, j] = apart.min() if i != j else 0.0
             else:
-                totals = [
-                    sum(float(((u[r] - v[s]) ** 2).sum()) for r, s in enumerate(pi)) for pi in permutations(range(K))
-                ]
-                apart[one, other] = np.sqrt(min(totals)) / K
-    table = np.array([[apart[one, other] for other in ids] for one in ids])
-    labels = hierarchy.cut_tree(hierarchy.linkage(squareform(table, checks=False), "ward"), [GROUPS]).ravel()
-    group = dict(zip(ids, labels.tolist(), strict=True))
-    # gamma = "groups": halfway between the mean distance inside groups and the mean distance to the nearest other one.
-    inside = [apart[a, b] for a in ids for b in ids if a != b and group[a] == group[b]]
-    outside = []
-    for id in ids:
-        own = [other for other in ids if group[other] == group[id]]
-        means = []
-        for number in set(group.values()) - {group[id]}:
-            members = [other for other in ids if group[other] == number]
-            means.append(np.mean([apart[a, b] for a in own for b in members]))
-        outside.append(min(means))
-    gamma = (np.mean(inside) + np.mean(outside)) / 2
-    weight = {pair: np.exp(-((d / gamma) ** 2)) if soft else float(d < gamma) for pair, d in apart.items()}
-    return weight, group
+                row, column = linear_sum_assignment(apart**2)
+                between[i, j] = np.sqrt((apart[row, column] ** 2).sum()) / len(one)
+    return between
+
+
+def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster: str, linkage: Any) -> Any:
+    """Algorithm 2, lines 15 to 19, from the paper's text, with scipy and loops: (edges [n, n], three groups [n])."""
+    n, between = len(sets), distances(sets, distance)
+    linked = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                linked[i, j] = between[i, j] < gamma if adjacency == "hard" else np.exp(-((between[i, j] / gamma) ** 2))
+    if cluster == "rows":
+        rows = linked + np.eye(n)
+        between = np.array([[np.linalg.norm(a - b) for b in rows] for a in rows])
+    tree = hierarchy.linkage(squareform(between, checks=False), linkage)
+    return linked, hierarchy.cut_tree(tree, [GROUPS]).ravel()
+
+
+def relatedness(centres: dict[str, Any], distance: str, soft: bool) -> tuple[dict[Any, float], dict[str, int]]:
+    """Lines 15 to 19: the weight of every pair, and groups by Ward's hierarchy; gamma = "groups"."""
+    ids = sorted(centres)
+    sets = [centres[id] for id in ids]
+    between, (_, group) = distances(sets, distance), oracle(sets, distance, 1.0, "hard", "distances", "ward")
+    # Halfway between the mean distance inside groups and the mean distance to the nearest other one.
+    inside = between[(group[:, None] == group) & ~np.eye(len(ids), dtype=bool)]
+    outside = [
+        min(between[np.ix_(group == own, group == other)].mean() for other in range(GROUPS) if other != own)
+        for own in group
+    ]
+    gamma = (inside.mean() + np.mean(outside)) / 2
+    linked, _ = oracle(sets, distance, gamma, "soft" if soft else "hard", "distances", "ward")
+    weight = {(one, other): linked[k, m] for k, one in enumerate(ids) for m, other in enumerate(ids)}
+    return weight, dict(zip(ids, group.tolist(), strict=True))
 
 
 def mean(models: list[Plain], weights: list[float]) -> Plain:
@@ -376,30 +387,6 @@ def test_clients_near_enough_are_neighbours() -> None:
     assert threshold(between, labels, 4.0) == 4.0
     assert threshold(between, np.zeros(4, dtype=np.int64), "groups") > 9
     assert threshold(between, np.arange(4), "groups") == pytest.approx((1 + 1 + 3 + 3) / 4 / 2)
-
-
-def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster: str, linkage: Any) -> Any:
-    """Algorithm 2, lines 15 to 19, from the paper's text (matching: from the released code), with scipy and loops."""
-    n = len(sets)
-    between = np.zeros((n, n))
-    for i, one in enumerate(sets):
-        for j, other in enumerate(sets):
-            apart = np.array([[np.linalg.norm(u - v) for v in other] for u in one])
-            if distance == "min":
-                between[i, j] = apart.min() if i != j else 0.0
-            else:
-                row, column = linear_sum_assignment(apart**2)
-                between[i, j] = np.sqrt((apart[row, column] ** 2).sum()) / len(one)
-    linked = np.zeros((n, n))
-    for i in range(n):
-        for j in range(n):
-            if i != j:
-                linked[i, j] = between[i, j] < gamma if adjacency == "hard" else np.exp(-((between[i, j] / gamma) ** 2))
-    if cluster == "rows":
-        rows = linked + np.eye(n)
-        between = np.array([[np.linalg.norm(a - b) for b in rows] for a in rows])
-    tree = hierarchy.linkage(squareform(between, checks=False), linkage)
-    return linked, hierarchy.cut_tree(tree, [3]).ravel()
 
 
 @pytest.mark.parametrize("distance", ["min", "matching"])

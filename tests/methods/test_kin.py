@@ -345,10 +345,7 @@ def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
 def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> None:
     """Its own model has stood still since the trial, or was never trained."""
     fed = federation([common_draw] * 6)
-    moved = client("c0", far, 80, 96)
-    changed = replace(fed["c0"], changes=(Change(9, moved.train, moved.test),))
-    drifting = Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task)
-    engine = engine_of(drifting, Kin(regroup_every=8), lr=0.0, rounds=16)
+    engine = engine_of(moving(fed, far, 9), Kin(regroup_every=8), lr=0.0, rounds=16)
     for number in range(1, 9):
         engine.round(number)
     assert state(engine)["choice"]["level"] == "all"
@@ -448,13 +445,7 @@ def test_drift_is_seen_when_clients_sign_again() -> None:
 
 def test_who_becomes_alone_goes_on_from_its_groups_model() -> None:
     fed = federation([common_draw] * 6)
-    moved = client("c0", far, 80, 96)
-    changed = replace(fed["c0"], changes=(Change(3, moved.train, moved.test),))
-    engine = engine_of(
-        Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task),
-        Kin(regroup_every=2, degrees="groups"),
-        lr=0.0,
-    )
+    engine = engine_of(moving(fed, far, 3), Kin(regroup_every=2, degrees="groups"), lr=0.0)
     engine.round(1)
     # With no rate, whatever it starts from is what it has.
     start = state(engine)["models"]["groups"]["0"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
 from fedkin.graph import ari
 from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
@@ -32,6 +35,7 @@ from fedkin.methods.local import Local
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.perfedavg import PerFedAvg
 from fedkin.methods.pfedsim import PFedSim
+from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.plain_loops import assert_params
 from support import after, small_federation
@@ -102,6 +106,21 @@ def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
 def test_with_whole_batches_it_is_a_simpler_method(method: Any, limit: Any) -> None:
     options: dict[str, Any] = {"batch_size": "all", "local_steps": 3, "dtype": torch.float64}
     assert_close_models(after(method, 3, **options)[0], after(limit, 3, **options)[0])
+
+
+def test_scaffold_with_equal_data_and_whole_batches_is_fedavg() -> None:
+    federation = small_federation()
+    first = federation[sorted(federation)[0]]
+    clients = [replace(federation[id], train=first.train, test=first.test) for id in federation]
+    equal = Federation(clients, federation.task)
+    one, other = (after(method, 3, equal, batch_size="all")[0] for method in (Scaffold(), FedAvg()))
+    for id in federation:
+        assert_params(one.model(id), dict(other.model(id)), 1e-5)
+
+
+def test_scaffold_refuses_momentum_by_name() -> None:
+    with pytest.raises(FedkinError, match=r"training\.momentum"):
+        after(Scaffold(), 1, momentum=0.9)
 
 
 def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -11,10 +9,9 @@ from torch.nn import functional as F
 
 import fedkin
 from fedkin.engines import Setup
-from fedkin.federation import Federation
 from fedkin.learning import Net, Training
 from fedkin.methods.pfedme import PFedMe
-from support import Watched, small_federation, small_setup, stored
+from support import Watched, newcomers, small_federation, small_setup, stored
 
 
 def logits(w: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -41,17 +38,12 @@ def test_a_client_that_has_not_trained_uses_the_global_model() -> None:
         assert (engine.model(id) is engine.server.state["params"]) == (id not in sampled)
 
 
-def with_unseen(federation: Federation, id: str) -> Federation:
-    clients = [replace(client, seen=client.id != id) for client in federation.values()]
-    return Federation(clients, federation.task, federation.name)
-
-
 def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> None:
     federation = small_federation()
     new = sorted(federation)[1]
     losses = []
     for steps in (0, 30):
-        engine = Watched(small_setup(PFedMe(lam=1.0, welcome_steps=steps), with_unseen(federation, new)))
+        engine = Watched(small_setup(PFedMe(lam=1.0, welcome_steps=steps), newcomers(federation, [new])))
         for number in (1, 2):
             assert new not in engine.round(number).sampled
         before = dict(engine.server.state["params"])

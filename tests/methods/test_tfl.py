@@ -33,7 +33,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope, sketched
 from fedkin.settings import parse
 from methods.plain_loops import combined, nearest_on_simplex
-from support import Watched, small_federation, small_setup, stored
+from support import Watched, newcomers, small_federation, small_setup, stored
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -152,10 +152,7 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
 ) -> None:
     federation = small_federation()
     late, unseen = sorted(federation)[:2]
-    clients = [
-        replace(client, joins=3 if client.id == late else 1, seen=client.id != unseen) for client in federation.values()
-    ]
-    engine = Watched(small_setup(METHODS[name](), Federation(clients, federation.task)))
+    engine = Watched(small_setup(METHODS[name](), newcomers(federation, [unseen], {late: 3})))
     for number in (1, 2, 3):
         assert (late in engine.round(number).sampled) == (number == 3)
         assert set(engine.server.state["lam"]) == set(engine.server.clients)
