@@ -192,6 +192,7 @@ def test_shuffled_is_the_same_graph(a: Any, seed: int) -> None:
 def test_uniform_keeps_the_total_weight(a: Any) -> None:
     c = dense(affinity.uniform(a))
     assert c.sum() == pytest.approx(a.sum())
+    np.testing.assert_allclose(dense(affinity.uniform(a + np.eye(len(a)))), c)
     assert len(np.unique(c[~np.eye(len(a), dtype=bool)])) == 1
 
 

@@ -98,8 +98,7 @@ def test_class_references_start_as_the_codes_and_never_travel() -> None:
     mean, sd = ClassReference(3, 2)(torch.tensor([0, 2]))
     assert not mean.any()
     torch.testing.assert_close(sd, torch.full((2, 2), F.softplus(torch.ones(1)).item() + 1e-6))
-    engine = Watched(small_setup(FedSr(cmi=0.1)))
-    engine.round(1)
+    engine = Watched(small_setup(FedSr(cmi=0.1))).rounds(1)
     seen = [message for _, asked, replies in engine.asks for message in [*asked.values(), *replies.values()]]
     assert len(seen) == 12
     for message in seen:
@@ -113,8 +112,7 @@ def test_class_references_start_as_the_codes_and_never_travel() -> None:
 
 
 def test_references_of_clients_not_sampled_stay() -> None:
-    engine = Watched(small_setup(FedSr(cmi=0.1), clients_per_round=2))
-    engine.round(1)
+    engine = Watched(small_setup(FedSr(cmi=0.1), clients_per_round=2)).rounds(1)
     before = {id: engine.model(id)["reference.mean"] for id in engine.federation}
     sampled = engine.round(2).sampled
     for id in engine.federation:

@@ -83,8 +83,7 @@ def test_a_newcomer_adapts_the_mean_model() -> None:
     new = sorted(federation)[0]
     models = {}
     for steps in (0, 5):
-        engine = Watched(small_setup(FedU(welcome_steps=steps), newcomers(federation, [new])))
-        engine.round(1)
+        engine = Watched(small_setup(FedU(welcome_steps=steps), newcomers(federation, [new]))).rounds(1)
         seen = [engine.model(id) for id in engine.federation.seen]
         mean = {name: torch.stack([m[name] for m in seen]).mean(0) for name in seen[0]}
         models[steps] = engine.model(new)

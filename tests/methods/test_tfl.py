@@ -42,10 +42,7 @@ def vector(engine: Watched, what: str) -> Any:
 
 
 def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Watched:
-    engine = Watched(small_setup(method, federation, dtype=torch.float64, **training))
-    for number in range(1, rounds + 1):
-        engine.round(number)
-    return engine
+    return Watched(small_setup(method, federation, dtype=torch.float64, **training)).rounds(rounds)
 
 
 # -- limits -----------------------------------------------------------------------------------------------------
@@ -584,11 +581,9 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
 def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     federation = small_federation()
     sizes = np.array([federation[id].size for id in sorted(federation)])
-    engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation))
-    engine.round(1)
+    engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation)).rounds(1)
     np.testing.assert_allclose(lambdas(engine), sizes / sizes.sum(), rtol=1e-12)
-    average = Watched(small_setup(FedAvg(), federation))
-    average.round(1)
+    average = Watched(small_setup(FedAvg(), federation)).rounds(1)
     for name, tensor in average.server.state["params"].items():
         torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)
     engine.round(2)
