@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedkin.engines import Engine, LocalEngine, Outcome, Setup, Witness
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
+from fedkin.keys import rng
+from fedkin.learning import Training
 from fedkin.methods import METHODS
 from fedkin.testing import Losing as Losing
 from fedkin.testing import small_federation as small_federation
@@ -80,6 +85,23 @@ def after(
     return engine, outcome
 
 
+def newcomers(federation: Federation, unseen: Iterable[str] = (), late: Mapping[str, int] | None = None) -> Federation:
+    """The same federation with clients that are never asked, and others that join in a later round."""
+    hidden, joins = set(unseen), late or {}
+    clients = [replace(c, seen=id not in hidden, joins=joins.get(id, 1)) for id, c in federation.items()]
+    return Federation(clients, federation.task, federation.name)
+
+
+def server_view(method: ServerMethod, ids: tuple[str, ...], number: int = 1) -> ServerView[Any]:
+    """A server before its first round, or before another one."""
+    setup = small_setup(method)
+    view: ServerView[Any] = ServerView(
+        seed=0, round=number, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
+    )
+    method.start(view)
+    return view
+
+
 class Watched:
     """A local run of a server's method: what the server asks, what it is answered, its state.
 
@@ -140,3 +162,34 @@ def stored(samples: Samples) -> Tensor:
     """The inputs of samples that are one array, as they are stored."""
     assert isinstance(samples.x, Tensor)
     return samples.x
+
+
+def plain_fedavg(
+    body: nn.Module, head: nn.Module, federation: Federation, training: Training,
+    outputs: Callable[[Samples, Tensor], Tensor], still: Iterable[nn.Module] = (),
+) -> dict[str, Tensor]:  # fmt: skip
+    """FedAvg as people write it, with batches in the order of the library's keys; still: modules in evaluation mode."""
+    model = nn.ModuleDict({"body": body, "head": head})
+    new = {name: t.clone() for name, t in model.state_dict().items()}
+    total = sum(federation.sizes.values())
+    for number in range(1, training.rounds + 1):
+        sums = {name: torch.zeros_like(t) for name, t in new.items()}
+        for id in sorted(federation):
+            model.load_state_dict(new)
+            model.train()
+            for module in still:
+                module.eval()
+            samples, draw = federation[id].train, rng(0, id, number, "train.fit0")
+            draw.integers(2**63)
+            optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], training.lr)
+            for rows in map(torch.from_numpy, training.batches(len(samples), draw)):
+                optimiser.zero_grad()
+                torch.autograd.backward(F.cross_entropy(outputs(samples, rows), samples.labels(rows)))
+                optimiser.step()
+            for name, t in model.state_dict().items():
+                if t.is_floating_point():
+                    sums[name] += t * (len(samples) / total)
+                else:
+                    sums[name] = torch.maximum(sums[name], t)
+        new = sums
+    return new

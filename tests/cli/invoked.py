@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
-from fedkin.cli import app
+from fedkin.cli import app, main
 from fedkin.errors import FedkinError
 
 
@@ -21,3 +23,30 @@ def refused(*words: str | Path) -> str:
     assert isinstance(error, FedkinError), error
     assert "\n" not in str(error)
     return str(error)
+
+
+class Terminal:
+    """Runs whole commands, words as on the command line: (status, standard output, standard error)."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.patch, self.capsys = patch, capsys
+
+    def __call__(self, *words: str | Path) -> tuple[int, str, str]:
+        self.patch.setattr(sys, "argv", ["fedkin", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, out, err
+
+    def did(self, *words: str | Path) -> str:
+        """Standard output of a command that succeeds and says nothing else."""
+        code, out, err = self(*words)
+        assert (code, err) == (0, "")
+        return out
+
+    def refused(self, *words: str | Path) -> str:
+        """The one line with which a command refuses, without "error: "."""
+        code, out, err = self(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+        return err.removeprefix("error: ").rstrip("\n")

@@ -15,8 +15,9 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from cli.invoked import Terminal
 from fedkin import __version__
-from fedkin.cli import app, main
+from fedkin.cli import app
 from fedkin.running.grid import numbers
 from tiny import TABLE
 
@@ -32,16 +33,6 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(tomli_w.dumps(TABLE))
     return path
-
-
-def said(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Status, standard output and standard error of a whole `fedkin` command."""
-    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    code = ended.value.code
-    return code if isinstance(code, int) else 0, out, err
 
 
 def python(code: str, status: int) -> str:
@@ -209,10 +200,8 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["compare", "--resume", "small.toml", "--seeds", "1"], "no plan.json in it"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    experiment: Path, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    status, out, err = said(*words, monkeypatch=monkeypatch, capsys=capsys)
+def test_what_is_wrong_is_one_line(experiment: Path, words: list[str], expected: str, terminal: Terminal) -> None:
+    status, out, err = terminal(*words)
     assert status == 2
     assert out == ""
     assert words[-1] == "training.lr=1e30" or not Path("runs").exists()
@@ -261,9 +250,7 @@ def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
     assert CliRunner().invoke(app, ["run", "--resume", "cut", "--json"]).exit_code == 0
 
 
-def test_resume_of_a_mistyped_folder_names_the_nearest(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_resume_of_a_mistyped_folder_names_the_nearest(experiment: Path, terminal: Terminal) -> None:
     home = experiment.parent
     for name, marker in (("digits-fedavg", "experiment.toml"), ("other", "experiment.toml"), ("compared", "plan.json")):
         (home / "runs" / name).mkdir(parents=True)
@@ -275,7 +262,7 @@ def test_resume_of_a_mistyped_folder_names_the_nearest(
         (["run", "--resume", "runs"], "nothing to continue; beside it there are 2, such as runs/digits-fedavg"),
         (["compare", "--resume", "runs/comparde"], "no such folder; did you mean runs/compared?"),
     ):
-        status, _, err = said(*words, monkeypatch=monkeypatch, capsys=capsys)
+        status, _, err = terminal(*words)
         assert (status, near in err) == (2, True), err
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import shlex
 import socket
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from fedkin.cli import main
+from cli.invoked import Terminal
 from fedkin.errors import ConfigError
 from fedkin.learning.metrics import MEASURES
 from fedkin.running import plugins
@@ -28,37 +27,18 @@ def loaded(config: dict[str, str]) -> Experiment:
     return load(Path("app/fedkin_app/experiment.toml")).with_own(files)
 
 
-class Terminal:
-    """Runs whole commands in a folder."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.patch, self.capsys = patch, capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self.patch.setattr(sys, "argv", ["fedkin", "flower", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self.capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    def refused(self, *words: str) -> str:
-        code, out, err = self(*words)
-        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
-        return err.removeprefix("error: ").rstrip("\n")
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
     peers = {**TABLE, "method": {"name": "dfedavgm"}}
     (tmp_path / "peers.toml").write_text(tomli_w.dumps(peers))
     np.savez(tmp_path / "ann.npz", x=np.zeros((8, 4), np.float32), y=np.arange(8) % 2)
-    return Terminal(monkeypatch, capsys)
+    return terminal
 
 
 def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path: Path) -> None:
-    code, out, err = run("new", "app", "--experiment", "e.toml", "--out", "run")
+    code, out, err = run("flower", "new", "app", "--experiment", "e.toml", "--out", "run")
     assert (code, err) == (0, "")
     assert "flwr run app" in out
     project = tomllib.loads(Path("app/pyproject.toml").read_text())
@@ -70,7 +50,10 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
         # Flower looks for an assignment without importing the module.
         assert any(isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name for line in tree.body)
     assert load(Path("app/fedkin_app/experiment.toml")) == load(Path("e.toml"))
-    assert run.refused("new", "app", "--experiment", "e.toml", "--out", "run") == "app: not empty; name a new folder"
+    assert (
+        run.refused("flower", "new", "app", "--experiment", "e.toml", "--out", "run")
+        == "app: not empty; name a new folder"
+    )
 
 
 def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
@@ -80,27 +63,27 @@ def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
         ("model.nets.b.path", {"name": "mixed", "bodies": ["b"], "nets": nets}),
     ):
         Path("nets.toml").write_text(tomli_w.dumps({**TABLE, "model": model, "network": {"clients": ["ann", "bob"]}}))
-        words = run.refused("new", "app", "--experiment", "nets.toml", "--out", "run")
+        words = run.refused("flower", "new", "app", "--experiment", "nets.toml", "--out", "run")
         assert words.startswith(f"{place}: ")
         assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")
-    words = run.refused("new", "app", "--experiment", "peers.toml", "--out", "run")
+    words = run.refused("flower", "new", "app", "--experiment", "peers.toml", "--out", "run")
     assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin net peer"
-    assert "no such experiment file" in run.refused("new", "app", "--experiment", "no.toml", "--out", "run")
+    assert "no such experiment file" in run.refused("flower", "new", "app", "--experiment", "no.toml", "--out", "run")
     assert not Path("app").exists()
 
 
 def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
     more = ["--data", "ann.npz", "--state", "state", "--yes"]
-    words = run.refused("node", "e.toml", "--name", "a/b", "--socket", "s", *more)
+    words = run.refused("flower", "node", "e.toml", "--name", "a/b", "--socket", "s", *more)
     assert words == "--name 'a/b': not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -"
-    words = run.refused("node", "e.toml", "--name", "ann", "--socket", "no/s", *more)
+    words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "no/s", *more)
     assert words == "--socket no/s: No such file or directory"
-    words = run.refused("node", "e.toml", "--name", "ann", "--socket", "s" * 200, *more)
+    words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s" * 200, *more)
     assert words.endswith(": AF_UNIX path too long")
     with socket.socket(socket.AF_UNIX) as other:
         other.bind("s")
         other.listen()
-        words = run.refused("node", "e.toml", "--name", "ann", "--socket", "s", *more)
+        words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s", *more)
     assert words == "--socket s: another process answers at s"
 
 
@@ -109,7 +92,7 @@ def test_an_app_has_metrics_by_name_and_the_servers_own_file(run: Terminal, tmp_
     (tmp_path / "own_wrong.py").write_text(OWN_METRIC)
     asked = {**TABLE, "run": {"metrics": ["own_wrong.py:wrong_share"]}}
     Path("asked.toml").write_text(tomli_w.dumps(asked))
-    code, _, err = run("new", "app", "--experiment", "asked.toml", "--out", "run")
+    code, _, err = run("flower", "new", "app", "--experiment", "asked.toml", "--out", "run")
     assert (code, err) == (0, "")
     assert "own_wrong" not in Path("app/fedkin_app/experiment.toml").read_text()
     config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

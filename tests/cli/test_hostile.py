@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,34 +18,24 @@ import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
-from fedkin.cli import main
+from cli.invoked import Terminal
 from report.made import make_run
 from tiny import TABLE
 
-Told = Callable[..., tuple[int, str, str]]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 # What a terminal obeys: C0 but for the ends of lines, DEL, C1, marks that turn the direction of writing.
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
-    """Status, standard output and standard error of a command, in an empty folder."""
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
+    """Whole commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        out, err = capsys.readouterr()
-        return code if isinstance(code, int) else 0, out, err
-
-    return run
+    return terminal
 
 
 @pytest.fixture
-def fails(told: Told) -> Callable[..., str]:
+def fails(told: Terminal) -> Callable[..., str]:
     """The one line with which a command refuses."""
 
     def run(*words: str, status: int = 2) -> str:
@@ -88,7 +77,7 @@ def test_a_path_is_shown_as_it_is_and_without_effect(fails: Callable[..., str], 
     fails(f"{name}x")
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(told: Told, tmp_path: Path) -> None:
+def test_names_that_look_like_markup_are_shown_as_they_are(told: Terminal, tmp_path: Path) -> None:
     ids = [r"\[/x]", "t[/x]", "[bold]", "[/]"]
     np.savez(tmp_path / "a.npz", ids=np.array(ids), x=np.eye(4)[[0, 0, 1, 1]])
     code, out, err = told("graph", "a.npz", "--out", "t[/x]")
@@ -109,7 +98,7 @@ def test_ids_that_a_terminal_obeys_are_refused(fails: Callable[..., str], tmp_pa
         assert "a.parquet" in fails("graph", "a.parquet")
 
 
-def test_names_of_runs_reach_the_screen_without_effect(told: Told, tmp_path: Path) -> None:
+def test_names_of_runs_reach_the_screen_without_effect(told: Terminal, tmp_path: Path) -> None:
     make_run(tmp_path / f"a{ESCAPE}" / "run")
     make_run(tmp_path / f"a{ESCAPE}" / "b\u202ec", seed=1)
     toml = tmp_path / f"a{ESCAPE}" / "run" / "experiment.toml"
@@ -127,7 +116,7 @@ def test_names_of_runs_reach_the_screen_without_effect(told: Told, tmp_path: Pat
     assert not OBEYED.search(out)
 
 
-def test_json_on_the_screen_holds_nothing_that_a_terminal_obeys(told: Told, tmp_path: Path) -> None:
+def test_json_on_the_screen_holds_nothing_that_a_terminal_obeys(told: Terminal, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.array(["ann", "böb"]), x=np.eye(2))
     code, out, _ = told("graph", "a.npz", "--json", "--out", f"o{ESCAPE}\x9b31m")
     assert code == 0
@@ -141,7 +130,7 @@ def test_json_on_the_screen_holds_nothing_that_a_terminal_obeys(told: Told, tmp_
 FORMULAS = ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3", "@SUM(A1)", "'=x"]
 
 
-def test_edges_hold_no_formula(told: Told, tmp_path: Path) -> None:
+def test_edges_hold_no_formula(told: Terminal, tmp_path: Path) -> None:
     ids = [*FORMULAS, "-7", "plain"]
     np.savez(tmp_path / "a.npz", ids=np.array(ids), x=np.ones((len(ids), 2)))
     assert told("graph", "a.npz", "--sparsify", "none", "--out", "o")[0] == 0
@@ -227,7 +216,7 @@ def test_names_of_300_letters(fails: Callable[..., str], tmp_path: Path) -> None
     fails("graph", "a.npz", "--out", long)
 
 
-def test_a_group_of_300_letters_has_a_folder(told: Told, tmp_path: Path) -> None:
+def test_a_group_of_300_letters_has_a_folder(told: Terminal, tmp_path: Path) -> None:
     groups = ["x" * 300, "x" * 299 + "y"]
     rng = np.random.default_rng(0)
     client = np.repeat(["a", "b", "c", "d"], 10)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedkin.cli import listing, main
+from cli.invoked import Terminal
+from fedkin.cli import listing
 from tiny import TABLE
 
 FEDKIN = "import sys; sys.argv[0] = 'fedkin'; from fedkin.cli import main; main()"
@@ -41,23 +42,19 @@ def fails(error: BaseException) -> Callable[..., None]:
     return work
 
 
-def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
+def ends(monkeypatch: pytest.MonkeyPatch, terminal: Terminal, error: BaseException) -> tuple[int, str]:
     """Status and standard error of a command in which this happens."""
     monkeypatch.setattr(listing, "_settings", fails(error))
-    monkeypatch.setattr(sys, "argv", ["fedkin", "list", "models", "mlp"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
+    code, out, err = terminal("list", "models", "mlp")
     assert out == ""
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, err
+    return code, err
 
 
 def test_a_fault_is_one_line_with_the_file_of_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    status, err = ends(monkeypatch, capsys, RuntimeError("odd \x1b[31m\n\udcff [/x]"))
+    status, err = ends(monkeypatch, terminal, RuntimeError("odd \x1b[31m\n\udcff [/x]"))
     (file,) = tmp_path.iterdir()
     assert status == 70
     assert err == (
@@ -70,11 +67,9 @@ def test_a_fault_is_one_line_with_the_file_of_its_traceback(
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_fault_on_a_machine_without_a_place_for_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_on_a_machine_without_a_place_for_files(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
     monkeypatch.setattr(tempfile, "mkstemp", fails(OSError(28, "No space left on device")))
-    status, err = ends(monkeypatch, capsys, AssertionError("odd"))
+    status, err = ends(monkeypatch, terminal, AssertionError("odd"))
     assert status == 70
     assert "No space left on device" in err
     assert "raise error" in err
@@ -83,10 +78,10 @@ def test_a_fault_on_a_machine_without_a_place_for_files(
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 GB")])
 def test_too_little_memory_is_said_to_be_that(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, error: BaseException, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    status, err = ends(monkeypatch, capsys, error)
+    status, err = ends(monkeypatch, terminal, error)
     assert status == 70
     assert err.startswith("error: memory ran out")
     assert err.count("\n") == 1
@@ -103,9 +98,9 @@ def test_too_little_memory_is_said_to_be_that(
     ],
 )
 def test_what_is_no_fault(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, error: BaseException, status: int, line: str
 ) -> None:
-    assert ends(monkeypatch, capsys, error) == (status, line)
+    assert ends(monkeypatch, terminal, error) == (status, line)
 
 
 # -- standard output and error that take nothing ----------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from fedkin.cli import app, main
+from cli.invoked import refused
+from fedkin.cli import app
 from fedkin.running.experiment import load
 from tiny import TABLE
 
@@ -48,11 +48,5 @@ def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
     ("words", "says"),
     [(["--target", "died"], "--target: not for these data"), (["--leave-out", "a"], "--leave-out: not for these data")],
 )
-def test_options_of_tables_are_refused(
-    tmp_path: Path, words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedkin", "init", "--look", str(written(tmp_path)), *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert says in capsys.readouterr().err
+def test_options_of_tables_are_refused(tmp_path: Path, words: list[str], says: str) -> None:
+    assert says in refused("init", "--look", written(tmp_path), *words)

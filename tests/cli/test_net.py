@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedkin.cli import main
+from cli.invoked import Terminal
 from fedkin.network.identity import load
 from fedkin.network.join_file import read_join
 from fedkin.network.zenoh_link import ZenohLink
@@ -29,35 +29,11 @@ def halves(a):
 """
 
 
-class Terminal:
-    """Runs whole commands in a folder."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.patch, self.capsys = patch, capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self.patch.setattr(sys, "argv", ["fedkin", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self.capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    def did(self, *words: str) -> str:
-        code, out, err = self(*words)
-        assert (code, err) == (0, "")
-        return out
-
-    def refused(self, *words: str) -> str:
-        code, out, err = self(*words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        return err.removeprefix("error: ").rstrip("\n")
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Terminal:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(tomli_w.dumps(TABLE))
-    return Terminal(monkeypatch, capsys)
+    return terminal
 
 
 def prepared(run: Terminal) -> str:

@@ -259,27 +259,23 @@ def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> Non
         assert said in str(done.exception)
 
 
-def test_quick_says_that_it_is_quick_and_keeps_apart(folder: Path) -> None:
-    ran("all", "--quick")
-    page = (folder / "runs" / "reproduce" / "quick" / "pages" / "tiny.md").read_text()
-    assert "A quick run" in page
-    assert not (folder / "docs").exists()
-    assert "tiny" in ran()
-
-
-def test_a_claim_with_a_margin_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
+def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
     both = {"better": "fedavg", "than": "fedavg-slow"}
     made = [{"text": "plain", **both}, {"text": "margin", **both, "by": -9.0},
             {"text": "figure", "better": "fedavg", "least": -5.0}]  # fmt: skip
     (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "claim": made}))
-    ran("tiny", "--quick", "--out", "runs")
-    pages = folder / "runs" / "quick" / "pages"
+    ran("all", "--quick")
+    pages = folder / "runs" / "reproduce" / "quick" / "pages"
+    page = (pages / "tiny.md").read_text()
+    assert "A quick run" in page
+    assert not (folder / "docs").exists()
+    assert "tiny" in ran()
     with (pages / "tiny-claims.csv").open(newline="") as file:
         plain, margin, figure = csv.DictReader(file)
     assert (margin["found"], margin["needed"], margin["verdict"]) == (plain["found"], "above -900.0", "holds")
     assert plain["needed"] == "above 0"
     assert (figure["needed"], figure["verdict"]) == ("above -500.0", "holds")
-    assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in (pages / "tiny.md").read_text()
+    assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in page
 
 
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:

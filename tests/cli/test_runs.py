@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.cli import app, main
+from cli.invoked import Terminal
+from fedkin.cli import app
 from fedkin.records.run import listed, listed_difference, read_listed
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
@@ -152,14 +151,9 @@ def test_folders_of_two_places_are_told_apart(folder: Path, tmp_path: Path) -> N
     ],
 )
 def test_a_damaged_run_is_one_line(
-    folder: Path, tmp_path: Path, file: str, content: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    folder: Path, tmp_path: Path, file: str, content: str, expected: str, terminal: Terminal
 ) -> None:
     shutil.copytree(folder / "deep" / "one", tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
-    monkeypatch.setattr(sys, "argv", ["fedkin", "runs", "--in", str(tmp_path)])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {tmp_path / 'run' / file}: {expected}")
-    assert err.count("\n") == 1
+    said = terminal.refused("runs", "--in", tmp_path)
+    assert said.startswith(f"{tmp_path / 'run' / file}: {expected}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from fedkin.cli import main
+from cli.invoked import Terminal
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import VERSION, Join, Member, hash_of, write_join
 from network.federations import OWN_METRIC
@@ -52,16 +51,8 @@ def invite(path: Path, town: Town, table: dict[str, Any], server: str, members: 
 
 
 @pytest.fixture
-def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
-        return err.removeprefix("error: ").rstrip("\n")
-
-    return run
+def refused(place: Path, terminal: Terminal) -> Refused:
+    return terminal.refused
 
 
 def test_a_server_with_the_wrong_key_or_experiment(place: Path, refused: Refused) -> None:

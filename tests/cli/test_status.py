@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from fedkin.cli import main
+from cli.invoked import Terminal
 from fedkin.network.status import FILE, Other, Status
 
 Said = Callable[..., str]
@@ -33,18 +31,11 @@ def write(
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> Said:
     """What the command prints, and what it says of an error."""
 
-    def run(*words: str) -> str:
-        monkeypatch.setenv("COLUMNS", "160")
-        monkeypatch.setattr(sys, "argv", ["fedkin", "net", "status", *words])
-        with suppress(SystemExit):
-            main()
-        out, err = capsys.readouterr()
-        return str(out + err)
-
-    return run
+    monkeypatch.setenv("COLUMNS", "160")
+    return lambda *words: "".join(terminal("net", "status", *words)[1:])
 
 
 def test_a_table_of_who_is_there(tmp_path: Path, said: Said) -> None:

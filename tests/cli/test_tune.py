@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from cli.invoked import refused
-from fedkin.cli import app, main
+from cli.invoked import Terminal, refused, said
+from fedkin.cli import app
 from fedkin.methods import METHODS
 from tiny import TABLE
 
@@ -67,17 +66,13 @@ def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
 
 
 def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: Terminal,
 ) -> None:
     grid = ["--try", "local:training.lr=0.1", "--try", "fedavg:training.lr=1e30"]
-    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], *grid, "--out", "tuned"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out.count("chosen") == 2
-    assert "every candidate failed of fedavg" in said.err
-    assert "fedavg: round 1, client" in said.err
+    code, out, err = terminal(*TUNE[:4], *grid, "--out", "tuned")
+    assert (code, out.count("chosen")) == (2, 2)
+    assert "every candidate failed of fedavg" in err
+    assert "fedavg: round 1, client" in err
     assert tomllib.loads(Path("tuned/tuned.toml").read_text())["methods"] == {"local": {"training.lr": 0.1}}
 
 
@@ -92,18 +87,12 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["compare", "--resume", "tuned"], "--resume tuned: continue it with fedkin tune --resume"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
     if "tuned" in words:
         assert CliRunner().invoke(app, TUNE).exit_code == 0
-    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    code, _, err = terminal(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
 
 
 def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
@@ -129,14 +118,78 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["runs", "check", "tuned"]).stdout
 
 
-def test_values_for_a_method_that_is_not_tuned_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], "--try", "fedprox:training.lr=0.1"])
-    with pytest.raises(SystemExit):
-        main()
+def test_values_for_a_method_that_is_not_tuned_are_refused(terminal: Terminal) -> None:
     said = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
-    assert said in capsys.readouterr().err
+    assert said in terminal(*TUNE[:4], "--try", "fedprox:training.lr=0.1")[2]
+
+
+# -- `fedkin tune`: a table, a plot, going on, and what is wrong in one line ---
+
+
+SWEEP = ["tune", "small.toml", "--methods", "local,fedavg", "--grid", "training.lr=0.05,0.5", "--seeds", "0-1",
+         "--out", "swept"]  # fmt: skip
+
+
+def test_a_table_a_plot_and_the_same_again() -> None:
+    result = CliRunner().invoke(app, SWEEP)
+    assert result.exit_code == 0, result.output
+    for text in ("local, lr=0.05", "fedavg, lr=0.5", "seeds 0, 1", "to choose a setting, use fedkin tune", "sweep.csv"):
+        assert text in result.stdout
+    page = Path("swept/sweep.html").read_text()
+    assert "training.lr" in page
+    assert "small: a sweep" in page
+    again = CliRunner().invoke(app, ["tune", "--resume", "swept", "--json"])
+    rows = json.loads(again.stdout)
+    assert [(row["method"], row["training.lr"]) for row in rows] == [
+        ("local", 0.05), ("local", 0.5), ("fedavg", 0.05), ("fedavg", 0.5),
+    ]  # fmt: skip
+    assert rows[0]["gain"] is None
+    assert rows[2]["gain"] is not None
+    assert CliRunner().invoke(app, ["report", "swept/lr=0.05", "swept/lr=0.5"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tune", "small.toml", "--grid", "training.lr=1", "--equal", "3"], "--grid runs every combination"),
+        (["tune", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
+        (["tune", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
+        (
+            ["tune", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
+            "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+        ),
+        (["tune", "--resume", "swept", "--seeds", "1"], "give no others"),
+        (["compare", "--resume", "swept"], "--resume swept: continue it with fedkin tune --resume"),
+        (
+            ["run", "--resume", "swept"],
+            "a comparison, a tuning or a sweep, not a run; continue it with fedkin tune --resume",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_grid_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
+    if "swept" in words:
+        grid = ["tune", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
+        assert CliRunner().invoke(app, grid).exit_code == 0
+    code, _, err = terminal(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
+
+
+def test_check_knows_a_sweep() -> None:
+    assert CliRunner().invoke(app, SWEEP).exit_code == 0
+    said = CliRunner().invoke(app, ["runs", "check", "swept"]).stdout
+    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin tune --resume swept" in said
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_change_may_name_a_method_of_a_file_that_is_compared() -> None:
+    Path("own_prox.py").write_text(
+        "from typing import ClassVar\nfrom fedkin.methods.fedprox import FedProx\n\n"
+        "class Mine(FedProx):\n    name: ClassVar[str] = 'own-prox'\n    title: ClassVar[str] = 'Own'\n"
+    )
+    change = ("--set", "methods.own-prox.method.mu=7.5", "--out", "mine")
+    said("compare", "small.toml", "--methods", "own_prox.py:Mine", *change)
+    assert "mu = 7.5" in Path("mine/own-prox-seed0/experiment.toml").read_text()
 
 
 def test_a_change_of_a_method_that_does_not_run_is_refused(tmp_path: Path) -> None:

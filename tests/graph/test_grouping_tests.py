@@ -254,7 +254,6 @@ def test_the_stage() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_thousands_of_clients() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(10, size=3000)

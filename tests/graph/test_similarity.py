@@ -161,13 +161,6 @@ def test_what_a_client_does_not_own_is_never_read(heads: Any, match: Any) -> Non
     )
 
 
-def test_two_one_and_no_common_classes_are_told_apart() -> None:
-    """Equal heads and anchors where classes agree: the paper's remark that one shared class gives less than two."""
-    owned = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]], dtype=bool)
-    s = g.anchor_similarity(np.eye(4)[None].repeat(4, 0), owned)
-    np.testing.assert_allclose(s[0], [1, 1, 1 / 3, 0])
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -16,13 +16,12 @@ from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation, Task
 from fedkin.flow import Fit, Message
-from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
+from fedkin.learning import CrossEntropy, Loss, Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import Member
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 from support import NET_METHODS, by_pattern, small_federation, small_setup
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
@@ -77,18 +76,6 @@ def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
         torch.testing.assert_close(got.params[name], tensor.detach(), rtol=1e-10, atol=1e-12)
     without = alone(net, CrossEntropy(), training, replace(member, class_weights=None))
     assert without.loss != pytest.approx(got.loss, rel=1e-3)
-
-
-@pytest.mark.parametrize("loss", [CrossEntropy(), Proximal(CrossEntropy(), 0.3), AnchoredCrossEntropy(0.1, 0.5)])
-def test_stacks_train_as_one_client_after_another(loss: Loss) -> None:
-    net, training = net_of(), Training(batch_size=8, lr=0.1, local_epochs=2, momentum=0.5)
-    stack = members(net)
-    for plan in (training, training.model_copy(update={"momentum": 0.0})):
-        for member, got in zip(stack, fit_stacked(net, loss, plan, stack), strict=True):
-            want = alone(net, loss, plan, member)
-            assert got.loss == pytest.approx(want.loss, rel=1e-9)
-            for name in net.initial:
-                torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
 
 
 def test_balanced_is_what_scikit_learn_calls_balanced() -> None:

@@ -21,7 +21,7 @@ from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, agreed, unlike
-from support import NET_METHODS, by_pattern, cases, small_federation
+from support import NET_METHODS, by_pattern, cases, plain_fedavg, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
@@ -133,37 +133,6 @@ def test_a_buffer_that_changes_at_home_is_refused() -> None:
                    training=PLAN)  # fmt: skip
 
 
-def plain_fedavg(body: nn.Sequential, head: nn.Module, rounds: int, settings: Training) -> dict[str, Tensor]:
-    """FedAvg as people write it, with batches in the order of the library's keys."""
-    from fedkin.keys import key
-
-    federation = small_federation()
-    model = nn.Sequential(body, head).double()
-    new = {name: t.clone() for name, t in model.state_dict().items()}
-    total = sum(federation.sizes.values())
-    for number in range(1, rounds + 1):
-        sums = {name: torch.zeros_like(t) for name, t in new.items()}
-        for id in sorted(federation):
-            model.load_state_dict(new)
-            model.train()
-            body[0].eval()
-            samples = federation[id].train
-            rng = np.random.default_rng(key(0, id, number, "train.fit0"))
-            rng.integers(2**63)
-            optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], settings.lr)
-            for rows in settings.batches(len(samples), rng):
-                optimiser.zero_grad()
-                F.cross_entropy(model(samples.x[rows].double()), samples.y[rows]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                optimiser.step()
-            for name, t in model.state_dict().items():
-                if t.is_floating_point():
-                    sums[name] += t * (len(samples) / total)
-                else:
-                    sums[name] = torch.maximum(sums[name], t)
-        new = sums
-    return {f"{'body' if name[0] == '0' else 'head'}{name[1:]}": t for name, t in new.items()}
-
-
 HOW = [
     {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
 ]  # fmt: skip
@@ -172,7 +141,11 @@ HOW = [
 @pytest.mark.parametrize("how", HOW)
 def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
-    want = plain_fedavg(*norms(), 2, Training.model_validate(PLAN))
+    body, head = (part.double() for part in norms())
+    want = plain_fedavg(
+        body, head, small_federation(), Training.model_validate(PLAN),
+        lambda samples, rows: head(body(samples.inputs(rows, torch.float64))), still=[body.get_submodule("0")],
+    )  # fmt: skip
     got = fedkin.run("fedavg", small_federation(), model=norms(), training=PLAN, settings={"dtype": "float64", **how})
     for params in got.models.values():
         assert list(params) == list(Net(*norms()).initial)

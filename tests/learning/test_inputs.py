@@ -10,15 +10,14 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import fedkin
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Samples, Scale
-from fedkin.keys import key
 from fedkin.learning import Net, Training
 from fedkin.learning.devices import Resident
 from fedkin.methods.flt import Flt
+from support import plain_fedavg
 
 WORDS, LENGTH, CLASSES = 12, 6, 3
 PLAN = {"rounds": 2, "lr": 0.2, "batch_size": 4, "local_steps": 5}
@@ -75,37 +74,22 @@ def apart(whole: Federation) -> Federation:
     )  # fmt: skip
 
 
-def plain_fedavg(kind: str) -> dict[str, Tensor]:
-    """FedAvg as people write it, with batches in the order of the library's keys."""
-    clients, settings = federation(kind), Training.model_validate(PLAN)
+def plain_run(kind: str) -> dict[str, Tensor]:
+    """FedAvg on the stored arrays, numbers in float64."""
     body, head = (part.double() for part in model(kind))
-    net = nn.ModuleDict({"body": body, "head": head})
-    x, y, _ = arrays()
+    x, _, _ = arrays()
     stored = {
         "input_ids": torch.from_numpy(x["input_ids"]), "attention_mask": torch.from_numpy(x["attention_mask"]).long(),
         "age": torch.from_numpy(x["age"]).double(),
     }  # fmt: skip
-    labels, total = torch.from_numpy(y), sum(clients.sizes.values())
-    new = {name: t.clone() for name, t in net.state_dict().items()}
-    for number in range(1, settings.rounds + 1):
-        sums = {name: torch.zeros_like(t) for name, t in new.items()}
-        for id in sorted(clients):
-            net.load_state_dict(new)
-            mine = clients[id].train.rows
-            assert mine is not None
-            rng = np.random.default_rng(key(0, id, number, "train.fit0"))
-            rng.integers(2**63)
-            optimiser = torch.optim.SGD(net.parameters(), settings.lr)
-            for rows in settings.batches(len(mine), rng):
-                batch = {name: t[mine[rows]] for name, t in stored.items()}
-                optimiser.zero_grad()
-                outputs = head(body(batch["input_ids"] if kind == "ids" else batch))
-                F.cross_entropy(outputs, labels[mine[rows]]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                optimiser.step()
-            for name, t in net.state_dict().items():
-                sums[name] += t * (len(mine) / total)
-        new = sums
-    return new
+
+    def outputs(samples: Samples, rows: Tensor) -> Tensor:
+        assert samples.rows is not None
+        batch = {name: t[samples.rows[rows]] for name, t in stored.items()}
+        values: Tensor = head(body(batch["input_ids"] if kind == "ids" else batch))
+        return values
+
+    return plain_fedavg(body, head, federation(kind), Training.model_validate(PLAN), outputs)
 
 
 HOW: list[dict[str, Any]] = [
@@ -116,7 +100,7 @@ HOW: list[dict[str, Any]] = [
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("kind", ["ids", "dict"])
 def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
-    want = plain_fedavg(kind)
+    want = plain_run(kind)
     for clients in (federation(kind), apart(federation(kind))):
         got = fedkin.run("fedavg", clients, model=model(kind), training=PLAN, settings={**DOUBLE, **how})
         for params in got.models.values():

@@ -15,7 +15,7 @@ import fedkin
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.devices import CPU, Precision, _has_bf16, arranged, check_precision, usual
+from fedkin.learning.devices import CPU, Precision, _has_bf16, check_precision
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.sgd import fit, infer
 from fedkin.network.agreement import Agreement, agreed, unlike
@@ -127,17 +127,6 @@ def test_images_of_one_channel_are_computed_with_channels_last_too() -> None:
     same = fit(other, other.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
     for name, tensor in found.params.items():
         torch.testing.assert_close(same.params[name], tensor, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(5, 1, 4, 3), (1, 1, 4, 3), (5, 2, 4, 3), (5, 1, 1, 1), (0, 1, 4, 3), (5, 3)])
-def test_a_layout_changes_no_value_and_is_undone(shape: tuple[int, ...]) -> None:
-    tensor = torch.randn(shape)
-    laid = arranged(tensor)
-    assert torch.equal(laid, tensor)
-    if len(shape) == 4:
-        assert laid.stride() == torch.empty(shape, memory_format=torch.channels_last).stride()
-    assert usual(laid).stride() == arranged(laid, False).stride() == tensor.stride()
-    assert torch.equal(usual(laid), tensor)
 
 
 @pytest.mark.parametrize("kind", [Viewing, ViewingInTraining])

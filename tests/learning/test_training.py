@@ -16,7 +16,7 @@ from torch import nn
 import fedkin
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
-from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean, weighted_mean
+from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean
 from fedkin.learning.metrics import score
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import fit, infer, load
@@ -214,17 +214,6 @@ def test_padding_changes_no_mean(real: list[bool], seed: int) -> None:
         rows = keep & (y == label)
         assert int(count[label]) == int(rows.sum())
         torch.testing.assert_close(mean[label], z[rows].mean(0) if rows.any() else torch.zeros(3, dtype=z.dtype))
-
-
-def test_weighted_mean_against_numpy() -> None:
-    draw = np.random.default_rng(0)
-    values = {id: {"w": torch.from_numpy(draw.normal(size=(2, 3)))} for id in "cab"}
-    weights = {"a": 3, "b": 1, "c": 0}
-    mean = weighted_mean(values, weights)
-    expected = np.average([values[id]["w"].numpy() for id in "abc"], axis=0, weights=[3, 1, 0])
-    np.testing.assert_allclose(mean["w"].numpy(), expected, rtol=1e-12)
-    with pytest.raises(MethodError, match="sum to 0"):
-        weighted_mean(values, dict.fromkeys("abc", 0.0))
 
 
 # Features that are images, inputs that are token ids, and nets of other packages have tests of their own.

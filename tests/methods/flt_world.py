@@ -14,8 +14,7 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods.flt import Flt, State
-from fedkin.views import ServerView
+from fedkin.methods.flt import Flt
 from support import small_setup
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
@@ -39,17 +38,6 @@ def member(number: int, group: str, **more: Any) -> Client:
 def grouped(clients: int = 12, **more: Any) -> Federation:
     made = [member(number, "abc"[number % 3]) for number in range(clients)]
     return Federation([*made, *more.get("extra", ())], Task(6, (8,)), "grouped")
-
-
-def a_server(method: Flt, federation: Federation) -> ServerView[State]:
-    """A server before its first round."""
-    setup = small_setup(method, federation)
-    server: ServerView[Any] = ServerView(
-        seed=0, round=1, net=setup.net, task=federation.task, training=setup.training, state={},
-        clients=tuple(sorted(federation)),
-    )  # fmt: skip
-    method.start(server)
-    return server
 
 
 def engine_after(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -15,7 +13,6 @@ from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Federation
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning import weighted_mean
-from fedkin.methods import METHODS
 from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.dfedavgm import DFedAvgM
@@ -44,9 +41,9 @@ from fedkin.methods.pfedme import PFedMe
 from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from methods.flt_world import raw
+from robust_rules import RULES, Array, by_hand
 from support import Losing, Watched, small_federation, small_setup
 
-Array = npt.NDArray[np.float64]
 Method = ServerMethod | PeerMethod
 
 # One model for all, one head for all, a model for each group, and peers.
@@ -73,61 +70,6 @@ PEERS: dict[str, Method] = {
     "mapl-plus-learned": MaplPlus(warmup=1, hidden=9, augment={"noise": 0.1}, graph={"probe": 0.3}),
 }
 EVERY = {**GLOBAL, **HEADS, **GROUPED, **PEERS}
-# Each with and without a number.
-RULES = [
-    "mean", "median", "trimmed-mean", "trimmed-mean:0.4", "krum", "krum:0.1", "multi-krum:0.3",
-    "geometric-median:0.001", "centred-clipping", "centred-clipping:0.05", "norm-clipping", "norm-clipping:0.05",
-]  # fmt: skip
-
-
-# -- the rules, by hand ------------------------------------------------------------------------------------------------
-
-
-def clipped(u: Array, limit: float) -> Array:
-    length = math.sqrt(float((u * u).sum()))
-    return u if length <= limit else u * (limit / length)
-
-
-def middle(numbers: list[float]) -> float:
-    ordered = sorted(numbers)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
-def by_krum(x: list[Array], f: int, start: Array) -> list[Array]:
-    """All vectors, the best first; of equal scores that which is nearer to the start."""
-    scored = []
-    for i, own in enumerate(x):
-        apart = sorted(float(((own - other) ** 2).sum()) for j, other in enumerate(x) if j != i)
-        scored.append((sum(apart[: max(len(x) - f - 2, 1)]), float(((own - start) ** 2).sum()), i))
-    return [x[i] for _, _, i in sorted(scored)]
-
-
-def by_hand(rule: str, x: list[Array], weights: list[float], start: Array) -> Array:
-    name, _, text = rule.partition(":")
-    m, d = len(x), len(x[0])
-    w = [weight / sum(weights) for weight in weights]
-    f = min(math.ceil(float(text or 0.2) * m), (m - 1) // 2) if name in ("trimmed-mean", "krum", "multi-krum") else 0
-    if name == "mean":
-        return np.asarray(sum(share * own for share, own in zip(w, x, strict=True)))
-    if name == "median":
-        return np.array([middle([float(own[k]) for own in x]) for k in range(d)])
-    if name == "trimmed-mean":
-        return np.array([np.mean(sorted(float(own[k]) for own in x)[f : m - f]) for k in range(d)])
-    if name == "krum":
-        return by_krum(x, f, start)[0]
-    if name == "multi-krum":
-        return np.asarray(sum(by_krum(x, f, start)[: m - f]) / (m - f))
-    if name == "geometric-median":
-        z = by_hand("median", x, weights, start)
-        for _ in range(300):
-            pull = [share / max(float(text), float(np.linalg.norm(own - z))) for share, own in zip(w, x, strict=True)]
-            z = np.asarray(sum(p * own for p, own in zip(pull, x, strict=True)) / sum(pull))
-        return z
-    v = start
-    for _ in range(3 if name == "centred-clipping" else 1):
-        limit = float(text) if text else middle([float(np.linalg.norm(own - v)) for own in x])
-        v = v + np.asarray(sum(share * clipped(own - v, limit) for share, own in zip(w, x, strict=True)))
-    return v
 
 
 def flat(params: Params) -> Array:
@@ -238,11 +180,6 @@ def grid(names: Iterable[str]) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_these_are_the_methods_that_have_the_setting() -> None:
-    have = {name for name, kind in METHODS.items() if "aggregate" in kind.model_fields}
-    assert {method.name for method in EVERY.values()} <= have
-
-
 @pytest.mark.parametrize(("name", "rule"), grid([*GLOBAL, *HEADS, *GROUPED]))
 def test_a_server_applies_the_rule_to_the_replies_that_came(name: str, rule: str) -> None:
     federation = small_federation()
@@ -279,24 +216,6 @@ def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
     wanted = weighted_mean({id: reply.params for id, reply in replies.items()}, weights_of(EVERY[name], replies))
     for key, tensor in watched.server.state["params"].items():
         assert torch.equal(tensor, wanted[key])
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"), grid(["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-same", "cfl", "dfedavgm"])
-)
-def test_relabelling_clients_relabels_the_result(name: str, rule: str) -> None:
-    """With all samples in one batch nothing is drawn by a client's name."""
-    federation = small_federation()
-    names = {id: f"z{len(federation) - place}" for place, id in enumerate(sorted(federation))}
-    one, other = (
-        LocalEngine(small_setup(having(EVERY[name], rule), clients, batch_size="all"))
-        for clients in (federation, federation.relabel(names))
-    )
-    for number in (1, 2):
-        one.round(number)
-        other.round(number)
-    for id, new in names.items():
-        np.testing.assert_allclose(flat(one.model(id)), flat(other.model(new)), atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "mean"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,9 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.methods.cfl import Cfl
 from fedkin.views import ServerView
-from support import after, small_federation, small_setup
+from support import after, newcomers, server_view, small_federation, small_setup
 
 EAGER = {"eps1": 1e9, "eps2": 0.0}
-
-
-def a_server(method: Cfl, ids: tuple[str, ...], number: int = 1) -> ServerView[Any]:
-    setup = small_setup(method)
-    server: ServerView[Any] = ServerView(
-        seed=0, round=number, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
-    )
-    method.start(server)
-    return server
 
 
 def moved(start: Any, direction: int, by: float, rest: float = 0.0) -> dict[str, torch.Tensor]:
@@ -73,7 +63,7 @@ def test_every_split_keeps_all_members_in_one_of_the_two_parts() -> None:
 def test_a_split_by_hand() -> None:
     """Two clients pull up, three pull down; every part goes on from the cluster's model by its own mean update."""
     method = Cfl(eps1=0.9, eps2=1.0, scale="absolute")
-    server = a_server(method, tuple("abcde"))
+    server = server_view(method, tuple("abcde"))
     start = server.initial
     pulls = {"a": 2.0, "b": -1.0, "c": -1.5, "d": 3.0, "e": -1.2}
     sizes = {"a": 10, "b": 30, "c": 20, "d": 5, "e": 10}
@@ -103,7 +93,7 @@ def test_a_split_by_hand() -> None:
 )  # fmt: skip
 def test_each_condition_of_a_split(change: dict[str, Any], splits: bool) -> None:
     method = Cfl(**{"eps1": 0.6, "eps2": 1.0, "scale": "absolute", "weights": "equal", **change})
-    server = a_server(method, tuple("abcde"), number=4)
+    server = server_view(method, tuple("abcde"), number=4)
     flow = method.round(server, list("abcde"))
     next(flow)
     with pytest.raises(StopIteration):  # the mean is -0.4 long, the longest 2
@@ -118,7 +108,7 @@ def test_each_condition_of_a_split(change: dict[str, Any], splits: bool) -> None
 
 def test_shares_of_the_first_rounds_largest_update() -> None:
     method = Cfl(eps1=0.25, eps2=0.5, weights="equal")
-    server = a_server(method, tuple("ab"))
+    server = server_view(method, tuple("ab"))
     # |mean| = 4, then 0.9 and 1.1; the largest = 4, so that the limits are 1 and 2.
     for number, (one, other, nodes) in enumerate([(4.0, 4.0, 1), (3.2, -1.0, 1), (1.9, -1.9, 1), (2.9, -1.1, 3)], 1):
         server.round = number
@@ -136,7 +126,7 @@ def test_shares_of_the_first_rounds_largest_update() -> None:
 
 def split_server(method: Cfl) -> ServerView[Any]:
     """Everyone split by the sign of the first coordinate, then the second part by that of the second."""
-    server = a_server(method, tuple("abcdxy"))
+    server = server_view(method, tuple("abcdxy"))
     flow = method.round(server, list("abcd"))
     next(flow)
     pulls = {"a": (0, 1.0), "b": (0, 1.0), "c": (0, -1.0), "d": (0, -1.5)}
@@ -168,7 +158,7 @@ def test_clients_that_missed_a_split_are_placed_when_they_are_next_sampled() -> 
 @given(st.integers(0, 99))
 def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     method = Cfl(eps1=1e9, eps2=0.0, scale="absolute")
-    server = a_server(method, tuple("abcd"))
+    server = server_view(method, tuple("abcd"))
     rng = np.random.default_rng(seed)
 
     def step() -> dict[str, torch.Tensor]:
@@ -200,11 +190,7 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
 def test_clients_never_seen_and_newcomers_find_their_part() -> None:
     federation = small_federation(14, seed=3)
     hidden, late = sorted(federation)[:3], sorted(federation)[3]
-    clients = [
-        replace(client, seen=client.id not in hidden, joins=16 if client.id == late else 1)
-        for client in federation.values()
-    ]
-    engine, _ = after(Cfl(), 15, Federation(clients, federation.task), local_steps=10)
+    engine, _ = after(Cfl(), 15, newcomers(federation, hidden, {late: 16}), local_steps=10)
     state = engine.server.state
     assert sorted(state["models"]) == ["r", "r0", "r1"]
     models, kept = engine.models(), {name: dict(state[name]) for name in ("models", "node", "directions")}

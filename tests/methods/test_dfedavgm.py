@@ -7,65 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fedkin.engines import LocalEngine
 from fedkin.errors import MethodError
 from fedkin.graph import metropolis, network
 from fedkin.methods.dfedavgm import DFedAvgM, metropolis_row
-from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.local import Local
-from methods.plain_loops import Plain, assert_params, combined, entropy, floats, initial, logits, plain_training
-from support import small_federation, small_setup
+from methods.plain_loops import floats
+from support import small_setup
 
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
-
-
-def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
-    return entropy(logits(params, x), y)
-
-
-@pytest.mark.parametrize("spec", ["full", "ring", "erdos-renyi:0.5", "none"])
-def test_rounds_are_those_of_a_plain_loop(spec: str) -> None:
-    setup = small_setup(DFedAvgM(momentum=0.6), lr=0.05).having(network=spec)
-    engine = LocalEngine(setup)
-    ids = sorted(setup.federation)
-    near = network(spec, ids, setup.seed, 1)
-    models = {id: initial(setup) for id in ids}
-    for number in (1, 2):
-        engine.round(number)
-        trained = {id: plain_training(setup, id, number, models[id], loss, "round", 0.6) for id in ids}
-        for i in ids:
-            weight = {j: 1 / (1 + max(len(near[i]), len(near[j]))) for j in near[i]}
-            weight[i] = 1 - sum(weight.values())
-            models[i] = combined(trained, weight)
-    for id in ids:
-        assert_params(engine.model(id), models[id])
-
-
-def test_a_full_network_without_momentum_is_fedavg_of_equal_weights() -> None:
-    """With all samples in one batch there is no draw in which the two could differ."""
-    engines = [
-        LocalEngine(small_setup(method, batch_size="all"))
-        for method in (DFedAvgM(momentum=0.0), FedAvg(weights="equal"))
-    ]
-    for number in (1, 2, 3):
-        for engine in engines:
-            engine.round(number)
-    for id in small_federation():
-        assert_params(dict(engines[0].model(id)), dict(engines[1].model(id)))
-
-
-def test_an_isolated_peer_trains_alone() -> None:
-    federation = small_federation().reorder([sorted(small_federation())[0]])
-    alone, local = (
-        LocalEngine(small_setup(method, federation, batch_size="all", momentum=0.9)) for method in (DFedAvgM(), Local())
-    )
-    (id,) = federation
-    for number in (1, 2):
-        alone.round(number)
-        local.round(number)
-    assert_params(dict(alone.model(id)), dict(local.model(id)))
 
 
 @given(st.integers(2, 12), st.floats(0, 1), st.integers(0, 1000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
-from support import NET_METHODS, cases, small_federation, small_setup
+from support import NET_METHODS, cases, newcomers, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
@@ -49,6 +50,28 @@ def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
         _rests(checked(name), 1 if name == "ifca-same" else 0, moving)
     else:
         promise.check(checked(name))
+
+
+@pytest.mark.parametrize("name", NET_METHODS)
+def test_a_recorded_graph_is_of_its_clients(name: str) -> None:
+    """No client is its own neighbour, and what a client takes of others and itself is a mean."""
+    engine = LocalEngine(small_setup(METHODS[name]()))
+    for graph in (engine.round(1).graph, engine.round(2).graph):
+        if graph is not None:
+            assert list(graph.ids) == sorted(set(graph.ids) & set(engine.federation))
+            assert not graph.weights.diagonal().any()
+            assert graph.groups is None or graph.groups.keys() == set(graph.ids)
+            if graph.mixing is not None:
+                np.testing.assert_allclose(graph.mixing.sum(axis=1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in NET_METHODS.items() if kind.kind == "global"])
+def test_an_unseen_client_has_the_global_model(name: str) -> None:
+    new = sorted(small_federation())[3]
+    engine = LocalEngine(small_setup(METHODS[name](), newcomers(small_federation(), [new])))
+    engine.round(1)
+    for key, tensor in engine.server.state["params"].items():
+        assert torch.equal(engine.model(new)[key], tensor)
 
 
 @pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine
 from fedkin.federation import Task
 from fedkin.learning import Batch, BodyHead
 from fedkin.learning.augment import Augment
@@ -20,16 +16,6 @@ from fedkin.learning.net import Net
 from fedkin.methods.fedclassavg import ContrastedViews, FedClassAvg
 from methods.plain_loops import (
     HEAD,
-    Plain,
-    assert_params,
-    combined,
-    entropy,
-    features,
-    floats,
-    initial,
-    logits,
-    plain_training,
-    sample_shares,
 )
 from support import small_federation, small_setup
 
@@ -46,40 +32,6 @@ def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
         positives = [r for r in others if y[r] == y[q]]
         total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
     return total / len(z)
-
-
-def test_a_round_is_that_of_a_plain_loop() -> None:
-    setup = small_setup(FedClassAvg(rho=0.5, temperature=0.7), lr=0.05)
-    engine = LocalEngine(setup)
-    ids = sorted(setup.federation)
-    models = {id: initial(setup) for id in ids}
-    head = {name: initial(setup)[name] for name in HEAD}
-    shares = sample_shares(setup.federation)
-    for number in (1, 2):
-        engine.round(number)
-
-        def loss(params: Plain, x: Tensor, y: Tensor, start: Plain = head) -> Tensor:
-            pull = torch.stack([((params[name] - start[name]) ** 2).sum() for name in HEAD]).sum()
-            return entropy(logits(params, x), y) + contrast(features(params, x), y, 0.7) + 0.5 / 2 * pull
-
-        for id in ids:
-            models[id] = plain_training(setup, id, number, {**models[id], **head}, loss)
-        head = combined(models, shares, HEAD)
-    for id in ids:
-        assert_params(engine.model(id), models[id], 1e-4)
-    for name in HEAD:
-        torch.testing.assert_close(engine.server.state["head"][name], head[name], rtol=1e-4, atol=1e-5)
-
-
-def test_a_large_rho_holds_heads_at_their_average() -> None:
-    moved = {}
-    for rho in (0.0, 15.0):
-        setup = small_setup(FedClassAvg(rho=rho), lr=0.05)
-        engine = LocalEngine(setup)
-        engine.round(1)
-        start = setup.net.initial["head.weight"]
-        moved[rho] = max(float((engine.model(id)["head.weight"] - start).norm()) for id in setup.federation)
-    assert moved[15.0] < 0.8 * moved[0.0]
 
 
 def test_two_views_differ_and_are_drawn_from_the_clients_key() -> None:
@@ -113,25 +65,6 @@ def test_padding_changes_nothing(seed: int, padding: int) -> None:
     torch.testing.assert_close(padded, whole)
 
 
-def test_the_pull_alone_is_rho_over_two_times_the_squared_distance() -> None:
-    model = BodyHead(torch.nn.Flatten(), torch.nn.Linear(2, 2)).double()
-    batch = Batch(torch.zeros(1, 2).double(), torch.tensor([0]), torch.ones(1).double())
-    start = {name: tensor.detach() - 3.0 for name, tensor in model.params.items()}
-    with_pull, without = (
-        ContrastedViews(1.0, rho, Augment(on=False))(model, batch, {"head": start}, {}).item() for rho in (0.2, 0.0)
-    )
-    assert with_pull - without == pytest.approx(0.2 / 2 * 9 * 6)  # four weights and two biases, each 3 away
-    assert math.isfinite(without)
-
-
-def test_only_heads_travel() -> None:
-    setup, witness = small_setup(FedClassAvg()), Witness()
-    outcome = LocalEngine(setup, observers=[witness]).round(1)
-    assert witness.envelopes
-    assert all(set(envelope.message["head"]) == set(HEAD) for envelope in witness.envelopes)
-    assert floats(outcome.traffic) == 2 * len(setup.federation) * (7 * 4 + 4)  # 2 M phi a round
-
-
 def test_clients_predict_with_the_heads_they_trained_or_the_shared_one() -> None:
     own, shared = (LocalEngine(small_setup(FedClassAvg(predict=predict))) for predict in ("own", "shared"))
     for engine in (own, shared):
@@ -140,13 +73,3 @@ def test_clients_predict_with_the_heads_they_trained_or_the_shared_one() -> None
     assert not torch.equal(own.model(ids[0])["head.weight"], own.model(ids[1])["head.weight"])
     assert torch.equal(shared.model(ids[0])["head.weight"], shared.model(ids[1])["head.weight"])
     assert torch.equal(own.model(ids[0])["body.1.weight"], shared.model(ids[0])["body.1.weight"])
-
-
-def test_clients_with_unlike_bodies_train_together() -> None:
-    setup = small_setup(FedClassAvg())
-    other = Net(torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh()), setup.net.module.head)
-    nets = {id: other if place % 2 else setup.net for place, id in enumerate(sorted(setup.federation))}
-    engine = LocalEngine(replace(setup, nets=nets))
-    engine.round(1)
-    engine.round(2)
-    assert {frozenset(engine.model(id)) for id in nets} == {frozenset(net.initial) for net in (other, setup.net)}

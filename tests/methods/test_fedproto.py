@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +15,7 @@ from fedkin.engines.results import SERVER
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 from fedkin.learning import Batch, BodyHead
-from fedkin.learning.models import Mlp
-from fedkin.learning.net import Net
 from fedkin.methods.fedproto import FedProto, PrototypeRegularised, mean_prototypes, nearest_prototype_head
-from fedkin.methods.local import Local
 from methods.plain_loops import (
     BODY,
     Plain,
@@ -172,54 +168,6 @@ def test_only_prototypes_of_owned_classes_go_up_and_all_come_down() -> None:
     assert floats(first.traffic, up=True) == floats(second.traffic, up=True) == 7 * (3 + 2 + 2 + 1)
     assert floats(first.traffic, up=False) == 0
     assert floats(second.traffic, up=False) == 4 * 7 * 4  # four clients, the four classes that somebody owns
-
-
-def test_where_everyone_owns_everything_floats_are_those_of_the_papers_formula() -> None:
-    federation = classes_federation([range(6)] * 3, [4] * 3)
-    engine = LocalEngine(small_setup(FedProto(), federation))
-    engine.round(1)
-    assert floats(engine.round(2).traffic) == 2 * 3 * 7 * 6  # 2 M d K a round
-
-
-def test_no_pull_and_own_heads_is_local_training() -> None:
-    one, alone = (LocalEngine(small_setup(method)) for method in (FedProto(lam=0.0, predict="head"), Local()))
-    for number in (1, 2):
-        one.round(number)
-        alone.round(number)
-    for id in alone.setup.federation:
-        for name, tensor in alone.model(id).items():
-            torch.testing.assert_close(one.model(id)[name], tensor)
-
-
-def test_the_pull_brings_unlike_bodies_to_like_features_and_they_still_tell_classes_apart() -> None:
-    federation, apart = classes_federation([(0, 1)] * 4, [20] * 4), {}
-    for lam in (0.0, 1.0):
-        setup = small_setup(FedProto(lam=lam), federation)
-        bodies = [Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), seed) for seed in range(4)]
-        nets = {f"client-{k}": Net(net.module.body, setup.net.module.head) for k, net in enumerate(bodies)}
-        engine = LocalEngine(replace(setup, nets=nets))
-        for number in range(1, 31):
-            engine.round(number)
-        means = []
-        for id, client in federation.items():
-            z = features(dict(engine.model(id)), stored(client.train))
-            means.append(torch.cat([z[client.train.y == c].mean(0) for c in (0, 1)]))
-        apart[lam] = float(torch.stack(means).var(0).sum())
-    assert apart[1.0] < 0.1 * apart[0.0]
-    scores = engine.evaluate().values()
-    assert sum(score.right for score in scores) > 0.95 * sum(score.n for score in scores)
-
-
-def test_clients_with_unlike_bodies_share_prototypes() -> None:
-    setup = small_setup(FedProto())
-    deep = Net.build(lambda: Mlp(hidden=(9, 7)).build(setup.federation.task), 3)
-    deep = Net(deep.module.body, setup.net.module.head)
-    nets = {id: deep if place % 2 else setup.net for place, id in enumerate(sorted(setup.federation))}
-    engine = LocalEngine(replace(setup, nets=nets))
-    engine.round(1)
-    engine.round(2)
-    assert {len(engine.model(id)) for id in nets} == {4, 6}
-    assert all(score.n for score in engine.evaluate().values())
 
 
 def test_a_head_that_is_not_one_linear_cannot_hold_prototypes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,23 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
-from support import after, small_federation, small_setup
-
-
-def a_server(method: FedSem, ids: tuple[str, ...]) -> ServerView[Any]:
-    setup = small_setup(method)
-    server: ServerView[Any] = ServerView(
-        seed=0, round=1, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
-    )
-    method.start(server)
-    return server
+from support import after, newcomers, server_view, small_federation
 
 
 def some_params(server: ServerView[Any], rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
@@ -56,7 +45,7 @@ def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message])
 def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
     method = FedSem(clusters=3)
     rng = np.random.default_rng(seed)
-    server = a_server(method, tuple(f"c{k}" for k in range(count)))
+    server = server_view(method, tuple(f"c{k}" for k in range(count)))
     centres = {str(k): some_params(server, rng, near=k) for k in range(3)}
     server.state["models"] = dict(reversed(centres.items()))  # a checkpoint does not keep the order
     replies = {
@@ -83,7 +72,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     method = FedSem(clusters=2)
     rng = np.random.default_rng(1)
     ids = ("a", "b", "c", "d")
-    server = a_server(method, ids)
+    server = server_view(method, ids)
     replies = {id: Message(params=some_params(server, rng, near=9.0 * (id == "c")), n=5) for id in "abc"}
     asked = played(method, server, replies)
     assert all(message["params"] is server.initial for message in asked.values())
@@ -151,7 +140,7 @@ def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, cent
 
 def test_distances_between_heads_look_at_heads_only() -> None:
     method = FedSem(compare="head")
-    server = a_server(method, ("a",))
+    server = server_view(method, ("a",))
     assert method.compared(server) == ["head.weight", "head.bias"]
     assert len(FedSem().compared(server)) == 4
 
@@ -159,8 +148,7 @@ def test_distances_between_heads_look_at_heads_only() -> None:
 def test_clients_never_seen_are_welcomed_with_the_nearest_centre_and_change_nothing() -> None:
     federation = small_federation(12)
     hidden = sorted(federation)[:4]
-    clients = [replace(client, seen=client.id not in hidden) for client in federation.values()]
-    part = Federation(clients, federation.task)
+    part = newcomers(federation, hidden)
     engine, outcome = after(FedSem(), 6, part, local_steps=10)
     assert set(outcome.graph.ids) == set(part) - set(hidden)
     models = engine.models()
@@ -173,8 +161,7 @@ def test_clients_never_seen_are_welcomed_with_the_nearest_centre_and_change_noth
 def test_a_client_that_joins_late_finds_its_group() -> None:
     federation = small_federation(10)
     late = sorted(federation)[3]
-    clients = [replace(client, joins=5 if client.id == late else 1) for client in federation.values()]
-    engine, _ = after(FedSem(), 4, Federation(clients, federation.task), local_steps=10)
+    engine, _ = after(FedSem(), 4, newcomers(federation, late={late: 5}), local_steps=10)
     assert late not in engine.server.state["cluster"]
     outcome = engine.round(5)
     assert outcome.graph is not None

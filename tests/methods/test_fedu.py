@@ -12,11 +12,9 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedu import FedU
-from fedkin.methods.local import Local
 from fedkin.settings import parse
-from support import Watched, small_federation, small_setup
+from support import Watched, newcomers, small_federation, small_setup
 
 
 def after(method: Any, rounds: int = 2, **training: Any) -> Watched:
@@ -31,32 +29,7 @@ def close(one: Any, other: Any) -> None:
         torch.testing.assert_close(tensor, other[name], rtol=1e-12, atol=1e-14)
 
 
-def test_lambda_zero_and_a_graph_without_edges_are_local_training_bit_for_bit() -> None:
-    local = after(Local())
-    for method in (FedU(lam=0.0), FedU(lam=0.5, graph={"control": "self"})):
-        engine = after(method)
-        for id in engine.federation:
-            assert all(torch.equal(t, local.model(id)[name]) for name, t in engine.model(id).items())
-
-
-def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_is_fedavg_with_equal_weights() -> None:
-    engine, average = after(FedU(lam=1.0, tau=1 / 6), 3), after(FedAvg(weights="equal"), 3)
-    for id in engine.federation:
-        close(engine.model(id), average.server.state["params"])
-
-
-def test_planted_groups_become_one_model_each() -> None:
-    engine = after(FedU(lam=1.0, tau=1 / 3, graph={"source": "planted"}), 1)
-    planted = engine.federation.planted
-    assert planted is not None
-    for group in ("g0", "g1"):
-        members = [id for id in sorted(planted) if planted[id] == group]
-        sent = [engine.replies("train")[id]["params"] for id in members]
-        for id in members:
-            close(engine.model(id), {name: torch.stack([m[name] for m in sent]).mean(0) for name in sent[0]})
-
-
-@pytest.mark.parametrize("source", ["cosine", "l2", "rbf", "dot"])
+@pytest.mark.parametrize("source", ["cosine", "l2", "rbf", "dot", "planted"])
 @pytest.mark.parametrize("neighbours", ["answered", "all"])
 def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbours: str) -> None:
     lam, lr, steps = 0.8, 0.05, 3
@@ -100,13 +73,6 @@ def test_similarity_of_updates_sees_the_planted_groups_and_layers_limit_what_it_
     np.testing.assert_allclose(graph.weights[off], np.maximum(unit @ unit.T, 0)[off], rtol=1e-10)
 
 
-def test_clients_not_sampled_keep_their_model() -> None:
-    engine = after(FedU(lam=0.5), 1, clients_per_round=2)
-    before = {id: engine.model(id) for id in engine.federation}
-    sampled = engine.round(2).sampled
-    assert all((engine.model(id) is before[id]) == (id not in sampled) for id in engine.federation)
-
-
 def test_a_step_that_is_too_long_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="lower method.lam or method.tau"):
         after(FedU(lam=1.0, tau=0.5), 1)
@@ -115,11 +81,9 @@ def test_a_step_that_is_too_long_is_warned_of() -> None:
 def test_a_newcomer_adapts_the_mean_model() -> None:
     federation = small_federation()
     new = sorted(federation)[0]
-    clients = [replace(client, seen=client.id != new) for client in federation.values()]
     models = {}
     for steps in (0, 5):
-        engine = Watched(small_setup(FedU(welcome_steps=steps), Federation(clients, federation.task)))
-        engine.round(1)
+        engine = Watched(small_setup(FedU(welcome_steps=steps), newcomers(federation, [new]))).rounds(1)
         seen = [engine.model(id) for id in engine.federation.seen]
         mean = {name: torch.stack([m[name] for m in seen]).mean(0) for name in seen[0]}
         models[steps] = engine.model(new)

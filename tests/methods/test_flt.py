@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import squareform
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 
 from fedkin import codec
-from fedkin.engines import LocalEngine
+from fedkin import graph as g
+from fedkin.data.dataset import Dataset, Part
+from fedkin.engines import LocalEngine, Setup, Witness
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message
+from fedkin.federation import Change, Client, Federation, Samples, Task
+from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import Flt, State, Taskonomy, along_edges, inside_groups
+from fedkin.methods.flt import Flt, RelatednessSettings, Taskonomy, centres_of, relate, threshold
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.local import Local
 from fedkin.settings import parse
@@ -26,6 +36,7 @@ from methods.flt_world import (
     groups_of,
     image_federation,
     images,
+    member,
     models,
     public,
     raw,
@@ -33,7 +44,8 @@ from methods.flt_world import (
     score,
     with_public,
 )
-from support import small_federation, small_setup
+from methods.plain_loops import Plain, entropy, initial, logits, plain_training
+from support import small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -82,63 +94,6 @@ def test_labels_that_differ_are_seen_by_tests_and_not_by_centres() -> None:
 # -- averages ---------------------------------------------------------------------------------------------------------
 
 
-def state_of(values: dict[str, float], edges: Any, group: dict[str, int] | None = None) -> State:
-    ids = sorted(values)
-    number = group or {id: place for place, id in enumerate(ids)}
-    return State(
-        row={id: place for place, id in enumerate(ids)},
-        adjacency=torch.as_tensor(edges),
-        model={id: str(own) for id, own in number.items()},
-        models={str(n): {"w": torch.full((1,), -1.0 - n)} for n in range(len(ids))},
-        sizes=dict.fromkeys(ids, 2),
-        signatures={},
-        founders=len(ids),
-        group=number,
-        changed={},
-    )
-
-
-def replies_of(values: dict[str, float], n: int = 1) -> dict[str, Message]:
-    return {id: Message(params={"w": torch.tensor([float(value)])}, n=n) for id, value in values.items()}
-
-
-def neighbours_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
-    """Case I: each client's new value, in the order of ids."""
-    models, model = along_edges(state, replies, stale)
-    return [float(models[model[id]]["w"]) for id in sorted(model)]
-
-
-def groups_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
-    """Case II: each client's new value, in the order of ids."""
-    models = inside_groups(state, replies, stale)
-    return [float(models[state["model"][id]]["w"]) for id in sorted(state["model"])]
-
-
-def test_averages_are_of_the_models_as_they_came() -> None:
-    """Five clients that are all neighbours: 3.2 for each, and never an average of averages."""
-    values = dict(zip("abcde", [0.0, 1, 2, 3, 10], strict=True))
-    everyone = 1 - torch.eye(5)
-    assert neighbours_mean(state_of(values, everyone), replies_of(values)) == pytest.approx([3.2] * 5)
-    chain = torch.diag(torch.ones(4), 1) + torch.diag(torch.ones(4), -1)
-    assert neighbours_mean(state_of(values, chain), replies_of(values)) == pytest.approx([0.5, 1, 2, 5, 6.5])
-    state = state_of(values, chain, {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1})
-    assert groups_mean(state, replies_of(values)) == pytest.approx([1, 14 / 3, 1, 14 / 3, 14 / 3])
-
-
-def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
-    values = dict(zip("abcd", [0.0, 4, 8, 12], strict=True))
-    edges = torch.tensor([[0, 1.0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
-    came = replies_of({"b": 4.0})
-    state = state_of(values, edges)
-    # a has b as a neighbour; no neighbour of c and d took part: they keep models -3 and -4.
-    assert neighbours_mean(state, came) == pytest.approx([4, 4, -3, -4])
-    mixed = (4 * 1 + -1 * 2) / 3
-    assert neighbours_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -3.5, -3.5])
-    state = state_of(values, edges, {"a": 0, "b": 0, "c": 1, "d": 1})
-    assert groups_mean(state, came) == pytest.approx([4, 4, -2, -2])
-    assert groups_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -2, -2])
-
-
 @pytest.mark.parametrize(
     ("method", "limit"),
     [
@@ -160,15 +115,6 @@ def test_complete_graphs_are_fedavg_and_empty_ones_local_training(
     federation = grouped()
     one, other = (engine_after(each, federation, 3, clients_per_round=clients_per_round) for each in (method, limit))
     assert_equal_models(models(one), models(other))
-
-
-def test_groups_are_fedavg_among_their_members() -> None:
-    federation = grouped()
-    one = engine_after(raw(), federation, 3)
-    for group in "abc":
-        ids = [id for id in federation if federation[id].group == group]
-        alone = engine_after(FedAvg(), federation.reorder(ids), 3)
-        assert_equal_models(models(alone), models(one))
 
 
 @pytest.mark.parametrize("average", ["groups", "neighbours"])
@@ -305,3 +251,488 @@ def test_of_very_many_clients_some_make_the_groups_and_the_others_join_them(
     graph = engine_after(method, federation, 1).server.graph
     assert len(graph.ids) == 36
     assert_equal_models(models(engine), models(again))
+
+
+# -- whole rounds against loops from the paper; shared: the federation, initial values, and the batches drawn ---
+
+
+K, GROUPS = 2, 3
+
+
+def signatures(setup: Setup) -> dict[str, Any]:
+    """Algorithm 2, lines 2 to 11, where the encoder only standardises the features: k-means centres of each client."""
+    data = {id: stored(client.train).double().numpy() for id, client in setup.federation.items()}
+    pooled = np.concatenate(list(data.values()))
+    middle, spread = pooled.mean(0), pooled.std(0)
+    return {
+        id: KMeans(K, n_init=20, random_state=0).fit((x - middle) / spread).cluster_centers_ for id, x in data.items()
+    }
+
+
+def distances(sets: list[Any], distance: str) -> Any:
+    """Between sets of centres, [n, n]: of the nearest pair (the paper), or of the best matching (the released code)."""
+    between = np.zeros((len(sets), len(sets)))
+    for i, one in enumerate(sets):
+        for j, other in enumerate(sets):
+            apart = np.array([[np.linalg.norm(u - v) for v in other] for u in one])
+            if distance == "min":
+                between[i, j] = apart.min() if i != j else 0.0
+            else:
+                row, column = linear_sum_assignment(apart**2)
+                between[i, j] = np.sqrt((apart[row, column] ** 2).sum()) / len(one)
+    return between
+
+
+def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster: str, linkage: Any) -> Any:
+    """Algorithm 2, lines 15 to 19, from the paper's text, with scipy and loops: (edges [n, n], three groups [n])."""
+    n, between = len(sets), distances(sets, distance)
+    linked = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                linked[i, j] = between[i, j] < gamma if adjacency == "hard" else np.exp(-((between[i, j] / gamma) ** 2))
+    if cluster == "rows":
+        rows = linked + np.eye(n)
+        between = np.array([[np.linalg.norm(a - b) for b in rows] for a in rows])
+    tree = hierarchy.linkage(squareform(between, checks=False), linkage)
+    return linked, hierarchy.cut_tree(tree, [GROUPS]).ravel()
+
+
+def relatedness(centres: dict[str, Any], distance: str, soft: bool) -> tuple[dict[Any, float], dict[str, int]]:
+    """Lines 15 to 19: the weight of every pair, and groups by Ward's hierarchy; gamma = "groups"."""
+    ids = sorted(centres)
+    sets = [centres[id] for id in ids]
+    between, (_, group) = distances(sets, distance), oracle(sets, distance, 1.0, "hard", "distances", "ward")
+    # Halfway between the mean distance inside groups and the mean distance to the nearest other one.
+    inside = between[(group[:, None] == group) & ~np.eye(len(ids), dtype=bool)]
+    outside = [
+        min(between[np.ix_(group == own, group == other)].mean() for other in range(GROUPS) if other != own)
+        for own in group
+    ]
+    gamma = (inside.mean() + np.mean(outside)) / 2
+    linked, _ = oracle(sets, distance, gamma, "soft" if soft else "hard", "distances", "ward")
+    weight = {(one, other): linked[k, m] for k, one in enumerate(ids) for m, other in enumerate(ids)}
+    return weight, dict(zip(ids, group.tolist(), strict=True))
+
+
+def mean(models: list[Plain], weights: list[float]) -> Plain:
+    """sum of weights times models over the sum of weights, in double precision."""
+    made: Plain = {}
+    for name in models[0]:
+        total = torch.zeros_like(models[0][name], dtype=torch.float64)
+        for model, weight in zip(models, weights, strict=True):
+            total = total + weight * model[name].double()
+        made[name] = (total / sum(weights)).to(models[0][name].dtype)
+    return made
+
+
+def round_by_hand(
+    setup: Setup, number: int, sampled: list[str], held: dict[str, Plain], case: str, stale: bool, distance: str
+) -> dict[str, Plain]:
+    """Algorithm 3, lines 4 to 20: every client's model after the round."""
+    weight, group = relatedness(signatures(setup), distance, case == "soft")
+    came = {
+        id: plain_training(setup, id, number, held[id], lambda p, x, y: entropy(logits(p, x.double()), y))
+        for id in sampled
+    }
+    new = {}
+    for m in held:
+        models, weights = [], []
+        for j in held:
+            a_mj = float(group[m] == group[j]) if case == "groups" else weight[m, j]
+            if j == m:
+                a_mj = 1.0
+            if (j in came or stale) and a_mj > 0:
+                models.append(came.get(j, held[j]))
+                weights.append(a_mj * setup.federation[j].size)
+        new[m] = mean(models, weights) if models else held[m]
+    return new
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("distance", ["matching", "min"])
+@pytest.mark.parametrize("case", ["groups", "hard", "soft"])
+@pytest.mark.parametrize("seed", [0])
+def test_two_rounds_are_the_papers(case: str, distance: str, stale: bool, seed: int) -> None:
+    federation = grouped(11)
+    method = raw(
+        GROUPS, k=K, average="groups" if case == "groups" else "neighbours", stale=stale,
+        graph={"distance": distance, "adjacency": "soft" if case == "soft" else "hard"},
+    )  # fmt: skip
+    setup = small_setup(method, federation, torch.float64, seed=seed, clients_per_round=4)
+    engine = LocalEngine(setup)
+    held = {id: initial(setup) for id in federation}
+    for number in (1, 2):
+        outcome = engine.round(number)
+        assert 0 < len(outcome.sampled) < len(federation)
+        held = round_by_hand(setup, number, list(outcome.sampled), held, case, stale, distance)
+        for id, expected in held.items():
+            found = engine.model(id)
+            for name, tensor in expected.items():
+                torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+        if outcome.graph is not None:
+            assert score(dict(outcome.graph.groups or {}), federation) == 1.0
+    assert any(not torch.equal(held[id]["head.bias"], initial(setup)["head.bias"]) for id in held)
+
+
+# -- FLT: from centres to distances, a graph and groups, against scipy, scikit-learn and loops ---
+
+
+def test_clients_near_enough_are_neighbours() -> None:
+    between = np.array([[0.0, 1, 8, 9], [1, 0, 8, 9], [8, 8, 0, 3], [9, 9, 3, 0]])
+    labels = np.array([0, 0, 1, 1])
+    # Inside: (1 + 3) / 2; to the nearest other group: 8.5 for either.
+    assert threshold(between, labels, "groups") == pytest.approx((2 + 8.5) / 2)
+    assert threshold(between, labels, "gap") == g.gap_threshold(between)
+    assert threshold(between, labels, 4.0) == 4.0
+    assert threshold(between, np.zeros(4, dtype=np.int64), "groups") > 9
+    assert threshold(between, np.arange(4), "groups") == pytest.approx((1 + 1 + 3 + 3) / 4 / 2)
+
+
+@pytest.mark.parametrize("distance", ["min", "matching"])
+@pytest.mark.parametrize("adjacency", ["hard", "soft"])
+@pytest.mark.parametrize("cluster", ["distances", "rows"])
+@pytest.mark.parametrize("linkage", ["ward", "average"])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_relatedness_is_the_papers(distance: str, adjacency: str, cluster: str, linkage: str, seed: int) -> None:
+    """Against scipy and plain loops; the planted groups overlap, so that no partition is given away."""
+    rng = np.random.default_rng(seed)
+    middle = rng.normal(size=(3, 4)) * 2.5
+    sets = [middle[row % 3] + rng.normal(size=(4, 4)) for row in range(11)]
+    gamma = {"min": 2.0, "matching": 1.3}[distance]
+    linked, groups = oracle(sets, distance, gamma, adjacency, cluster, linkage)
+    assert 0 < (linked > 0.5).sum() < linked.size
+    how = {"distance": distance, "adjacency": adjacency, "cluster": cluster, "linkage": linkage, "gamma": gamma}
+    chosen = RelatednessSettings.model_validate({**how, "embedding": "none", "groups": 3})
+    found = relate(sets, chosen, 0)
+    np.testing.assert_allclose(found.adjacency, linked, atol=1e-12)
+    assert g.ari(found.groups, groups) == 1
+    assert found.gamma == gamma
+
+
+def test_the_pca_embedding_is_scikit_learns() -> None:
+    """Distances are those of the centres on the principal axes of all centres."""
+    rng = np.random.default_rng(0)
+    sets = [rng.normal(size=(3, 5)) * np.array([9, 4, 1, 0.5, 0.1]) for _ in range(6)]
+    placed = PCA(2, svd_solver="full").fit_transform(np.concatenate(sets)).reshape(6, 3, 2)
+    linked, groups = oracle(list(placed), "min", 2.0, "hard", "distances", "ward")
+    found = relate(sets, RelatednessSettings(embedding="pca", gamma=2.0, groups=3, cluster="distances"), 0)
+    assert 0 < linked.sum() < 30
+    np.testing.assert_array_equal(found.adjacency, linked)
+    assert g.ari(found.groups, groups) == 1
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_a_newcomers_edges_are_those_that_all_together_would_get(average: Any) -> None:
+    """A gamma that does not depend on who is there, and no embedding."""
+    late = [member(30 + number, "abc"[number], joins=2) for number in range(3)]
+    method = raw(k=3, average=average, graph={"gamma": 1.5})
+    engine = engine_after(method, grouped(12, extra=late), 2)
+    state = engine.server.state
+    assert state["founders"] == 12
+    sets = [state["signatures"][id].double().numpy() for id in sorted(state["row"], key=state["row"].__getitem__)]
+    np.testing.assert_array_equal(state["adjacency"].double().numpy(), g.gamma(g.matching(sets), 1.5))
+
+
+@pytest.mark.parametrize(
+    ("labels", "before", "expected"),
+    [
+        ([0, 0, 1], [None, None, None], [(0, None), (1, None)]),
+        ([0, 0, 1], [4, 4, 7], [(4, 4), (7, 7)]),
+        # A group that splits: the larger part keeps the number, both keep the model.
+        ([0, 0, 0, 1, 1], [3, 3, 3, 3, 3], [(3, 3), (4, 3)]),
+        # Two that join: the larger one's number; a new one beside them.
+        ([0, 0, 0, 1], [1, 1, 0, None], [(1, 1), (2, None)]),
+    ],
+)  # fmt: skip
+def test_groups_keep_their_numbers_and_models_when_made_anew(labels: Any, before: Any, expected: Any) -> None:
+    assert continued(labels, before, [old for old in before if old is not None]) == expected
+
+
+# -- FLT: what travels, signatures, and clients that come late or change ---
+
+
+# -- messages -------------------------------------------------------------------------------------------------
+
+
+def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
+    federation = grouped()
+    engine = LocalEngine(
+        small_setup(
+            raw("ratio", k=3, encoder={"kind": "mlp", "dims": 4, "fine_tune": 0}), federation, clients_per_round=4
+        )
+    )
+    first, second = engine.round(1), engine.round(2)
+    width = 8 * 64 + 64 + 64 * 4 + 4
+    for message in first.traffic:
+        if message.phase == "sign":
+            # Down: the encoder without the decoder, and the moments of 8 features.
+            assert message.floats == (width + 16 if message.sender == "server" else 3 * 4)
+        elif message.phase == "measure":
+            assert message.floats == 16
+        else:
+            assert message.phase == "train"
+    assert sum(m.phase == "sign" and m.receiver == "server" for m in first.traffic) == 12
+    assert {m.phase for m in second.traffic} == {"train"}
+    assert second.graph is None
+    assert first.graph is not None
+
+
+def test_only_centres_travel() -> None:
+    witness = Witness()
+    LocalEngine(small_setup(raw("ratio", k=3), grouped()), observers=[witness]).round(1)
+    seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
+    assert seen == {"measure": {"count", "total", "squares"}, "sign": {"centres"}, "train": {"params", "n"}}
+
+
+# -- signatures -----------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 6), st.integers(0, 50))
+def test_centres_of_few_or_equal_points(count: int, distinct: int, k: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    places = rng.normal(size=(distinct, 3)).astype(np.float32)
+    x = torch.from_numpy(places[rng.integers(0, distinct, count)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = centres_of(x, k, seed)
+    own = np.unique(x.numpy(), axis=0)
+    assert found.shape == (min(k, len(own)), 3)
+    if len(own) <= k:
+        np.testing.assert_array_equal(found.numpy(), own)
+    assert torch.equal(found, centres_of(x, k, seed))
+
+
+@pytest.mark.parametrize("kind", ["grey", "linear", "mlp", "none"])
+@pytest.mark.parametrize("tune", [0, 1])
+def test_clients_with_one_sample_one_class_or_constant_images(kind: str, tune: int) -> None:
+    parts = [images(1, None, 1), images(3, 0, 2), images(20, 255, 3), images(9, None, 4), images(30, 128, 5)]
+    clients = [Client(f"c{place}", part, part) for place, part in enumerate(parts)]
+    federation = Federation(clients, Task(2, (1, 8, 8)))
+    encoder = {"kind": kind, "fine_tune": 0 if kind == "none" else tune, "dims": 6}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine = engine_after(raw("ratio", encoder=encoder), federation, 2)
+    state = engine.server.state
+    assert [len(state["signatures"][f"c{place}"]) for place in range(5)] == [1, 1, 1, 5, 1]
+    assert set(state["group"]) == set(federation)
+
+
+def test_an_encoder_is_pretrained_once_and_survives_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path))
+    asked: list[str] = []
+
+    def given(name: str) -> Dataset:
+        asked.append(name)
+        return public()(name)  # type: ignore[no-any-return]
+
+    encoder = {"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5, "fine_tune": 0}
+    method = raw("ratio", encoder=encoder, regroup_every=1)
+    engine = LocalEngine(with_public(method, image_federation(), given))
+    engine.round(1)
+    again = LocalEngine(engine.setup)
+    again.restore(codec.decode(codec.encode(engine.state())))
+    for own in (engine, again):
+        own.round(2)
+    assert asked == ["clothes"]
+    assert len(list((tmp_path / "encoders").iterdir())) == 1
+    assert_equal_models(models(engine), models(again))
+    encoder = engine.server.state["encoder"]
+    start = method.encoder.net((1, 8, 8)).initial  # type: ignore[union-attr]
+    assert not torch.equal(encoder["body.0.weight"], start["body.0.weight"])
+    assert all(name.startswith("body.") for name in encoder)
+
+
+def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path))
+    part = samples("a", 50, 0)
+    data = Dataset("table", Part(stored(part), part.y), Part(stored(part), part.y), Task(6, (8,)))
+    method = raw("ratio", encoder={"pretrain": "table", "kind": "linear", "epochs": 1})
+    engine = LocalEngine(with_public(method, grouped(), lambda name: data))
+    assert "measure" not in {message.phase for message in engine.round(1).traffic}
+    torch.testing.assert_close(engine.server.state["moments"]["total"], stored(part).double().sum(0))
+
+
+def test_fine_tuning_changes_centres_and_sends_the_decoder_too() -> None:
+    federation = image_federation()
+    plain, tuned = (
+        engine_after(raw("ratio", encoder={"kind": "grey", "fine_tune": j, "dims": 5}), federation, 1) for j in (0, 1)
+    )
+    assert any(name.startswith("head.") for name in tuned.server.state["encoder"])
+    for id in federation:
+        one, other = plain.server.state["signatures"][id], tuned.server.state["signatures"][id]
+        assert one.shape != other.shape or not torch.equal(one, other)
+
+
+# -- over time ------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
+    late = member(50, "b", joins=3)
+    federation = grouped(extra=[late])
+    method = raw()
+    engine = engine_after(method, federation, 2)
+    without = engine_after(method, grouped(), 2)
+    outcome = engine.round(3)
+    without.round(3)
+    # It signed in this round and trains from the next: the others are as if it were not there.
+    known = models(without)
+    assert_equal_models(known, models(engine))
+    mates = [id for id in known if federation[id].group == "b"]
+    assert engine.model(late.id) is engine.model(mates[0])
+    assert [m.receiver for m in outcome.traffic if m.phase == "sign" and m.sender == "server"] == [late.id]
+    assert score(groups_of(engine), federation) == 1.0
+    assert outcome.graph is not None
+    assert late.id in outcome.graph.ids
+    trained = {m.sender for m in engine.round(4).traffic if m.phase == "train"}
+    assert late.id in trained
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_newcomers_after_a_restart_are_those_without_one(average: Any) -> None:
+    federation = grouped(extra=[member(50, "b", joins=3), member(51, "c", joins=4)])
+    method = raw(average=average, encoder={"kind": "mlp", "fine_tune": 0}, graph={"embedding": "pca"})
+    engine = engine_after(method, federation, 2)
+    again = LocalEngine(engine.setup)
+    again.restore(codec.decode(codec.encode(engine.state())))
+    for own in (engine, again):
+        for number in (3, 4, 5):
+            own.round(number)
+    assert_equal_models(models(engine), models(again))
+    assert score(groups_of(again), federation) == 1.0
+
+
+def test_more_newcomers_than_founders_make_the_groups_anew() -> None:
+    few = [member(number, "abc"[number % 3]) for number in range(3)]
+    late = [member(number, "abc"[number % 3], joins=2) for number in range(3, 12)]
+    federation = Federation([*few, *late], Task(6, (8,)))
+    engine = engine_after(raw(), federation, 2)
+    assert engine.server.state["founders"] == 12
+    assert score(groups_of(engine), federation) == 1.0
+
+
+def test_clients_whose_first_message_was_lost_sign_later() -> None:
+    federation = grouped(24)
+    engine = LocalEngine(small_setup(raw(), federation, dropout=0.3, seed=4))
+    signed = []
+    for number in range(1, 9):
+        engine.round(number)
+        signed.append(len(engine.server.state["group"]))
+    assert signed[0] < 24
+    assert signed[-1] == 24
+    assert score(groups_of(engine), federation) == 1.0
+
+
+def drifting(number: int = 12, at: int = 3) -> tuple[str, Federation]:
+    start = member(number, "a")
+    moved = Change(at, samples("b", 30, 77), samples("b", 10, 78), "b")
+    client = Client(start.id, start.train, start.test, "a", changes=(moved,))
+    return client.id, grouped(extra=[client])
+
+
+def test_a_client_whose_data_changed_moves_to_its_new_group() -> None:
+    id, federation = drifting()
+    engine = engine_after(raw(), federation, 2)
+    before = groups_of(engine)
+    assert score(before, federation) == 1.0
+    engine.round(3)  # it trains on the new samples, and says so
+    assert engine.server.state["changed"] == {id: True}
+    outcome = engine.round(4)
+    assert [m.receiver for m in outcome.traffic if m.phase == "sign" and m.sender == "server"] == [id]
+    now = groups_of(engine)
+    assert score(now, federation.at(4)) == 1.0
+    assert {other: now[other] for other in now if other != id} == {o: before[o] for o in before if o != id}
+    assert engine.server.state["changed"] == {}
+    mates = [other for other in now if other != id and federation[other].group == "b"]
+    assert engine.model(id) is engine.model(mates[0])
+
+
+def test_groups_wait_for_enough_flags() -> None:
+    first, federation = drifting(12)
+    second, more = drifting(15)
+    both = Federation([*federation.values(), more[second]], federation.task)
+    engine = engine_after(raw(regroup_changed=2), federation, 6)
+    assert engine.server.state["changed"] == {first: True}
+    assert score(groups_of(engine), federation) == 1.0
+    engine = engine_after(raw(regroup_changed=2), both, 4)
+    assert score(groups_of(engine), both.at(4)) == 1.0
+    engine = engine_after(raw(regroup_changed=None), both, 5)
+    assert engine.server.state["changed"] == {}
+    assert score(groups_of(engine), both) == 1.0
+
+
+def test_every_tau_rounds_all_sign_again() -> None:
+    _, federation = drifting(at=2)
+    engine = LocalEngine(small_setup(raw(regroup_changed=None, regroup_every=3), federation))
+    asked = []
+    for number in range(1, 8):
+        outcome = engine.round(number)
+        asked.append(sum(m.phase == "sign" and m.sender == "server" for m in outcome.traffic))
+    assert asked == [13, 0, 0, 13, 0, 0, 13]
+    assert score(groups_of(engine), federation.at(7)) == 1.0
+
+
+def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
+    unseen = member(60, "c", seen=False)
+    empty = Samples(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int64))
+    without = Client("none", empty, samples("a", 5, 1), group="a", seen=False)
+    federation = grouped(extra=[unseen, without])
+    method = raw(average="groups")
+    engine = engine_after(method, federation, 2)
+    before = engine.server.state
+    found = engine.models()
+    mate = next(id for id in groups_of(engine) if federation[id].group == "c")
+    assert all(torch.equal(t, engine.model(mate)[name]) for name, t in found[unseen.id].items())
+    assert unseen.id not in engine.server.state["group"]
+    assert engine.server.state is before
+    mean = {name: torch.stack([m[name] for m in before["models"].values()]).mean(0) for name in found["none"]}
+    for name, tensor in mean.items():
+        torch.testing.assert_close(found["none"][name], tensor)
+
+
+# -- FLT-same: groups from tests of signatures, in FLT's rounds ---
+
+
+def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None:
+    federation, witness = grouped(), Witness()
+    engine = LocalEngine(small_setup(FltSame(), federation), observers=[witness])
+    first = engine.round(1)
+    assert score(groups_of(engine), federation) == 1.0
+    seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
+    assert seen["sign_moments"] == {"signature"}
+    assert set(seen) == {"spread", "sign_moments", "train"}
+    assert max(m.bytes for m in first.traffic if m.phase == "sign_moments") < 4096
+
+
+def test_the_tests_behind_groups_are_recorded() -> None:
+    late = member(30, "b", joins=2)
+    engine = engine_after(FltSame(), grouped(12, extra=[late]), 1)
+    graph = engine.round(2).graph
+    assert graph is not None
+    assert graph.evidence is not None
+    assert graph.evidence.nodes[0].rejected
+    assert set(graph.evidence.leaf) == set(grouped(12))
+    assert set(graph.values["verdict"]) == {"same"}
+
+
+def test_one_distribution_is_one_group() -> None:
+    federation = Federation([member(number, "a") for number in range(12)], Task(6, (8,)), "one")
+    assert len(set(groups_of(engine_after(FltSame(), federation, 1)).values())) == 1
+
+
+def test_changed_data_are_signed_again_and_the_client_moves() -> None:
+    change = member(40, "a", changes=[Change(2, samples("b", 30, 7), samples("b", 10, 8), "b")])
+    federation = grouped(12, extra=[change])
+    engine = engine_after(FltSame(), federation, 1)
+    before = groups_of(engine)[change.id]
+    engine.round(2)
+    engine.round(3)
+    after = groups_of(engine)
+    fellows = [id for id in federation if federation[id].group == "b"]
+    assert after[change.id] == after[fellows[0]] != before
+
+
+def test_a_newcomer_joins_by_its_moments() -> None:
+    federation = grouped(12, extra=[member(30, "b", joins=2)])
+    engine = engine_after(FltSame(), federation, 2)
+    assert score(groups_of(engine), federation) == 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedkin.learning.sgd import fit, load
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
 from fedkin.views import ServerView
-from support import after, small_federation, small_setup
+from support import after, newcomers, small_federation, small_setup
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("body.1.weight", "body.1.bias")
@@ -220,10 +219,7 @@ def test_warm_up_is_fedavg_and_then_heads_part() -> None:
 def test_clients_never_seen_choose_and_newcomers_are_estimated_when_they_come() -> None:
     federation = small_federation(12)
     hidden, late = sorted(federation)[0], sorted(federation)[1]
-    clients = [
-        replace(client, seen=client.id != hidden, joins=6 if client.id == late else 1) for client in federation.values()
-    ]
-    engine, _ = after(Ifca(), 5, Federation(clients, federation.task), local_steps=10)
+    engine, _ = after(Ifca(), 5, newcomers(federation, [hidden], {late: 6}), local_steps=10)
     assert not {hidden, late} & set(engine.server.state["cluster"])
     engine.round(6)
     assert late in engine.server.state["cluster"]

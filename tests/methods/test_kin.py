@@ -61,16 +61,6 @@ def skewed(client: int) -> Draw:
     return draw
 
 
-def shifted(client: int) -> Draw:
-    """A shift of all inputs of its own."""
-
-    def draw(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-        x, y = common_draw(rng, n)
-        return x + np.random.default_rng(200 + client).normal(size=5), y
-
-    return draw
-
-
 def made(draw: Draw, n: int, seed: int) -> Samples:
     x, y = draw(np.random.default_rng(seed), n)
     return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
@@ -196,19 +186,6 @@ def test_records_say_which_tests_made_the_groups() -> None:
     assert engine.round(2).graph is None
 
 
-def test_small_differences_are_merged_again() -> None:
-    def near(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-        x, y = common_draw(rng, n)
-        return x + 0.3, y
-
-    fed = federation([common_draw, near] * 4, n=600)
-    fine, coarse = engine_of(fed, Kin(least=0.0, degrees="groups")), engine_of(fed, Kin(least=0.03, degrees="groups"))
-    fine.round(1)
-    coarse.round(1)
-    assert len(members(fine)) == 2
-    assert len(members(coarse)) == 1
-
-
 # -- who is alone ---------------------------------------------------------------------------------------------------
 
 
@@ -227,15 +204,6 @@ def test_who_is_alone_for_another_reason_stays_alone() -> None:
     engine.round(1)
     assert "offset" in state(engine)["tests"]["tree"]["0"]["rejected"]
     assert state(engine)["verdict"][state(engine)["group"]["c14"]] == "alone"
-
-
-# -- shifts --------------------------------------------------------------------------------------------------
-
-
-def test_shifts_of_their_own_are_offsets() -> None:
-    engine = engine_of(federation([shifted(k) for k in range(16)], n=100))
-    engine.round(1)
-    assert set(state(engine)["verdict"].values()) == {"offsets"}
 
 
 # -- degrees --------------------------------------------------------------------------------------------------
@@ -407,10 +375,7 @@ def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
 def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> None:
     """Its own model has stood still since the trial, or was never trained."""
     fed = federation([common_draw] * 6)
-    moved = client("c0", far, 80, 96)
-    changed = replace(fed["c0"], changes=(Change(9, moved.train, moved.test),))
-    drifting = Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task)
-    engine = engine_of(drifting, Kin(regroup_every=8), lr=0.0, rounds=16)
+    engine = engine_of(moving(fed, far, 9), Kin(regroup_every=8), lr=0.0, rounds=16)
     for number in range(1, 9):
         engine.round(number)
     assert state(engine)["choice"]["level"] == "all"
@@ -510,13 +475,7 @@ def test_drift_is_seen_when_clients_sign_again() -> None:
 
 def test_who_becomes_alone_goes_on_from_its_groups_model() -> None:
     fed = federation([common_draw] * 6)
-    moved = client("c0", far, 80, 96)
-    changed = replace(fed["c0"], changes=(Change(3, moved.train, moved.test),))
-    engine = engine_of(
-        Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task),
-        Kin(regroup_every=2, degrees="groups"),
-        lr=0.0,
-    )
+    engine = engine_of(moving(fed, far, 3), Kin(regroup_every=2, degrees="groups"), lr=0.0)
     engine.round(1)
     # With no rate, whatever it starts from is what it has.
     start = state(engine)["models"]["groups"]["0"]

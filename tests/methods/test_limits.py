@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
 from fedkin.graph import ari
+from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.ditto import Ditto
 from fedkin.methods.drfa import Drfa
+from fedkin.methods.fedala import FedALA
+from fedkin.methods.fedamp import FedAMP
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedavg_ft import FedAvgFT
+from fedkin.methods.fedbn import FedBN
+from fedkin.methods.fednova import FedNova
+from fedkin.methods.fedper import FedPer
+from fedkin.methods.fedproto import FedProto
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedsem import FedSem
+from fedkin.methods.fedsim import FedSim
+from fedkin.methods.fedu import FedU
 from fedkin.methods.given import Given
 from fedkin.methods.ifca import Ifca
+from fedkin.methods.lg_fedavg import LGFedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.pca_km_hc import PcaKmHc
+from fedkin.methods.perfedavg import PerFedAvg
 from fedkin.methods.pfedsim import PFedSim
+from fedkin.methods.scaffold import Scaffold
+from fedkin.methods.sfmtl_graph import SfmtlGraph
+from methods.plain_loops import assert_params
 from support import after, small_federation
 
 CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
@@ -28,6 +48,11 @@ def assert_equal_models(one: Any, other: Any) -> None:
     for id in one.setup.federation:
         for name, tensor in one.model(id).items():
             assert torch.equal(tensor, other.model(id)[name]), (id, name)
+
+
+def assert_close_models(one: Any, other: Any) -> None:
+    for id in one.setup.federation:
+        assert_params(one.model(id), dict(other.model(id)), 1e-6)
 
 
 @pytest.mark.parametrize("weights", ["samples", "equal"])
@@ -48,11 +73,74 @@ def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
         (PFedSim(warmup=3), FedAvg()),
         (Given(groups={"all": ALL}), FedAvg()),
         (Given(), Local()),
+        (FedU(lam=0.0), Local()),
+        (FedU(lam=0.5, graph={"control": "self"}), Local()),
     ],
-    ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone"],
+    ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone", "fedu", "fedu-self"],
 )
 def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
     assert_equal_models(after(method, 3)[0], after(limit, 3)[0])
+
+
+# With all samples in one batch there is no draw in which the two could differ.
+@pytest.mark.parametrize(
+    ("method", "limit"),
+    [
+        (FedAvgFT(passes=0), FedAvg()),
+        (Ditto(lam=0), Local()),
+        (APFL(alpha=0, adaptive=False), FedAvg()),
+        (APFL(alpha=1, adaptive=False), Local()),
+        (PerFedAvg(alpha=0), FedAvg()),
+        (LGFedAvg(warmup=0), FedSim()),
+        (LGFedAvg(warmup=99), FedAvg()),
+        (FedBN(), FedAvg()),
+        (FedNova(), FedAvg()),
+        (FedAMP(lam=0), Local()),
+        (FedProto(lam=0.0, predict="head"), Local()),
+        (SfmtlGraph(lam=0.0), Local()),
+        (DFedAvgM(momentum=0.0), FedAvg(weights="equal")),
+        (FedU(lam=1.0, tau=1 / 6), FedAvg(weights="equal")),
+    ],
+    ids=lambda method: method.name,
+)
+def test_with_whole_batches_it_is_a_simpler_method(method: Any, limit: Any) -> None:
+    options: dict[str, Any] = {"batch_size": "all", "local_steps": 3, "dtype": torch.float64}
+    assert_close_models(after(method, 3, **options)[0], after(limit, 3, **options)[0])
+
+
+def test_scaffold_with_equal_data_and_whole_batches_is_fedavg() -> None:
+    federation = small_federation()
+    first = federation[sorted(federation)[0]]
+    clients = [replace(federation[id], train=first.train, test=first.test) for id in federation]
+    equal = Federation(clients, federation.task)
+    one, other = (after(method, 3, equal, batch_size="all")[0] for method in (Scaffold(), FedAvg()))
+    for id in federation:
+        assert_params(one.model(id), dict(other.model(id)), 1e-5)
+
+
+def test_scaffold_refuses_momentum_by_name() -> None:
+    with pytest.raises(FedkinError, match=r"training\.momentum"):
+        after(Scaffold(), 1, momentum=0.9)
+
+
+def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:
+    one, other = (after(method, 3)[0] for method in (FedALA(eta=0), FedAvg()))
+    assert_params(dict(one.server.state["params"]), dict(other.server.state["params"]), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (FedPer(), {}),
+        (FedSim(), {}),
+        (FedSim(predict="own"), {}),
+        (DFedAvgM(), {"batch_size": "all", "momentum": 0.9}),
+    ],
+    ids=["fedper", "fedsim", "fedsim-own", "dfedavgm"],
+)
+def test_one_client_alone_trains_locally(method: Any, options: dict[str, Any]) -> None:
+    alone = small_federation().reorder(ALL[:1])
+    assert_close_models(after(method, 3, alone, **options)[0], after(Local(), 3, alone, **options)[0])
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])

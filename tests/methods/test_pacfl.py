@@ -25,12 +25,6 @@ def test_angles_are_those_of_scipy(measure: str) -> None:
             assert found[i, j] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_rotated_direction_has_the_angle_of_its_rotation() -> None:
-    turn = np.radians(20)
-    one, other = np.array([[1.0], [0.0], [0.0]]), np.array([[np.cos(turn)], [np.sin(turn)], [0.0]])
-    assert angles([torch.from_numpy(one)], [torch.from_numpy(other)])[0, 0] == pytest.approx(20)
-
-
 def test_directions_span_the_leading_left_singular_vectors_of_each_class() -> None:
     draw = np.random.default_rng(1)
     x, y = draw.normal(size=(40, 12)), draw.integers(0, 2, 40)

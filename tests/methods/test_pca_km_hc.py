@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import ari
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor
-from support import after, small_federation, small_setup, stored
+from support import after, newcomers, small_federation, small_setup, stored
 
 
 def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
@@ -176,11 +175,7 @@ def test_clients_whose_signature_was_lost_are_asked_again_and_attached() -> None
 def test_clients_never_seen_sign_and_newcomers_are_attached() -> None:
     federation = places(THREE * 2)
     hidden, late = sorted(federation)[:4], sorted(federation)[4]
-    clients = [
-        replace(client, seen=client.id not in hidden, joins=3 if client.id == late else 1)
-        for client in federation.values()
-    ]
-    engine, _ = after(PcaKmHc(clusters=3, centres=2), 2, Federation(clients, federation.task))
+    engine, _ = after(PcaKmHc(clusters=3, centres=2), 2, newcomers(federation, hidden, {late: 3}))
     state = engine.server.state
     where = {federation[id].group: state["models"][number] for id, number in state["model"].items()}
     models = engine.models()

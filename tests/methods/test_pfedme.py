@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedkin
 from fedkin.engines import Setup
-from fedkin.federation import Federation
-from fedkin.keys import rng
 from fedkin.learning import Net, Training
 from fedkin.methods.pfedme import PFedMe
-from support import Watched, small_federation, small_setup, stored
+from support import Watched, newcomers, small_federation, small_setup, stored
 
 
 def logits(w: dict[str, Tensor], x: Tensor) -> Tensor:
     z = F.relu(F.linear(x.double(), w["body.1.weight"], w["body.1.bias"]))
     return F.linear(z, w["head.weight"], w["head.bias"])
-
-
-@pytest.mark.parametrize("weights", ["equal", "samples"])
-def test_two_rounds_against_a_plain_loop(weights: str) -> None:
-    lam, eta, beta, inner, lr = 4.0, 0.05, 0.6, 3, 0.1
-    federation = small_federation()
-    method = PFedMe(lam=lam, eta=eta, beta=beta, inner_steps=inner, weights=weights)
-    setup = small_setup(method, federation, dtype=torch.float64, lr=lr)
-    engine = Watched(setup)
-    w_global = {name: tensor.clone() for name, tensor in setup.net.initial.items()}
-    for number in (1, 2):
-        engine.round(number)
-        new, share = {name: torch.zeros_like(tensor) for name, tensor in w_global.items()}, 0.0
-        for id, client in federation.items():
-            w = {name: tensor.clone() for name, tensor in w_global.items()}
-            theta = {name: tensor.clone() for name, tensor in w.items()}
-            for rows in setup.training.batches(client.size, rng(setup.seed, id, number, "batches")):
-                for _ in range(inner):
-                    leaf = {name: tensor.clone().requires_grad_() for name, tensor in theta.items()}
-                    torch.autograd.backward(F.cross_entropy(logits(leaf, client.train.x[rows]), client.train.y[rows]))
-                    for name, tensor in leaf.items():
-                        assert tensor.grad is not None
-                        theta[name] = theta[name] - lr * (tensor.grad + lam * (theta[name] - w[name]))
-                w = {name: w[name] - eta * lam * (w[name] - theta[name]) for name in w}
-            for name, tensor in engine.model(id).items():
-                torch.testing.assert_close(tensor, theta[name], rtol=1e-9, atol=1e-11)
-            n = client.size if weights == "samples" else 1
-            share += n
-            new = {name: new[name] + n * w[name] for name in new}
-        w_global = {name: (1 - beta) * w_global[name] + beta * new[name] / share for name in new}
-        for name, tensor in w_global.items():
-            torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-9, atol=1e-11)
-
-
-def test_many_inner_steps_reach_the_proximal_point() -> None:
-    """grad f(theta) + lam (theta - w) = 0, with the whole of a client's samples as the batch."""
-    lam, federation = 15.0, small_federation()
-    method = PFedMe(lam=lam, inner_steps=400)
-    setup = small_setup(method, federation, dtype=torch.float64, lr=0.05, batch_size="all", local_steps=1)
-    engine = Watched(setup)
-    engine.round(1)
-    id = sorted(federation)[0]
-    theta = {name: tensor.clone().requires_grad_() for name, tensor in engine.model(id).items()}
-    client = federation[id]
-    torch.autograd.backward(F.cross_entropy(logits(theta, stored(client.train)), client.train.y))
-    for name, tensor in theta.items():
-        assert tensor.grad is not None
-        slope = tensor.grad + lam * (tensor.detach() - setup.net.initial[name])
-        assert float(slope.abs().max()) < 1e-8
-        assert float(tensor.grad.abs().max()) > 1e-4
-
-
-def test_with_eta_lam_one_and_one_step_the_server_averages_the_thetas() -> None:
-    engine = Watched(small_setup(PFedMe(lam=4.0, eta=0.25), local_steps=1, dtype=torch.float64))
-    engine.round(1)
-    models = [engine.model(id) for id in engine.federation]
-    for name, tensor in engine.server.state["params"].items():
-        torch.testing.assert_close(tensor, torch.stack([m[name] for m in models]).mean(0))
 
 
 def test_personal_and_global_are_two_models_of_one_run() -> None:
@@ -101,17 +38,12 @@ def test_a_client_that_has_not_trained_uses_the_global_model() -> None:
         assert (engine.model(id) is engine.server.state["params"]) == (id not in sampled)
 
 
-def with_unseen(federation: Federation, id: str) -> Federation:
-    clients = [replace(client, seen=client.id != id) for client in federation.values()]
-    return Federation(clients, federation.task, federation.name)
-
-
 def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> None:
     federation = small_federation()
     new = sorted(federation)[1]
     losses = []
     for steps in (0, 30):
-        engine = Watched(small_setup(PFedMe(lam=1.0, welcome_steps=steps), with_unseen(federation, new)))
+        engine = Watched(small_setup(PFedMe(lam=1.0, welcome_steps=steps), newcomers(federation, [new])))
         for number in (1, 2):
             assert new not in engine.round(number).sampled
         before = dict(engine.server.state["params"])

@@ -79,30 +79,6 @@ def test_warm_up_is_a_fraction_or_a_count(warmup: float, rounds: int, warm: int)
     assert method.warm(server) == warm
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_equal_heads_take_the_mean_of_all_bodies(seed: int, n: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    head = {"head.weight": torch.randn(3, 4, generator=draw), "head.bias": torch.randn(3, generator=draw)}
-    weights = similarity_weights(head_cosines([head] * n), 0.9999)
-    np.testing.assert_allclose(weights, np.full((n, n), 1 / n), atol=1e-9)
-    bodies = [{"body.w": torch.randn(2, 3, generator=draw)} for _ in range(n)]
-    for mixed in mixed_bodies(bodies, weights):
-        torch.testing.assert_close(mixed["body.w"], torch.stack([body["body.w"] for body in bodies]).mean(0))
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
-def test_weights_are_rows_of_a_mean_that_follow_relabelling(seed: int, n: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    heads = [{"head.weight": torch.randn(3, 4, generator=draw)} for _ in range(n)]
-    weights = similarity_weights(head_cosines(heads), 0.9999)
-    assert (weights >= 0).all()
-    np.testing.assert_allclose(weights.sum(1), 1.0)
-    assert (weights.argmax(1) == np.arange(n)).all()
-    order = torch.randperm(n, generator=draw).tolist()
-    turned = similarity_weights(head_cosines([heads[k] for k in order]), 0.9999)
-    np.testing.assert_allclose(turned, weights[np.ix_(order, order)], atol=1e-12)
-
-
 def test_opposite_and_unrelated_heads_share_nothing() -> None:
     heads = [{"head.weight": torch.tensor([row])} for row in ([1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0])]
     np.testing.assert_array_equal(similarity_weights(head_cosines(heads), 0.9999), np.eye(4))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import wraps
+from itertools import pairwise
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
-from fedkin.learning import Batch, Net
-from fedkin.learning.net import head_of
-from fedkin.methods.blocks.mixing import mixed
-from fedkin.methods.local import Local
-from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy, SfmtlGraph, community_anchors
+from fedkin.keys import rng
+from fedkin.learning import Net, Training
+from fedkin.learning.net import body_of, head_of
+from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from support import Watched, small_federation, small_setup
+from support import Watched, small_federation, small_setup, stored
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
@@ -85,18 +91,6 @@ def test_the_papers_upload_is_6154_floats() -> None:
     assert message.floats == 6154
 
 
-def test_lambda_zero_is_local_training() -> None:
-    """Without pull and without anchors, every client is as if it were alone."""
-    one = Watched(small_setup(SfmtlGraph(lam=0.0)))
-    other = Watched(small_setup(Local()))
-    for number in (1, 2, 3):
-        one.round(number)
-        other.round(number)
-    for id in one.federation:
-        for name, tensor in one.model(id).items():
-            torch.testing.assert_close(tensor, other.model(id)[name], rtol=1e-6, atol=1e-7)
-
-
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
@@ -106,94 +100,6 @@ def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
         other.round(number)
     for id in one.federation:
         assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
-
-
-def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_give_all_clients_the_mean_head() -> None:
-    """And every body is as in local training: only heads are mixed."""
-    small = small_federation()
-    federation = Federation([replace(client, group="one") for client in small.values()], small.task)
-    method = SfmtlGraph(
-        lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "oracle", "groups": "single"}
-    )
-    engine, alone = (Watched(small_setup(m, federation, dtype=torch.float64)) for m in (method, Local()))
-    graph = engine.round(1).graph
-    alone.round(1)
-    assert graph is not None
-    assert np.array_equal(np.asarray(graph.weights), 1 - np.eye(len(federation)))
-    local = [alone.model(id) for id in federation]
-    mean = {name: torch.stack([model[name] for model in local]).mean(0) for name in head_of(local[0])}
-    for id in federation:
-        for name, tensor in engine.model(id).items():
-            torch.testing.assert_close(tensor, mean[name] if name in mean else alone.model(id)[name])
-        assert not torch.allclose(alone.model(id)["head.weight"], mean["head.weight"], atol=1e-3)
-
-
-@given(st.integers(2, 6), st.floats(0, 0.5), st.integers(0, 99))
-def test_head_update_is_equation_15(count: int, rate: float, seed: int) -> None:
-    from fedkin import graph
-
-    rng = np.random.default_rng(seed)
-    upper = np.triu(rng.random((count, count)), 1)
-    weights, labels = upper + upper.T, rng.integers(0, 2, count)
-    heads = [{"head.weight": torch.from_numpy(rng.normal(size=(3, 2)))} for _ in range(count)]
-    new = mixed(heads, np.asarray(graph.laplacian_step(weights, labels, rate)))
-    for k in range(count):
-        want = heads[k]["head.weight"].clone()
-        for other in range(count):
-            if labels[other] == labels[k]:
-                want -= rate * weights[k, other] * (heads[k]["head.weight"] - heads[other]["head.weight"])
-        torch.testing.assert_close(new[k]["head.weight"], want)
-
-
-def test_community_anchors_are_equation_14_over_the_members_that_own_the_class() -> None:
-    replies = [
-        Message(anchors=torch.tensor([[1.0], [2.0]]), classes=[0, 3], n=10),
-        Message(anchors=torch.tensor([[5.0]]), classes=[3], n=30),
-        Message(anchors=torch.tensor([[9.0]]), classes=[3], n=99),
-    ]
-    new = community_anchors(replies, np.array([0, 0, 1]), classes=4)
-    assert new[0].tolist() == [[1.0], [(10 * 2 + 30 * 5) / 40]]
-    assert new[1].tolist() == [[(10 * 2 + 30 * 5) / 40]]
-    assert new[2].tolist() == [[9.0]]
-
-
-def test_anchored_loss_against_a_slow_twin() -> None:
-    rng = np.random.default_rng(0)
-    net = Net.build(lambda: (torch.nn.Linear(5, 3), torch.nn.Linear(3, 4)), 1, torch.float64)
-    model = net.scratch()
-    x, y = torch.from_numpy(rng.normal(size=(6, 5))), torch.tensor([0, 0, 2, 3, 2, 0])
-    anchors, known = torch.from_numpy(rng.normal(size=(4, 3))), torch.tensor([True, False, True, False])
-    batch = Batch(x, y, torch.ones(6, dtype=torch.float64))
-    value, carry = AnchoredCrossEntropy(0.7, 0.25)(model, batch, {}, {"anchors": anchors, "known": known})
-    value = value.detach()
-    with torch.no_grad():
-        z = model.features(x)
-        logits = model.head(z)
-    total = 0.0
-    for i in range(6):
-        total += float(torch.nn.functional.cross_entropy(logits[i : i + 1], y[i : i + 1]))
-        if known[y[i]]:
-            total += 0.7 * float(((z[i] - anchors[y[i]]) ** 2).sum())
-    assert float(value) == pytest.approx(total / 6)
-    torch.testing.assert_close(carry["anchors"][0], 0.75 * anchors[0] + 0.25 * z[y == 0].mean(0))
-    torch.testing.assert_close(carry["anchors"][3], z[3])
-    assert torch.equal(carry["anchors"][1], anchors[1])
-    assert carry["known"].tolist() == [True, False, True, True]
-
-
-def test_exact_class_means() -> None:
-    federation = two_class_federation([(0, 1), (2, 3)])
-    engine = Watched(small_setup(SfmtlGraph(anchors="mean", lam=0.0, graph={"groups": "alone"}), federation))
-    engine.round(1)
-    for id, client in federation.items():
-        module = engine.server.net.scratch()
-        from fedkin.learning.sgd import infer
-
-        z = infer(engine.server.net, module, engine.model(id), "features", client.train)
-        sent = engine.replies("train")[id]
-        assert sent["classes"] == sorted(set(client.train.labels().tolist()))
-        for label, anchor in zip(sent["classes"], sent["anchors"], strict=True):
-            torch.testing.assert_close(anchor, z[client.train.labels() == label].mean(0))
 
 
 @pytest.mark.parametrize(
@@ -238,3 +144,320 @@ def test_an_unknown_stage_is_refused_before_anything_runs() -> None:
         parse(SfmtlGraph, {"graph": {"control": "randm"}}, "method")
     with pytest.raises(ConfigError, match=r"method\.graph\.similarity: .*hands.*, or both, heads, anchors"):
         parse(SfmtlGraph, {"graph": {"similarity": "hands"}}, "method")
+
+
+# -- two whole rounds against a plain loop: unequal sizes and classes, a client that is not sampled ---
+
+
+SEED, CLASSES, WIDTH = 3, 6, 4
+ALPHA, LAM, WEIGHT, RATE = 0.4, 0.6, 0.05, 0.5
+TRAINING = Training(clients_per_round=5, local_steps=6, batch_size=7, lr=0.1)
+OWNED = {
+    "oak": {0: 14, 1: 9}, "pine": {0: 20, 1: 31}, "rowan": {0: 8, 2: 11},
+    "sorb": {3: 12, 4: 25}, "teak": {3: 30, 4: 6, 5: 9}, "yew": {4: 17, 5: 10},
+}  # fmt: skip
+
+Plain = dict[str, Tensor]
+
+
+def federation() -> Federation:
+    draw = np.random.default_rng(1)
+    places = draw.normal(size=(CLASSES, 5)) * 3
+    clients = []
+    for id, counts in OWNED.items():
+        y = np.repeat(list(counts), list(counts.values()))
+        x = (places[y] + draw.normal(size=(len(y), 5))).astype(np.float32)
+        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        clients.append(Client(id, samples, samples))
+    return Federation(clients, Task(CLASSES, (5,)), "classes")
+
+
+def net() -> Net:
+    def make() -> tuple[nn.Module, nn.Module]:
+        return nn.Sequential(nn.Linear(5, WIDTH), nn.Tanh()), nn.Linear(WIDTH, CLASSES)
+
+    return Net.build(make, 8, torch.float64)
+
+
+def features(w: Plain, x: Tensor) -> Tensor:
+    return torch.tanh(x.double() @ w["body.0.weight"].T + w["body.0.bias"])
+
+
+def outputs(w: Plain, z: Tensor) -> Tensor:
+    return z @ w["head.weight"].T + w["head.bias"]
+
+
+def trained(w: Plain, anchors: dict[int, Tensor], client: Client, number: int, kind: str) -> tuple[Plain, Any]:
+    """(the model, the anchor of each class seen) after the local steps on Eq. (6)."""
+    x, y, anchors = stored(client.train), client.train.y, dict(anchors)
+    draw = rng(SEED, client.id, number, "train.fit0")
+    draw.integers(2**63)
+    for rows in TRAINING.batches(len(y), draw):
+        leaf = {name: tensor.clone().requires_grad_() for name, tensor in w.items()}
+        z = features(leaf, x[rows])
+        total = F.cross_entropy(outputs(leaf, z), y[rows], reduction="sum")
+        for feature, label in zip(z, y[rows].tolist(), strict=True):
+            if label in anchors:
+                total = total + WEIGHT * (feature - anchors[label]).square().sum()
+        torch.autograd.backward(total / len(rows))
+        if kind == "exponential":
+            for label in set(y[rows].tolist()):
+                mean = z.detach()[y[rows] == label].mean(0)
+                anchors[label] = RATE * mean + (1 - RATE) * anchors[label] if label in anchors else mean
+        w = {name: t.detach() - TRAINING.lr * t.grad for name, t in leaf.items() if t.grad is not None}
+    if kind == "mean":
+        z = features(w, x)
+        anchors = {label: z[y == label].mean(0) for label in set(y.tolist())}
+    return w, anchors
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def affinity(models: list[Plain], anchors: list[dict[int, Tensor]], match: str) -> Any:
+    """Eq. (7-10), pair by pair."""
+    n = len(models)
+    a = np.zeros((n, n))
+    for k in range(n):
+        for j in range(n):
+            both = set(anchors[k]) & set(anchors[j])
+            classes = both if match == "shared" else set(anchors[k]) | set(anchors[j])
+            if k == j or not classes:
+                continue
+            heads = []
+            for label in sorted(classes):
+                own = [side[label] for side in (anchors[k], anchors[j]) if label in side]
+                heads.append(np.mean([cosine(outputs(models[k], h), outputs(models[j], h)) for h in own]))
+            same = sum(cosine(anchors[k][label], anchors[j][label]) for label in both) / len(classes)
+            a[k, j] = max(0.0, ALPHA * np.mean(heads) + (1 - ALPHA) * same)
+    return a
+
+
+def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for smaller in partitions(rest):
+        yield [[first], *smaller]
+        for k, group in enumerate(smaller):
+            yield [*smaller[:k], [first, *group], *smaller[k + 1 :]]
+
+
+def communities(a: Any) -> list[list[int]]:
+    """The partition of greatest modularity, Eq. (12), which has to be greatest by far."""
+    graph = nx.from_numpy_array(a)
+    scored = [(nx.community.modularity(graph, map(set, groups)), groups) for groups in partitions(list(range(len(a))))]
+    scored.sort(key=lambda entry: entry[0])
+    assert scored[-1][0] > scored[-2][0] + 1e-3
+    return scored[-1][1]
+
+
+@pytest.mark.parametrize("kind", ["exponential", "mean"])
+@pytest.mark.parametrize("match", ["union", "shared"])
+def test_two_rounds_are_the_plain_loop(kind: str, match: str) -> None:
+    data = federation()
+    method = SfmtlGraph(
+        alpha=ALPHA, lam=LAM, anchor_weight=WEIGHT, anchors=kind, anchor_rate=RATE, graph={"match": match}
+    )
+    engine = LocalEngine(Setup(method, data, net(), TRAINING, SEED))
+    models = {id: dict(net().initial) for id in data}
+    kept: dict[str, dict[int, Tensor]] = {id: {} for id in data}
+    moved = []
+    for number in (1, 2):
+        outcome = engine.round(number)
+        ids = sorted(outcome.sampled)
+        assert len(ids) == 5
+        for id in ids:
+            models[id], kept[id] = trained(models[id], kept[id], data[id], number, kind)
+        sent, anchors = [models[id] for id in ids], [kept[id] for id in ids]
+        a = affinity(sent, anchors, match)
+        groups = communities(a)
+        assert sorted(map(len, groups)) == [2, 3]
+        for group in groups:
+            for k in group:
+                other = [(a[k, j], sent[j]) for j in group]
+                step = {
+                    name: sum((w * (sent[k][name] - theirs[name]) for w, theirs in other), torch.zeros(()).double())
+                    for name in ("head.weight", "head.bias")
+                }
+                rate = LAM * TRAINING.lr * 6
+                models[ids[k]] = {**sent[k], **{name: sent[k][name] - rate * t for name, t in step.items()}}
+                moved.append(float(step["head.weight"].norm()))
+                kept[ids[k]] = {}
+                for label in anchors[k]:
+                    owners = [j for j in group if label in anchors[j]]
+                    total = sum(data[ids[j]].size for j in owners)
+                    kept[ids[k]][label] = sum(
+                        (data[ids[j]].size / total * anchors[j][label] for j in owners), torch.zeros(()).double()
+                    )
+        graph = outcome.graph
+        assert graph is not None
+        assert graph.ids == tuple(ids)
+        assert graph.groups is not None
+        np.testing.assert_allclose(np.asarray(graph.weights), a, atol=1e-9)
+        for group in groups:
+            assert all(graph.groups[ids[k]] == graph.groups[ids[j]] for k, j in pairwise(group))
+        assert len(set(graph.groups.values())) == len(groups)
+        for id in data:
+            for name, tensor in models[id].items():
+                torch.testing.assert_close(engine.model(id)[name], tensor, rtol=1e-8, atol=1e-10)
+    assert min(moved) > 0.01
+
+
+# -- SFMTL-Graph's `share`: bodies along the graph, as means inside communities ---
+
+
+ORACLE = {"control": "oracle", "groups": "components"}
+Models = dict[str, dict[str, Tensor]]
+
+
+def watched(share: str, rounds: int = 3, federation: Any = None, graph: Any = None, **settings: Any) -> Watched:
+    method = SfmtlGraph(lam=0.3, anchor_weight=0.01, share=share, graph=graph or {})
+    return Watched(small_setup(method, federation, **settings)).rounds(rounds)
+
+
+def models(run: Watched) -> Models:
+    return {id: dict(run.model(id)) for id in sorted(run.federation)}
+
+
+def same(one: Models, other: Models) -> bool:
+    return all(torch.equal(one[id][name], other[id][name]) for id in one for name in one[id])
+
+
+def test_bodies_are_the_communitys_mean_weighted_by_samples() -> None:
+    run = watched("model", graph=ORACLE)
+    replies = run.replies("train")
+    planted = run.federation.planted
+    assert planted is not None
+    for id in run.federation:
+        members = sorted(other for other in replies if planted[other] == planted[id])
+        n = sum(replies[other]["n"] for other in members)
+        for name, tensor in body_of(run.model(id)).items():
+            mean = sum(
+                (replies[o]["body"][name].double() * replies[o]["n"] / n for o in members), torch.zeros(()).double()
+            )
+            torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
+
+
+def test_sharing_the_head_leaves_bodies_and_sharing_the_body_leaves_heads() -> None:
+    head, body, model = (watched(share, 1, graph=ORACLE) for share in ("head", "body", "model"))
+    for id in head.federation:
+        sent = body.replies("train")[id]
+        assert all(torch.equal(t, sent["head"][name]) for name, t in head_of(body.model(id)).items())
+        assert all(torch.equal(t, sent["body"][name]) for name, t in body_of(head.model(id)).items())
+        assert "body" not in head.replies("train")[id]
+        # After one round the model is the body of one and the head of the other.
+        both = {**head_of(head.model(id)), **body_of(body.model(id))}
+        assert all(torch.equal(t, both[name]) for name, t in model.model(id).items())
+
+
+@pytest.mark.parametrize("share", ["head", "body", "model"])
+def test_without_edges_all_three_are_the_same(share: str) -> None:
+    assert same(models(watched(share, graph={"control": "self"})), models(watched("head", graph={"control": "self"})))
+
+
+@pytest.mark.parametrize("share", ["body", "model"])
+def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
+    run = watched(share, 1, graph=ORACLE)
+    lost = sorted(run.federation)[0]
+    before = dict(run.model(lost))
+    run.lose = lambda phase, id: phase == "train" and id == lost
+    run.round(2)
+    replies, planted = run.replies("train"), run.federation.planted
+    assert planted is not None
+    assert lost not in replies
+    members = [id for id in replies if planted[id] == planted[lost]]
+    means = community_bodies({id: replies[id] for id in members}, np.zeros(len(members), dtype=np.int64))
+    for id, mean in zip(members, means, strict=True):
+        assert all(torch.equal(run.model(id)[name], tensor) for name, tensor in mean.items())
+    # It trained, and took nothing from others.
+    assert not all(torch.equal(before[name], tensor) for name, tensor in run.model(lost).items())
+
+
+# -- SFMTL-Graph with more clients than a matrix of all pairs is made for, on few clients with a low limit ---
+
+
+LARGEST = "fedkin.methods.sfmtl_graph.LARGEST"
+
+
+def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
+    """Clients of three groups, which have other places for the same classes; some clients lack a class."""
+    rng = np.random.default_rng(seed)
+    places = 2 * rng.normal(size=(3, classes, 6))
+    made = []
+    for number in range(clients):
+        group = int(rng.integers(3))
+        y = np.concatenate([np.arange(classes - int(rng.integers(2))), rng.integers(classes - 1, size=8)])
+        x = (places[group, y] + 0.4 * rng.normal(size=(len(y), 6))).astype(np.float32)
+        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        made.append(Client(f"client-{number:03d}", samples, samples, group=f"g{group}"))
+    return Federation(made, Task(classes, (6,)))
+
+
+def after(method: SfmtlGraph, federation: Federation, rounds: int = 1) -> tuple[Watched, Any]:
+    engine = Watched(small_setup(method, federation, dtype=torch.float64))
+    outcome = None
+    for number in range(1, rounds + 1):
+        outcome = engine.round(number)
+    assert outcome is not None
+    return engine, outcome
+
+
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
+@given(
+    clients=st.integers(3, 14),
+    seed=st.integers(0, 5),
+    similarity=st.sampled_from(["both", "heads", "anchors"]),
+    match=st.sampled_from(["union", "shared", "rows"]),
+    sparsify=st.sampled_from(["none", "knn:3", "mutual:3", "epsilon:0.5"]),
+)
+def test_with_complete_neighbours_it_is_the_matrix_of_all_pairs(
+    clients: int, seed: int, similarity: str, match: str, sparsify: str
+) -> None:
+    federation = in_groups(clients, seed)
+    method = SfmtlGraph(lam=0.3, graph={"similarity": similarity, "match": match, "sparsify": sparsify})
+    one, dense = after(method, federation)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LARGEST, 2)
+        other, sparse = after(method, federation)
+    assert isinstance(sparse.graph.weights, sp.csr_array)
+    np.testing.assert_allclose(sparse.graph.weights.toarray(), np.asarray(dense.graph.weights), atol=1e-12)
+    assert sparse.graph.groups == dense.graph.groups
+    for id in federation:
+        for name, tensor in one.model(id).items():
+            torch.testing.assert_close(tensor, other.model(id)[name], rtol=1e-9, atol=1e-11)
+
+
+def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LARGEST, 20)
+    federation = in_groups(90)
+    (one, first), (other, second) = (after(SfmtlGraph(share="model"), federation, rounds=2) for _ in range(2))
+    assert np.array_equal(first.graph.weights.toarray(), second.graph.weights.toarray())
+    for id in federation:
+        assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        ({"groups": "hierarchical:2"}, "method.graph.groups: 12 clients in a round"),
+        ({"similarity": "rbf"}, "method.graph.similarity: 12 clients in a round"),
+        ({"sparsify": "gamma:auto"}, "method.graph.sparsify: 12 clients in a round"),
+    ],
+)
+def test_what_compares_all_pairs_is_refused(graph: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LARGEST, 8)
+    trained: list[str] = []
+    train = SfmtlGraph.train
+
+    @wraps(train)
+    def noting(self: SfmtlGraph, client: Any, sent: Any) -> Any:
+        trained.append(client.id)
+        return train(self, client, sent)
+
+    monkeypatch.setattr(SfmtlGraph, "train", noting)
+    with pytest.raises(ConfigError, match=message):
+        after(SfmtlGraph(graph=graph), in_groups(12))
+    assert trained == []

@@ -1,27 +1,39 @@
-"""TFL against its equations: the topology, the prior, the ascent, the limits and what travels."""
+"""TFL and DRFA against their equations: the topology, the prior, the ascent, the limits and what travels."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import softmax
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+import fedkin
+from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.server_side import ServerSide
 from fedkin.errors import ConfigError, MethodError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.flow import Message, ServerMethod
+from fedkin.keys import rng
+from fedkin.learning import Training
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.minimax import training_loss
+from fedkin.methods.blocks.minimax import filled, training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.tfl import Tfl, divergence_slope
+from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope, sketched
 from fedkin.settings import parse
-from methods.plain_loops import nearest_on_simplex
-from support import Watched, small_federation, small_setup, stored
+from methods.plain_loops import combined, nearest_on_simplex
+from support import Watched, newcomers, small_federation, small_setup, stored
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -30,10 +42,7 @@ def vector(engine: Watched, what: str) -> Any:
 
 
 def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Watched:
-    engine = Watched(small_setup(method, federation, dtype=torch.float64, **training))
-    for number in range(1, rounds + 1):
-        engine.round(number)
-    return engine
+    return Watched(small_setup(method, federation, dtype=torch.float64, **training)).rounds(rounds)
 
 
 # -- limits -----------------------------------------------------------------------------------------------------
@@ -56,12 +65,6 @@ def test_eta_zero_is_fedavg_with_equal_weights_bit_for_bit_and_sends_nothing_for
         assert torch.equal(tfl.server.state["params"][name], tensor)
     assert {phase for phase, _, _ in tfl.asks} == {"train"}
     assert (vector(tfl, "lam") == 1 / 6).all()
-
-
-def test_weights_by_samples_and_eta_zero_are_fedavg() -> None:
-    tfl, average = ran(Tfl(eta_lambda=0.0, lambda_start="samples"), 3), ran(FedAvg(), 3)
-    for name, tensor in average.server.state["params"].items():
-        torch.testing.assert_close(tfl.server.state["params"][name], tensor, rtol=1e-12, atol=1e-14)
 
 
 # -- lambda -------------------------------------------------------------------------------------------------------
@@ -114,12 +117,6 @@ def test_slopes_are_those_of_the_divergences(count: int, seed: int) -> None:
         np.testing.assert_allclose(difference, difference.mean(), atol=1e-10)
 
 
-def test_a_strong_pull_brings_lambda_to_the_prior() -> None:
-    """q eta = 1 and no rate: lambda + eta v - (lambda - p) = p + eta v, and equal losses cancel."""
-    engine = ran(Tfl(q=1e6, eta_lambda=1e-6, graph={"every": 1, "scale": "normalised"}), 2)
-    np.testing.assert_allclose(vector(engine, "lam"), vector(engine, "prior"), atol=1e-5)
-
-
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
     engine = Watched(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
     engine.lose = lambda phase, id: phase == "losses"
@@ -152,10 +149,7 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
 ) -> None:
     federation = small_federation()
     late, unseen = sorted(federation)[:2]
-    clients = [
-        replace(client, joins=3 if client.id == late else 1, seen=client.id != unseen) for client in federation.values()
-    ]
-    engine = Watched(small_setup(METHODS[name](), Federation(clients, federation.task)))
+    engine = Watched(small_setup(METHODS[name](), newcomers(federation, [unseen], {late: 3})))
     for number in (1, 2, 3):
         assert (late in engine.round(number).sampled) == (number == 3)
         assert set(engine.server.state["lam"]) == set(engine.server.clients)
@@ -189,3 +183,429 @@ def test_settings_are_checked_before_anything_runs() -> None:
     unplanted = Federation([replace(c, group=None) for c in federation.values()], federation.task, "plain")
     with pytest.raises(ConfigError, match=r"method\.graph\.control: 'oracle' needs planted groups"):
         Tfl(graph={"control": "oracle"}).check(unplanted)
+
+
+# -- TFL's topology: vectors, similarity, graph, centrality and prior, against plain loops and networkx ---
+
+
+def test_graph_and_prior_against_plain_loops_and_networkx() -> None:
+    engine = Watched(small_setup(Tfl(), dtype=torch.float64))
+    graph = engine.round(1).graph
+    assert graph is not None
+    models = {id: reply["params"] for id, reply in engine.asks[0][2].items()}
+    ids = sorted(models)
+    inner = np.zeros((6, 6))
+    for i, one in enumerate(ids):
+        for j, other in enumerate(ids):
+            inner[i, j] = sum(float((models[one][name] * models[other][name]).sum()) for name in models[one])
+    pairs = inner[np.triu_indices(6, 1)]
+    scaled = (inner - pairs.min()) / (pairs.max() - pairs.min())
+    np.fill_diagonal(scaled, 0)
+    edges = np.where(scaled >= 0.4, scaled, 0.0)
+    assert 0 < np.count_nonzero(edges) < 30
+    assert graph.ids == tuple(ids)
+    np.testing.assert_allclose(np.asarray(graph.weights), edges, atol=1e-9)
+    central = nx.betweenness_centrality(nx.from_numpy_array(edges > 0), normalized=False)
+    want = softmax([central[k] for k in range(6)])
+    np.testing.assert_allclose(vector(engine, "prior"), want, rtol=1e-9)
+    np.testing.assert_allclose(graph.values["prior"], want, rtol=1e-9)
+    np.testing.assert_allclose(graph.values["centrality"], [central[k] for k in range(6)], atol=1e-12)
+
+
+def oracle(g: Any, how: Topology) -> dict[int, float]:
+    normalised, n = how.scale == "normalised", len(g)
+    match how.centrality:
+        case "betweenness":
+            return dict(nx.betweenness_centrality(g, normalized=normalised))
+        case "degree":
+            return {k: v * (1 if normalised else n - 1) for k, v in nx.degree_centrality(g).items()}
+        case "closeness":
+            return dict(nx.closeness_centrality(g))
+        case "current-flow":
+            return dict(nx.current_flow_betweenness_centrality(g, normalized=normalised))
+        case _:
+            return dict(nx.eigenvector_centrality_numpy(g))
+
+
+@pytest.mark.parametrize("centrality", ["betweenness", "degree", "closeness", "eigenvector", "current-flow"])
+@pytest.mark.parametrize("scale", ["raw", "normalised"])
+def test_centralities_are_networkxs(centrality: str, scale: str) -> None:
+    how = Topology(centrality=centrality, scale=scale)
+    for seed in range(5):
+        g = nx.connected_watts_strogatz_graph(12, 4, 0.4, seed=seed)
+        want = oracle(g, how)
+        found = centralities(nx.to_numpy_array(g), how)
+        np.testing.assert_allclose(found, [abs(want[k]) for k in range(12)], rtol=1e-6, atol=1e-9)
+
+
+def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -> None:
+    engine = Watched(small_setup(Tfl(eta_lambda=0.1, graph={"every": 3}), dtype=torch.float64))
+    renewed, priors = [], []
+    for number in range(1, 8):
+        renewed.append(engine.round(number).graph is not None)
+        priors.append(vector(engine, "prior"))
+        figures, lam = engine.server.info, vector(engine, "lam")
+        assert figures == {
+            "prior_entropy": pytest.approx(-(priors[-1] * np.log(priors[-1])).sum(), abs=1e-8),
+            "prior_largest": pytest.approx(priors[-1].max()),
+            "lambda_entropy": pytest.approx(-(lam[lam > 0] * np.log(lam[lam > 0])).sum()),
+            "lambda_largest": pytest.approx(lam.max()),
+        }
+        assert all(type(value) is float for value in figures.values())
+    assert renewed == [True, False, True, False, False, True, False]
+    assert np.array_equal(priors[0], priors[1])
+    assert np.array_equal(priors[3], priors[4])
+
+
+@pytest.mark.parametrize("vectors", ["weights", "updates"])
+@pytest.mark.parametrize("layers", ["all", 1])
+def test_vectors_are_what_was_asked_for(vectors: str, layers: Any) -> None:
+    engine = ran(Tfl(graph={"vectors": vectors, "layers": layers}), 2)
+    _, sent, replies = engine.asks[2]
+    names = ["head.weight", "head.bias"] if layers == 1 else list(engine.trainable)
+    for id, reply in replies.items():
+        start = sent[id]["params"] if vectors == "updates" else dict.fromkeys(names, 0)
+        want = torch.cat([(reply["params"][name] - start[name]).flatten() for name in names])
+        assert torch.equal(engine.server.state["vectors"][id], want)
+
+
+def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> None:
+    """Updates of two adversaries point the other way: no edge to anyone honest, and no centrality."""
+    rng = np.random.default_rng(0)
+    how = {"vectors": "updates", "similarity": "cosine", "centrality": "degree"}
+    engine = Watched(small_setup(Tfl(graph=how), small_federation(10), dtype=torch.float64))
+    ids = engine.server.clients
+    direction = {name: rng.normal(size=tensor.shape) for name, tensor in engine.initial.items()}
+    models, bad = {}, {ids[2], ids[7]}
+    for id in ids:
+        sign = -1.0 if id in bad else 1.0
+        models[id] = {
+            name: engine.initial[name] + torch.from_numpy(sign * d + 0.3 * rng.normal(size=d.shape))
+            for name, d in direction.items()
+        }
+    method: Any = Tfl(graph=how)
+    method.remember(engine.server, models, engine.initial)
+    method.learn_topology(engine.server)
+    graph = engine.server.graph
+    assert graph is not None
+    honest = [k for k, id in enumerate(ids) if id not in bad]
+    for k, id in enumerate(ids):
+        if id in bad:
+            assert not np.asarray(graph.weights)[k, honest].any()
+    prior = dict(zip(ids, vector(engine, "prior"), strict=True))
+    assert max(prior[id] for id in bad) < 0.1 * min(p for id, p in prior.items() if id not in bad)
+
+
+def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
+    how = {"clusters": 2, "vectors": "updates", "every": 1, "similarity": "cosine"}
+    engine = ran(Tfl(eta_lambda=0.0, graph=how), 1, local_steps=20)
+    graph, planted = engine.server.graph, engine.federation.planted
+    assert graph is not None
+    assert graph.groups is not None
+    assert planted is not None
+    assert len({(graph.groups[id], planted[id]) for id in graph.ids}) == 2
+    for id, other in ((a, b) for a in graph.ids for b in graph.ids):
+        k, j = graph.ids.index(id), graph.ids.index(other)
+        if graph.groups[id] == graph.groups[other]:
+            assert graph.values["centrality"][k] == graph.values["centrality"][j]
+            assert np.asarray(graph.weights)[k, j] == 0
+
+
+def test_a_sketch_keeps_inner_products_in_expectation() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (torch.from_numpy(rng.normal(size=300) + 0.5) for _ in range(2))
+    found = []
+    for seed in range(400):
+        s = sketched({"x": x, "y": y}, 64, seed)
+        assert s["x"].shape == (64,)
+        found.append(float(s["x"] @ s["y"]))
+    error = float(np.std(found)) / 20
+    assert abs(np.mean(found) - float(x @ y)) < 4 * error
+    assert error < 0.1 * abs(float(x @ y))
+
+
+@pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
+def test_control_graphs_replace_the_graph_and_nothing_before_it(control: str) -> None:
+    plain, other = (ran(Tfl(eta_lambda=0.2, graph={"control": c}), 1) for c in ("none", control))
+    for name, tensor in plain.server.state["params"].items():
+        assert torch.equal(tensor, other.server.state["params"][name])
+    assert plain.server.graph is not None
+    assert other.server.graph is not None
+    assert not np.array_equal(np.asarray(plain.server.graph.weights), np.asarray(other.server.graph.weights))
+
+
+# -- whole rounds against plain loops: who is drawn, and what each counts ---
+
+
+SEED, DRAWN, CLASSES = 2, 4, 3
+TRAINING = Training(rounds=3, clients_per_round=DRAWN, local_steps=3, batch_size=5, lr=0.1)
+SIZES = {"ash": 40, "birch": 4, "cedar": 6, "date": 25, "elm": 5, "fir": 9}
+NAMES = ("body.weight", "body.bias", "head.weight", "head.bias")
+
+Array = Any
+Plain = dict[str, Tensor]
+
+
+def unequal() -> Federation:
+    """Clients with 4 to 40 samples, each with its own shift of the classes' places."""
+    draw = np.random.default_rng(2)
+    places = draw.normal(size=(CLASSES, 3)) * 2
+    clients = []
+    for id, n in SIZES.items():
+        y = draw.integers(0, CLASSES, n)
+        x = (places[y] + draw.normal(size=3) + draw.normal(size=(n, 3))).astype(np.float32)
+        samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
+        clients.append(Client(id, samples, samples))
+    return Federation(clients, Task(CLASSES, (3,)), "unequal")
+
+
+def modules() -> tuple[nn.Module, nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return nn.Linear(3, 5), nn.Linear(5, CLASSES)
+
+
+def initial() -> Plain:
+    body, head = modules()
+    parts = [*body.parameters(), *head.parameters()]
+    return {name: part.detach().double() for name, part in zip(NAMES, parts, strict=True)}
+
+
+def loss_of(w: Plain, samples: Samples, rows: Any = slice(None)) -> Tensor:
+    z = F.linear(samples.x[rows].double(), w["body.weight"], w["body.bias"])
+    return F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), samples.y[rows])
+
+
+def path(w: Plain, client: Client, number: int) -> list[Plain]:
+    """The parameters after 0, 1, ... local steps."""
+    draw = rng(SEED, client.id, number, "train.fit0")
+    draw.integers(2**63)
+    steps = [w]
+    for rows in TRAINING.batches(client.size, draw):
+        leaf = {name: tensor.clone().requires_grad_() for name, tensor in steps[-1].items()}
+        slopes = torch.autograd.grad(loss_of(leaf, client.train, rows), list(leaf.values()))
+        steps.append({name: t.detach() - TRAINING.lr * g for (name, t), g in zip(leaf.items(), slopes, strict=True)})
+    return steps
+
+
+def draw_of(lam: Array, number: int) -> Counter[str]:
+    """Who trains in this round and how often each was drawn: by lambda, with replacement."""
+    rows = rng(SEED, "", number, "sample").choice(len(lam), size=DRAWN, p=lam)
+    return Counter(sorted(SIZES)[row] for row in rows)
+
+
+def mean(models: dict[str, Plain], times: Counter[str]) -> Plain:
+    return combined(models, {id: n / times.total() for id, n in times.items()})
+
+
+def projected(v: Array, floor: float) -> Array:
+    """The nearest point of the simplex with entries of at least `floor`: max(v - t, floor) for the t that sums to 1."""
+    t = brentq(lambda t: np.maximum(v - t, floor).sum() - 1, v.min() - 2, v.max() + 1, xtol=1e-15, rtol=1e-15)
+    return np.maximum(v - t, floor)
+
+
+def first_lambda(start: str) -> Array:
+    n = np.array([float(SIZES[id]) for id in sorted(SIZES)])
+    return n / n.sum() if start == "samples" else np.full(len(n), 1 / len(n))
+
+
+def plain_tfl(federation: Federation, rounds: int, start: str, eta: float, q: float) -> tuple[Plain, Array]:
+    """TFL's Algorithm 1, graph of the last known models renewed every round."""
+    ids, w, lam = sorted(SIZES), initial(), first_lambda(start)
+    known: dict[str, Plain] = {}
+    for number in range(1, rounds + 1):
+        times = draw_of(lam, number)
+        models = {id: path(w, federation[id], number)[-1] for id in times}
+        w = mean(models, times)
+        known |= models
+        met = [id for id in ids if id in known]
+        rows = [np.concatenate([known[id][name].flatten().numpy() for name in NAMES]) for id in met]
+        assert len(met) > 2  # two clients are one pair, which has no scale
+        inner = np.array([[float(a @ b) for b in rows] for a in rows])
+        pairs = inner[np.triu_indices(len(met), 1)]
+        scaled = (inner - pairs.min()) / (pairs.max() - pairs.min())
+        linked = (scaled >= 0.4) & ~np.eye(len(met), dtype=bool)
+        central = nx.betweenness_centrality(nx.from_numpy_array(linked), normalized=False)
+        among = dict(zip(met, softmax([central[k] for k in range(len(met))]), strict=True))
+        # One that was never met has 1 / K, and the others share the rest.
+        prior = np.array([among[id] * len(met) / len(ids) if id in among else 1 / len(ids) for id in ids])
+        losses = np.array([float(loss_of(w, federation[id].train)) for id in ids])
+        lam = projected(lam + eta * (losses - q * (lam - prior)), 0.0)
+    return w, lam
+
+
+def plain_drfa(federation: Federation, rounds: int, start: str, gamma: float, floor: float) -> tuple[Plain, Array]:
+    """DRFA's Algorithm 1."""
+    ids, w, lam = sorted(SIZES), initial(), first_lambda(start)
+    for number in range(1, rounds + 1):
+        times = draw_of(lam, number)
+        at = math.ceil((1 - rng(SEED, "", number, "snapshot").random()) * 3)
+        paths = {id: path(w, federation[id], number) for id in times}
+        w = mean({id: steps[-1] for id, steps in paths.items()}, times)
+        judged = mean({id: steps[at] for id, steps in paths.items()}, times)
+        v = np.zeros(len(ids))
+        for row in rng(SEED, "", number, "losses").permutation(len(ids))[:DRAWN]:
+            v[row] = len(ids) / DRAWN * float(loss_of(judged, federation[ids[row]].train))
+        lam = projected(lam + gamma * 3 * v, floor)
+    return w, lam
+
+
+@pytest.mark.parametrize("start", ["samples", "uniform"])
+@pytest.mark.parametrize("name", ["tfl", "drfa"])
+def test_three_rounds_of_a_few_unequal_clients_are_the_plain_loops(name: str, start: str) -> None:
+    federation = unequal()
+    method: ServerMethod
+    if name == "tfl":
+        method = Tfl(eta_lambda=0.1, q=0.3, lambda_start=start, graph={"every": 1})
+    else:
+        method = Drfa(gamma=0.04, floor=0.01, lambda_start=start)
+    twice = 0
+    for rounds in (1, 2, 3):
+        if name == "tfl":
+            w, lam = plain_tfl(federation, rounds, start, 0.1, 0.3)
+        else:
+            w, lam = plain_drfa(federation, rounds, start, 0.04, 0.01)
+        result = fedkin.run(
+            method, federation, rounds=rounds, seed=SEED, model=modules(), training=TRAINING,
+            settings={"dtype": "float64"},
+        )  # fmt: skip
+        for id in federation:
+            for key, tensor in w.items():
+                torch.testing.assert_close(result.models[id][key], tensor, rtol=1e-6, atol=1e-6)
+        figures = result.rounds[-1]["figures"]
+        assert figures["lambda_largest"] == pytest.approx(lam.max(), abs=1e-6)
+        assert figures["lambda_entropy"] == pytest.approx(-(lam[lam > 0] * np.log(lam[lam > 0])).sum(), abs=1e-6)
+        trained = {sender for number, sender, _, phase, *_ in result.messages if (number, phase) == (rounds, "train")}
+        assert trained - {"server"} <= set(result.rounds[-1]["sampled"])
+        twice += DRAWN - len(trained - {"server"})
+    assert twice > 0  # else a client drawn twice was never seen to count twice
+
+
+# -- one round by hand -----------------------------------------------------------------------------------------------
+
+
+def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], set[str], Array]:
+    """(`sample`'s answer, who was asked to train, how much each client's model counts) in a first round.
+
+    Client k answers with the k-th unit vector as its head's bias, so that the mean shows what each counts.
+    """
+    ids = sorted(SIZES)
+    setup = small_setup(method, clients_per_round=DRAWN, seed=SEED)
+    roster = Roster({id: Entry(True, 1, n, None) for id, n in SIZES.items()}, setup.federation.task)
+    side = ServerSide(setup, roster)
+    side.turn_to(1)
+    flow, answer, trained = side.round(), None, set[str]()
+    while True:
+        try:
+            request = flow.send(answer)
+        except StopIteration as stop:
+            sampled: list[str] = stop.value
+            break
+        replies = {}
+        for id in request.messages:
+            if request.phase == "size":
+                replies[id] = Message(n=SIZES[id])
+            elif request.phase == "losses":
+                replies[id] = Message(loss=torch.tensor(1.0))
+            else:
+                unit = torch.eye(len(ids))[ids.index(id)]
+                params = {**setup.net.initial, "head.bias": unit}
+                replies[id] = Message(params=params, snapshot=params, steps=3)
+        if request.phase == "train":
+            trained = set(replies)
+            replies = {id: reply for id, reply in replies.items() if id != lost}
+        answer = replies
+    return sampled, trained, side.view.state["params"]["head.bias"].numpy()
+
+
+@pytest.mark.parametrize("start", ["samples", "uniform"])
+@pytest.mark.parametrize("kind", [Tfl, Drfa])
+def test_a_lost_model_leaves_the_others_counting_as_often_as_drawn(kind: Any, start: str) -> None:
+    times = draw_of(first_lambda(start), 1)
+    for lost in times:
+        _, _, counted = by_hand(kind(lambda_start=start), lost)
+        rest = {id: n for id, n in times.items() if id != lost}
+        want = [rest.get(id, 0) / sum(rest.values()) for id in sorted(SIZES)]
+        np.testing.assert_allclose(counted, want, atol=1e-7)
+
+
+# -- DRFA against a plain loop: snapshots, ascent, sampling by lambda ---
+
+
+def lambdas(engine: Watched) -> np.ndarray[Any, np.dtype[np.float64]]:
+    kept = engine.server.state["lam"]
+    return np.array([float(kept[id]) for id in sorted(kept)])
+
+
+def plain_steps(w: dict[str, Tensor], client: Any, setup: Any, number: int) -> list[dict[str, Tensor]]:
+    """The parameters after 0, 1, ... local steps of SGD."""
+    draw = rng(setup.seed, client.id, number, "train.fit0")
+    draw.integers(2**63)
+    path = [w]
+    for rows in setup.training.batches(client.size, draw):
+        leaf = {name: tensor.clone().requires_grad_() for name, tensor in path[-1].items()}
+        slopes = torch.autograd.grad(loss_of_drfa(leaf, client, rows), list(leaf.values()))
+        path.append({n: t.detach() - setup.training.lr * g for (n, t), g in zip(leaf.items(), slopes, strict=True)})
+    return path
+
+
+def loss_of_drfa(w: dict[str, Tensor], client: Any, rows: Any = slice(None)) -> Tensor:
+    z = F.relu(F.linear(client.train.x[rows].double(), w["body.1.weight"], w["body.1.bias"]))
+    return F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), client.train.y[rows])
+
+
+@pytest.mark.parametrize("training", [{"local_steps": 5}, {"local_steps": None, "local_epochs": 2}])
+def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) -> None:
+    gamma, floor, federation = 0.02, 0.01, small_federation()
+    setup = small_setup(Drfa(gamma=gamma, floor=floor), federation, dtype=torch.float64, **training)
+    engine = Watched(setup)
+    ids = sorted(federation)
+    w: dict[str, Tensor] = dict(setup.net.initial)
+    lam = np.full(len(ids), 1 / len(ids))
+    for number in (1, 2, 3):
+        engine.round(number)
+        share = 1 - rng(setup.seed, "", number, "snapshot").random()
+        paths = {id: plain_steps(w, federation[id], setup, number) for id in ids}
+        steps = [len(path) - 1 for path in paths.values()]
+        counted = dict(zip(ids, lam.tolist(), strict=True))
+        w = combined({id: path[-1] for id, path in paths.items()}, counted)
+        at = combined({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, counted)
+        v = np.array([float(loss_of_drfa(at, federation[id])) for id in ids])
+        lam = nearest_on_simplex(lam + gamma * float(np.mean(steps)) * v, floor)
+        np.testing.assert_allclose(lambdas(engine), lam, atol=1e-6)
+        lam = lambdas(engine)
+        for name, tensor in w.items():
+            torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-6, atol=1e-8)
+
+
+def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
+    federation = small_federation()
+    sizes = np.array([federation[id].size for id in sorted(federation)])
+    engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation)).rounds(1)
+    np.testing.assert_allclose(lambdas(engine), sizes / sizes.sum(), rtol=1e-12)
+    average = Watched(small_setup(FedAvg(), federation)).rounds(1)
+    for name, tensor in average.server.state["params"].items():
+        torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)
+    engine.round(2)
+    assert [phase for phase, _, _ in engine.asks] == ["size", "train", "losses", "train", "losses"]
+
+    gains = []
+    for decay in (1.0, 0.5):
+        engine = Watched(small_setup(Drfa(gamma=0.001, gamma_decay=decay, snapshot=False), federation))
+        for number in (1, 2):
+            before = lambdas(engine)
+            engine.round(number)
+        gains.append(lambdas(engine) - before)
+    assert np.abs(gains[1]).max() == pytest.approx(np.abs(gains[0]).max() / 2, rel=0.05)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 4))
+def test_newcomers_start_at_one_kth_and_the_others_keep_their_proportions(values: list[float], new: int) -> None:
+    p = np.array(values) / np.sum(values)
+    known = {f"old-{k}": torch.tensor(v, dtype=torch.float64) for k, v in enumerate(p)}
+    ids = [*known, *(f"new-{k}" for k in range(new))]
+    grown = filled(known, ids)
+    assert grown.sum() == pytest.approx(1)
+    assert np.allclose(grown[len(p) :], 1 / len(ids))
+    np.testing.assert_allclose(grown[: len(p)] / grown[: len(p)].sum(), p, rtol=1e-9)
+    assert new or np.array_equal(grown, p)

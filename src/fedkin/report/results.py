@@ -44,15 +44,15 @@ HOW = "## How it was run"
 UNRUN = "Not run yet."
 _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
-_LEGEND = (
+_LEGEND = "[How to read the tables](index.md#how-to-read-a-page)."
+_READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
     "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
-    "random and planted groups. *: the tuning chose the smallest or largest value that it tried."
-)
-_CLAIMS = (
-    "*found*: how much better the first row is (for a claim about one row, its figure), with its 95 % interval over "
-    "seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, and *does not hold* "
-    "if it lies below. One interval in twenty misses the truth by chance."
+    "random and planted groups. *: the tuning chose the smallest or largest value that it tried.\n\n"
+    "A claim's figure is how much better the first row is (for a claim about one row, its figure), with its 95 % "
+    "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
+    "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
+    "truth by chance."
 )
 
 
@@ -226,7 +226,7 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
         rows = by_part[part.name]
         lines += [f"## {part.name}", "", *(_figures(part, rows, table) if rows else [UNRUN]), ""]
     if claims:
-        lines += ["## The claims", "", _CLAIMS, "", *_claims(table, claims), ""]
+        lines += ["## The claims", "", *_claims(table, claims), ""]
     return "\n".join([*lines, how])
 
 
@@ -269,11 +269,11 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
     heads = ["row", metric.title, "paper", "gain", "adds", *(f"@{one}" for one in controls),
              *(titles[name] for name in optional), "sent"]  # fmt: skip
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    cells = []
     for name, of in by_row.items():
         if parted(name)[1] is not None:
             continue
-        lines.append(_line([
+        cells.append([
             name + "*" * bool(of[0]["border"]) + _given(table, name, of),
             _spread([row["mean"] for row in of if row.get("mean")], share), of[0]["paper"],
             "" if name == "local" else _added(of[0], "gain", share),
@@ -283,7 +283,9 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
             *(_spread([row[figure] for row in of if row.get(figure)], share and figure != "ari", figure == "unseen",
                       2 if figure == "ari" else None) for figure in optional),
             megabytes(_mean([float(row["bytes"]) for row in of])),
-        ]))  # fmt: skip
+        ])  # fmt: skip
+    filled = [at for at in range(len(heads)) if any(row[at] for row in cells)]
+    lines = [_line([row[at] for at in filled]) for row in (heads, ["---"] * len(heads), *cells)]
     clients = ", ".join(sorted({row["clients"] for row in rows}))
     unit = " in per cent" if share else ""
     text = f"{clients} clients; test {metric.title}{unit}; {len({row['seed'] for row in rows})} seeds."
@@ -309,7 +311,8 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
 
 
 def _verdict(row: Cells) -> str:
-    return f"**{row['verdict']}** {row['found']}".strip()
+    word = "open" if row["verdict"] == "cannot be told apart" else row["verdict"]
+    return f"**{word}** {row['found']}".strip()
 
 
 def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False) -> str:
@@ -405,11 +408,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: M
     claims: the claims' CSV of each table that has a page. others: titles of tables of which only the page is known.
     """
     heads = ["table", *_WORDS.values(), "not testable"]
-    about = (
-        "Written by `fedkin reproduce` from the pages beside it: verdicts on each claim on each federation. A claim "
-        "*holds* if the 95 % interval over seeds lies above what is needed, and *does not hold* if it lies below. One "
-        "interval in twenty misses the truth by chance."
-    )
+    about = "Here you see which claims of the papers hold on small federations. `fedkin reproduce` writes this page."
     lines = ["# What the papers claim, and what is found here", "", about, ""]
     lines += [_line(heads), _line(["---"] * len(heads))]
     failed: list[str] = []
@@ -433,4 +432,5 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: M
         lines += ["", "## What does not hold", "", *failed]
     if untested:
         lines += ["", "## What is not testable here", "", *untested]
+    lines += ["", "## How to read a page", "", _READING]
     return "\n".join([*lines, ""])

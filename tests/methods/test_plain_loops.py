@@ -1,0 +1,439 @@
+"""Two rounds of methods that train a body and a head, against loops that a person would write from the papers.
+
+Each loop takes a setup and gives every client's model after ROUNDS rounds; none of the methods' code is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.engines import LocalEngine, Setup
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.graph.network import network
+from fedkin.keys import rng
+from fedkin.methods.apfl import APFL
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.ditto import Ditto
+from fedkin.methods.fedala import FedALA
+from fedkin.methods.fedamp import FedAMP
+from fedkin.methods.fedavg_ft import FedAvgFT
+from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fednova import FedNova
+from fedkin.methods.fedper import FedPer
+from fedkin.methods.fedprox import FedProx
+from fedkin.methods.fedrep import FedRep
+from fedkin.methods.fedsim import FedSim
+from fedkin.methods.lg_fedavg import LGFedAvg
+from fedkin.methods.perfedavg import PerFedAvg
+from fedkin.methods.pfedgraph import PFedGraph, collaboration
+from fedkin.methods.pfedme import PFedMe
+from fedkin.methods.scaffold import Scaffold
+from methods.plain_loops import (
+    BODY,
+    HEAD,
+    Plain,
+    assert_params,
+    combined,
+    entropy,
+    features,
+    initial,
+    logits,
+    plain_training,
+    sample_shares,
+)
+from support import small_federation, small_setup
+
+ROUNDS = (1, 2)
+Models = dict[str, Plain]
+
+
+def cross_entropy(params: Plain, x: Tensor, y: Tensor) -> Tensor:
+    return entropy(logits(params, x.to(params["head.bias"].dtype)), y)
+
+
+def gradient(params: Plain, x: Tensor, y: Tensor) -> Plain:
+    leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in params.items()}
+    return dict(zip(leaves, torch.autograd.grad(cross_entropy(leaves, x, y), list(leaves.values())), strict=True))
+
+
+def squared(one: Plain, other: Plain, names: tuple[str, ...] = (*BODY, *HEAD)) -> Tensor:
+    """The squared distance of two models."""
+    return torch.stack([((one[name] - other[name]) ** 2).sum() for name in names]).sum()
+
+
+def flat(params: Plain) -> Any:
+    return torch.cat([params[name].flatten() for name in sorted(params)]).double().numpy()
+
+
+def shares_of(setup: Setup, weights: str = "samples") -> dict[str, float]:
+    if weights == "samples":
+        return sample_shares(setup.federation)
+    return dict.fromkeys(sorted(setup.federation), 1 / len(setup.federation))
+
+
+# -- one model for all ------------------------------------------------------------------------------------------------
+
+
+def fedprox(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares, common = shares_of(setup, method.weights), initial(setup)
+    for number in ROUNDS:
+
+        def loss(params: Plain, x: Tensor, y: Tensor, centre: Plain = common) -> Tensor:
+            pull: Tensor = method.mu / 2 * squared(params, centre)
+            return cross_entropy(params, x, y) + pull
+
+        common = combined({id: plain_training(setup, id, number, common, loss) for id in shares}, shares)
+    return dict.fromkeys(shares, common)
+
+
+def fedavg_ft(setup: Setup) -> Models:
+    """One pass over all samples at once after each round."""
+    shares, common = shares_of(setup), initial(setup)
+    for number in ROUNDS:
+        common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
+    return {id: stepped(setup, id, common, setup.training.lr) for id in shares}
+
+
+def stepped(setup: Setup, id: str, params: Plain, rate: float) -> Plain:
+    """One step over all of a client's samples."""
+    samples: Any = setup.federation[id].train
+    slope = gradient(params, samples.x, samples.y)
+    return {name: params[name] - rate * slope[name] for name in params}
+
+
+def fednova(setup: Setup) -> Models:
+    shares, common = shares_of(setup), initial(setup)
+    steps = {id: setup.training.steps(setup.federation[id].size) for id in shares}
+    assert len(set(steps.values())) > 1
+    effective = sum(shares[id] * steps[id] for id in shares)
+    for number in ROUNDS:
+        trained = {id: plain_training(setup, id, number, common, cross_entropy) for id in shares}
+        move = {
+            name: sum(shares[id] * (common[name] - trained[id][name]) / steps[id] for id in shares) for name in common
+        }
+        common = {name: common[name] - effective * move[name] for name in common}
+    return dict.fromkeys(shares, common)
+
+
+def per_fedavg(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares, common = shares_of(setup), initial(setup)
+
+    def adapted(params: Plain, x: Tensor, y: Tensor) -> Tensor:
+        inner = torch.autograd.grad(
+            cross_entropy(params, x[0::2], y[0::2]), list(params.values()), create_graph=method.order == "second"
+        )
+        moved = {name: p - method.alpha * g for (name, p), g in zip(params.items(), inner, strict=True)}
+        return cross_entropy(moved, x[1::2], y[1::2])
+
+    for number in ROUNDS:
+        common = combined({id: plain_training(setup, id, number, common, adapted) for id in shares}, shares)
+    return {id: stepped(setup, id, common, method.alpha) for id in shares}
+
+
+def scaffold(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares, common, rate, steps = shares_of(setup, "equal"), initial(setup), setup.training.lr, 4
+    zero = {name: torch.zeros_like(tensor) for name, tensor in common.items()}
+    control, own = dict(zero), dict.fromkeys(shares, zero)
+    for number in ROUNDS:
+        trained, changes = {}, {}
+        for id in shares:
+            shift = {name: control[name] - own[id][name] for name in control}
+
+            def corrected(params: Plain, x: Tensor, y: Tensor, shift: Plain = shift) -> Tensor:
+                linear = torch.stack([(shift[name] * params[name]).sum() for name in params]).sum()
+                return cross_entropy(params, x, y) + linear
+
+            trained[id] = plain_training(setup, id, number, common, corrected)
+            changes[id] = {n: (common[n] - trained[id][n]) / (steps * rate) - control[n] for n in common}
+            own[id] = {name: own[id][name] + changes[id][name] for name in common}
+        mean, change = combined(trained, shares), combined(changes, shares)
+        common = {name: common[name] + method.rate * (mean[name] - common[name]) for name in common}
+        control = {name: control[name] + change[name] for name in control}
+    return dict.fromkeys(shares, common)
+
+
+# -- models of clients beside a common one ----------------------------------------------------------------------------
+
+
+def ditto(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares, common = shares_of(setup), initial(setup)
+    own = dict.fromkeys(shares, common)
+    for number in ROUNDS:
+
+        def pulled(params: Plain, x: Tensor, y: Tensor, centre: Plain = common) -> Tensor:
+            pull: Tensor = method.lam / 2 * squared(params, centre)
+            return cross_entropy(params, x, y) + pull
+
+        own = {id: plain_training(setup, id, number, own[id], pulled, fit=1) for id in shares}
+        common = combined({id: plain_training(setup, id, number, common, cross_entropy) for id in shares}, shares)
+    return own
+
+
+def apfl(setup: Setup) -> Models:
+    shares, common, rate = shares_of(setup), initial(setup), setup.training.lr
+    own, alphas = dict.fromkeys(shares, common), dict.fromkeys(shares, 0.3)
+    for number in ROUNDS:
+        trained = {}
+        for id in shares:
+            w, v, alpha = dict(common), own[id], alphas[id]
+            client = setup.federation[id]
+            for step, rows in enumerate(setup.training.batches(client.size, rng(setup.seed, id, number, "batches"))):
+                x, y = client.train.x[rows], client.train.y[rows]
+                mixed = {name: alpha * v[name] + (1 - alpha) * w[name] for name in w}
+                slope, plain = gradient(mixed, x, y), gradient(w, x, y)
+                inner = sum(float(((v[name] - w[name]) * slope[name]).sum()) for name in w)
+                v = {name: v[name] - rate * alpha * slope[name] for name in v}
+                w = {name: w[name] - rate * plain[name] for name in w}
+                alpha = min(max(alpha - rate * inner, 0.0), 1.0) if step == 0 else alpha
+            trained[id], own[id], alphas[id] = w, v, alpha
+        common = combined(trained, shares)
+    assert len({round(alpha, 6) for alpha in alphas.values()}) > 1
+    return {id: combined({"v": own[id], "w": common}, {"v": alphas[id], "w": 1 - alphas[id]}) for id in shares}
+
+
+def pfedme(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares, common, lr = shares_of(setup, method.weights), initial(setup), setup.training.lr
+    theta: Models = {}
+    for number in ROUNDS:
+        trained = {}
+        for id in shares:
+            client = setup.federation[id]
+            w, theta[id] = common, common
+            for rows in setup.training.batches(client.size, rng(setup.seed, id, number, "batches")):
+                for _ in range(method.inner_steps):
+                    now = theta[id]
+                    slope = gradient(now, client.train.x[rows], client.train.y[rows])
+                    theta[id] = {n: now[n] - lr * (slope[n] + method.lam * (now[n] - w[n])) for n in now}
+                w = {name: w[name] - method.eta * method.lam * (w[name] - theta[id][name]) for name in w}
+            trained[id] = w
+        mean = combined(trained, shares)
+        common = {name: (1 - method.beta) * common[name] + method.beta * mean[name] for name in common}
+    return theta
+
+
+def fedala(setup: Setup) -> Models:
+    shares, common = shares_of(setup), initial(setup)
+    batch, moved = setup.training.batch_size, 0.0
+    assert isinstance(batch, int)
+    own: Models = {}
+    for number in ROUNDS:
+        trained = {}
+        for id in shares:
+            start, fits, client = dict(common), 0, setup.federation[id]
+            if id in own:
+                mix = {name: torch.ones_like(common[name]) for name in HEAD}
+                passes = setup.training.model_copy(update={"local_steps": None, "local_epochs": 2})
+                fits = 2 * -(-client.size // batch)
+                for rows in passes.batches(client.size, rng(setup.seed, id, number, "mix")):
+                    start |= {n: own[id][n] + (common[n] - own[id][n]) * mix[n] for n in HEAD}
+                    slopes = gradient(start, client.train.x[rows], client.train.y[rows])
+                    mix = {n: (mix[n] - 20 * slopes[n] * (common[n] - own[id][n])).clamp(0, 1) for n in HEAD}
+                start |= {n: own[id][n] + (common[n] - own[id][n]) * mix[n] for n in HEAD}
+                moved = max(moved, float((1 - mix["head.weight"]).max()))
+            trained[id] = plain_training(setup, id, number, start, cross_entropy, fit=fits)
+        own, common = trained, combined(trained, shares)
+    assert moved > 0.01
+    return own
+
+
+def fedamp(setup: Setup) -> Models:
+    method: Any = setup.method
+    own = dict.fromkeys(shares_of(setup), initial(setup))
+    for number in ROUNDS:
+        clouds = dict(own)
+        for i in own if number > 1 else ():
+            row = {
+                j: method.alpha / method.sigma * math.exp(-float(squared(own[i], own[j])) / method.sigma)
+                for j in own if j != i
+            }  # fmt: skip
+            whole = max(sum(row.values()), 1.0)
+            row = {j: weight / whole for j, weight in row.items()}
+            clouds[i] = combined(own, {**row, i: 1 - sum(row.values())})
+        trained = {}
+        for id in own:
+
+            def pulled(params: Plain, x: Tensor, y: Tensor, centre: Plain = clouds[id]) -> Tensor:
+                pull: Tensor = method.lam / method.alpha / 2 * squared(params, centre)
+                return cross_entropy(params, x, y) + pull
+
+            trained[id] = plain_training(setup, id, number, own[id], pulled)
+        own = trained
+    return own
+
+
+def pfedgraph(setup: Setup) -> Models:
+    """Its rows are another test's."""
+    start = initial(setup)
+    starts = dict.fromkeys(shares_of(setup), start)
+    sizes = [setup.federation[id].size for id in starts]
+    own: Models = {}
+    for number in ROUNDS:
+        for id in starts:
+
+            def along(params: Plain, x: Tensor, y: Tensor, centre: Plain = starts[id]) -> Tensor:
+                one, other = (torch.cat([each[name].flatten() for name in params]) for each in (params, centre))
+                return cross_entropy(params, x, y) - 0.2 * torch.cosine_similarity(one, other, dim=0)
+
+            own[id] = plain_training(setup, id, number, starts[id], along)
+        updates = np.stack([flat(own[id]) - flat(start) for id in starts])
+        unit = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+        rows = collaboration(unit @ unit.T, sizes, 0.3)
+        starts = {id: combined(own, dict(zip(starts, rows[k].tolist(), strict=True))) for k, id in enumerate(starts)}
+    return own
+
+
+# -- a body or a head in common ---------------------------------------------------------------------------------------
+
+
+def fixed(names: tuple[str, ...]) -> Any:
+    """The loss as a function of the other parameters."""
+
+    def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
+        rest = 0 * sum((params[name] ** 2).sum() for name in names)
+        return cross_entropy({n: p.detach() if n in names else p for n, p in params.items()}, x, y) + rest
+
+    return loss
+
+
+def fedper(setup: Setup) -> Models:
+    shares = shares_of(setup)
+    own = dict.fromkeys(shares, initial(setup))
+    for number in ROUNDS:
+        own = {id: plain_training(setup, id, number, own[id], cross_entropy) for id in shares}
+        body = combined(own, shares, BODY)
+        own = {id: {**own[id], **body} for id in shares}
+    return own
+
+
+def fedrep(setup: Setup) -> Models:
+    """The head for four of five steps, then the body."""
+    shares = shares_of(setup)
+    head_steps, body_steps = (setup.training.model_copy(update={"local_steps": steps}) for steps in (4, 1))
+    own = dict.fromkeys(shares, initial(setup))
+    for number in ROUNDS:
+        for id in shares:
+            params = plain_training(setup, id, number, own[id], fixed(BODY), training=head_steps)
+            own[id] = plain_training(setup, id, number, params, fixed(HEAD), fit=1, training=body_steps)
+        body = combined(own, shares, BODY)
+        own = {id: {**own[id], **body} for id in shares}
+    return own
+
+
+def fedsim(setup: Setup) -> Models:
+    method: Any = setup.method
+    shares = shares_of(setup, method.weights)
+    own = dict.fromkeys(shares, initial(setup))
+    head = {name: initial(setup)[name] for name in HEAD}
+    for number in ROUNDS:
+        own = {id: plain_training(setup, id, number, {**own[id], **head}, cross_entropy) for id in shares}
+        head = combined(own, shares, HEAD)
+    return {id: {**own[id], **head} if method.predict == "shared" else own[id] for id in shares}
+
+
+def lg_fedavg(setup: Setup) -> Models:
+    """One round of FedAvg, then FedSim."""
+    shares = shares_of(setup)
+    first = {id: plain_training(setup, id, 1, initial(setup), cross_entropy) for id in shares}
+    common = combined(first, shares)
+    own = {id: plain_training(setup, id, 2, common, cross_entropy, "train_own_body") for id in shares}
+    head = combined(own, shares, HEAD)
+    return {id: {**own[id], **head} for id in shares}
+
+
+def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """Supervised contrast of two equal views, one anchor and one positive after another."""
+    z, y = torch.cat([z, z]), torch.cat([y, y])
+    unit = z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    total = torch.zeros(())
+    for q in range(len(z)):
+        others = [r for r in range(len(z)) if r != q]
+        scores = {r: unit[q] @ unit[r] / temperature for r in others}
+        below = torch.stack([scores[r].exp() for r in others]).sum()
+        positives = [r for r in others if y[r] == y[q]]
+        total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
+    return total / len(z)
+
+
+def fedclassavg(setup: Setup) -> Models:
+    shares = shares_of(setup)
+    own = dict.fromkeys(shares, initial(setup))
+    head = {name: initial(setup)[name] for name in HEAD}
+    for number in ROUNDS:
+
+        def loss(params: Plain, x: Tensor, y: Tensor, start: Plain = head) -> Tensor:
+            pull = squared(params, start, HEAD)
+            return cross_entropy(params, x, y) + contrast(features(params, x), y, 0.7) + 0.5 / 2 * pull
+
+        own = {id: plain_training(setup, id, number, {**own[id], **head}, loss) for id in shares}
+        head = combined(own, shares, HEAD)
+    return own
+
+
+# -- peers ------------------------------------------------------------------------------------------------------------
+
+
+def dfedavgm(setup: Setup) -> Models:
+    """Rows of Metropolis-Hastings in a full network and in a ring."""
+    models = dict.fromkeys(shares_of(setup), initial(setup))
+    ids = list(models)
+    near = network(setup.engine.network, ids, setup.seed, 1)
+    for number in ROUNDS:
+        trained = {id: plain_training(setup, id, number, models[id], cross_entropy, "round", 0.6) for id in ids}
+        for i in ids:
+            row = {j: 1 / (1 + max(len(near[i]), len(near[j]))) for j in near[i]}
+            models[i] = combined(trained, {**row, i: 1 - sum(row.values())})
+    return models
+
+
+LOOPS: list[tuple[Callable[[Setup], Models], ServerMethod | PeerMethod, dict[str, Any]]] = [
+    (fedprox, FedProx(mu=0.7), {}),
+    (fedprox, FedProx(mu=0.7, weights="equal"), {}),
+    (fedavg_ft, FedAvgFT(passes=1), {"batch_size": "all"}),
+    (fednova, FedNova(), {"local_steps": None, "local_epochs": 2}),
+    (per_fedavg, PerFedAvg(alpha=0.2, order="first"), {}),
+    (per_fedavg, PerFedAvg(alpha=0.2, order="second"), {}),
+    (scaffold, Scaffold(rate=0.8), {}),
+    (ditto, Ditto(lam=0.7), {}),
+    (apfl, APFL(alpha=0.3), {}),
+    (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3), {}),
+    (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3, weights="samples"), {}),
+    (fedala, FedALA(eta=20.0, first_passes=2), {}),
+    (fedamp, FedAMP(lam=0.6, alpha=0.3, sigma=2.0), {}),
+    (pfedgraph, PFedGraph(alpha=0.3, lam=0.2), {}),
+    (fedper, FedPer(), {}),
+    (fedrep, FedRep(), {"local_steps": 5}),
+    (fedsim, FedSim(), {}),
+    (fedsim, FedSim(weights="equal", predict="own"), {}),
+    (lg_fedavg, LGFedAvg(warmup=1), {}),
+    (fedclassavg, FedClassAvg(rho=0.5, temperature=0.7), {"lr": 0.05}),
+    (dfedavgm, DFedAvgM(momentum=0.6), {"lr": 0.05, "network": "full"}),
+    (dfedavgm, DFedAvgM(momentum=0.6), {"lr": 0.05, "network": "ring"}),
+]
+
+
+NAMES = [f"{method.name}-{number}" for number, (_, method, _) in enumerate(LOOPS)]
+
+
+@pytest.mark.parametrize(("loop", "method", "options"), LOOPS, ids=NAMES)
+def test_two_rounds_are_those_of_a_plain_loop(loop: Any, method: Any, options: dict[str, Any]) -> None:
+    plan = {name: value for name, value in options.items() if name != "network"}
+    setup = small_setup(method, small_federation(), **plan)
+    if "network" in options:
+        setup = setup.having(network=options["network"])
+    engine = LocalEngine(setup)
+    for number in ROUNDS:
+        engine.round(number)
+    for id, params in loop(setup).items():
+        assert_params(engine.model(id), params, 1e-4 if loop in (fedala, fedclassavg) else 1e-5)
