@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from scipy.stats import t as student
 from fedkin.running.bench import read_lines
 
 Lines = list[dict[str, Any]]
+LEAST = 3  # seeds
 # Groups that the data set states, which may mean nothing for training.
 NATURAL = ("eICU hospitals", "TPT-48 states")
 # Federations whose clients differ by degrees rather than in groups.
@@ -37,7 +39,10 @@ DEGREES = (
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs: those of methods that have all seeds on a federation."""
+    """Finished runs: those of methods that have at least the first LEAST seeds on a federation.
+
+    Two methods are compared on the seeds that both have.
+    """
 
     lines: Lines
     seeds: tuple[int, ...]
@@ -49,9 +54,12 @@ class Runs:
         for line in self.lines:
             if line["stage"] == "run" and line["mean"] is not None and "@" not in line["method"]:
                 by_seed.setdefault((line["federation"], line["method"]), {})[line["seed"]] = line
-        return {
-            pair: [runs[seed] for seed in self.seeds] for pair, runs in by_seed.items() if set(self.seeds) <= set(runs)
-        }
+        finished = {}
+        for pair, runs in by_seed.items():
+            first = list(takewhile(runs.__contains__, self.seeds))
+            if len(first) >= LEAST:
+                finished[pair] = [runs[seed] for seed in first]
+        return finished
 
     @cached_property
     def federations(self) -> list[str]:
@@ -70,15 +78,19 @@ class Runs:
         return np.array([run["mean"] for run in self.finished[federation, method]])
 
     def reference(self, federation: str) -> str:
-        """The best method but kin, by its mean over seeds."""
-        methods = [
-            m for m in self.methods if (federation, m) in self.finished and not m.startswith("kin")
-        ]  # fmt: skip
-        return max(methods, key=lambda method: float(self.means(federation, method).mean()))
+        """The best method but kin, by its mean lead over FedAvg."""
+        methods = [m for m in self.methods if (federation, m) in self.finished and not m.startswith("kin")]
+        return max(methods, key=lambda method: float(self.apart(federation, method, "fedavg").mean()))
+
+    def apart(self, federation: str, one: str, other: str) -> Any:
+        """[seeds] points by which a method is above another with the same seed."""
+        mine, theirs = self.means(federation, one), self.means(federation, other)
+        n = min(len(mine), len(theirs))
+        return mine[:n] - theirs[:n]
 
     def regret(self, federation: str, method: str) -> Any:
         """[seeds] points below the best other with the same seed."""
-        return self.means(federation, self.reference(federation)) - self.means(federation, method)
+        return self.apart(federation, self.reference(federation), method)
 
     def gaps(self, federation: str, method: str) -> Any:
         """[seeds, clients] points above local training, of clients that have a figure in all runs."""
@@ -87,7 +99,7 @@ class Runs:
             id for id in mine[0]["points"] if all(run["points"].get(id) is not None for run in (*mine, *local))
         ]  # fmt: skip
         return np.array([
-            [one["points"][id] - other["points"][id] for id in ids] for one, other in zip(mine, local, strict=True)
+            [one["points"][id] - other["points"][id] for id in ids] for one, other in zip(mine, local, strict=False)
         ])  # fmt: skip
 
     def hurt(self, federation: str, method: str) -> tuple[float, float, float, float]:
@@ -102,7 +114,7 @@ class Runs:
 
     def lead(self, method: str, among: Sequence[str]) -> tuple[float, float, float]:
         """Kin's lead over a method in points: mean and 95 % interval, Student's over the means of federations."""
-        leads = np.array([float((self.means(n, "kin") - self.means(n, method)).mean()) for n in among])
+        leads = np.array([float(self.apart(n, "kin", method).mean()) for n in among])
         half = float(half_width(leads))
         return float(leads.mean()), float(leads.mean()) - half, float(leads.mean()) + half
 
@@ -180,7 +192,7 @@ def _by_federation(runs: Runs) -> str:
 
 def _by_method(runs: Runs, among: Sequence[str]) -> str:
     head = [
-        "method", "federations", "mean regret", "kin ahead by", "regret at most .5 on", "worst", "where",
+        "method", "federations", "seeds", "mean regret", "kin ahead by", "regret at most .5 on", "worst", "where",
         "hurts, helps", "surely", "rate at a border",
     ]  # fmt: skip
     rows = []
@@ -195,9 +207,10 @@ def _by_method(runs: Runs, among: Sequence[str]) -> str:
         border = sum(lr in (min(tried), max(tried)) for lr, tried in rates)
         ahead = "" if method == "kin" else f"{lead[0]:.2f} ({lead[1]:.2f} to {lead[2]:.2f})"
         within, worst = int((regrets <= 0.5).sum()), names[int(regrets.argmax())]
+        seeds = min(len(runs.finished[name, method]) for name in names)
         row = [
-            method, str(len(names)), f"{regrets.mean():.2f}", ahead, str(within), f"{regrets.max():.1f}", worst,
-            _shares(hurt[:2]), _shares(hurt[2:]), str(border),
+            method, str(len(names)), str(seeds), f"{regrets.mean():.2f}", ahead, str(within), f"{regrets.max():.1f}",
+            worst, _shares(hurt[:2]), _shares(hurt[2:]), str(border),
         ]  # fmt: skip
         rows.append((-len(names), regrets.mean(), row))
     return _table(head, [row for *_, row in sorted(rows, key=lambda row: row[:2])])
@@ -209,7 +222,7 @@ def _levels(runs: Runs) -> str:
     head = ["federation", "kin", *(f"kin less {other.removeprefix('kin, ')}" for other in others)]
     body = [
         [name, _spread(runs.means(name, "kin")),
-         *(_paired(runs.means(name, "kin") - runs.means(name, other)) for other in others)]
+         *(_paired(runs.apart(name, "kin", other)) for other in others)]
         for name in runs.federations if all((name, other) in runs.finished for other in others)
     ]  # fmt: skip
     return _table(head, body)

@@ -129,7 +129,22 @@ def line(method: str, seed: int, points: list[float | None], federation: str = F
 
 
 def runs_of(lines: list[dict[str, Any]], seeds: tuple[int, ...] = (0, 1)) -> Any:
-    return import_module("nothing_told").Runs(lines, seeds)
+    module: Any = import_module("nothing_told")
+    module.LEAST = min(2, len(seeds))
+    return module.Runs(lines, seeds)
+
+
+def test_methods_with_fewer_seeds_are_compared_on_those_that_both_have() -> None:
+    lines = [line("local", seed, [50.0 + seed]) for seed in range(4)]
+    lines += [line("fedavg", seed, [40.0]) for seed in range(4)] + [
+        line("kin", seed, [60.0 + seed]) for seed in range(4)
+    ]
+    lines += [line("median", seed, [55.0 + seed]) for seed in range(2)]
+    runs = runs_of(lines, (0, 1, 2, 3))
+    assert runs.reference(F) == "median"
+    assert runs.regret(F, "kin").tolist() == [-5, -5]
+    assert runs.regret(F, "local").tolist() == [5, 5]
+    assert runs.apart(F, "kin", "local").tolist() == [10] * 4
 
 
 def test_regret_is_what_the_best_other_has_more() -> None:
@@ -180,8 +195,8 @@ def test_tables_are_written_into_their_places(tmp_path: Path) -> None:
     lines.append({**line("mixed", 0, []), "failed": "two classes"})
     runs = runs_of(lines)
     made = module.tables(runs)
-    assert "| fedavg | 2 |" in made["methods"]
-    assert "| fedavg | 1 |" in made["degrees"]
+    assert "| fedavg | 2 | 2 |" in made["methods"]
+    assert "| fedavg | 1 | 2 |" in made["degrees"]
     assert "| mixed | two classes | digits rot4 16x100 |" in made["missing"]
     page = module.filled("".join(f"<!-- table: {name} -->\nstale\n<!-- end -->\n" for name in made), made)
     assert "stale" not in page
