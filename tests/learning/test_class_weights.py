@@ -25,7 +25,7 @@ from fedkin.methods.fedavg import FedAvg
 from support import NET_METHODS, by_pattern, small_federation, small_setup
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
-SILENT = ["fedclassavg", "mapl", "mapl-plus"]
+SILENT = ["fedclassavg", "fedem", "mapl", "mapl-plus"]
 HONOURING = [name for name in NET_METHODS if name not in SILENT]
 
 

@@ -143,6 +143,7 @@ def weight_of(state: Mapping[str, Any], one: str, other: str) -> float:
 def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Sequence[str]) -> float:
     """The inner product of two gradients, in double precision.
 
+    >>> import torch
     >>> inner({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, -1.0])}, ["w"])
     1.0
     """

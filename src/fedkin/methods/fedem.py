@@ -40,14 +40,15 @@ class Bodies(nn.Module):
 
 
 class Heads(nn.Module):
-    """log sum_m pi_m softmax(head_m(z_m)) of features [batch, M d]; the log proportions are a buffer."""
+    """log sum_m pi_m softmax(head_m(z_m)) of features [batch, M d].
 
-    log_proportions: Tensor
+    The log proportions are a parameter without a gradient: each client puts its own in.
+    """
 
     def __init__(self, parts: list[nn.Module]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
-        self.register_buffer("log_proportions", -torch.tensor(float(len(parts))).log().expand(len(parts)).clone())
+        self.log_proportions = nn.Parameter(-torch.tensor(float(len(parts))).log().expand(len(parts)).clone())
 
     def each(self, z: Tensor) -> Tensor:
         """The log probabilities of each component, [batch, M, classes]."""
@@ -70,6 +71,7 @@ class Responsible:
         logs, labels = heads.each(model.features(batch.x)), extras["y"][batch.y]
         losses = F.nll_loss(logs.transpose(1, 2), labels[:, None].expand(logs.shape[:2]), reduction="none")
         value: Tensor = ((extras["q"][batch.y] * losses).sum(1) * batch.mask).sum() / batch.mask.sum()
+        value = value + 0 * heads.log_proportions.sum()
         return value
 
 

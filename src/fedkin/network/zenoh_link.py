@@ -160,16 +160,16 @@ class ZenohLink(Link):
     # -- answering ------------------------------------------------------------------------------------------------
 
     def _seen(self, sample: Any) -> None:
-        name = str(sample.key_expr).rpartition("/")[2]
+        name, lost = str(sample.key_expr).rpartition("/")[2], list[_Transfer]()
         with self._state:
             if sample.kind == zenoh.SampleKind.DELETE:
                 self._present.discard(name)
+                lost = [each for each in self._transfers.values() if each.owner == name]
             elif name in self._book:
                 self._present.add(name)
             self._state.notify_all()
-            transfers = [each for each in self._transfers.values() if each.owner == name]
         # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
-        for transfer in transfers:
+        for transfer in lost:
             transfer.ask_again()
 
     def _asked(self, query: Any) -> None:
@@ -378,7 +378,7 @@ class _Transfer:
                 self._state.notify_all()
 
     def ask_again(self) -> None:
-        """End all questions, for which no answer may come any more: the link to the owner is new, or gone."""
+        """End all questions: the link to the owner is gone, so that no answer comes any more."""
         with self._state:
             if self._asked:
                 self._asked.clear()
