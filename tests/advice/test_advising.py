@@ -160,29 +160,3 @@ def test_segmentation_is_refused() -> None:
     samples = Samples(torch.zeros(3, 1, 4, 4), torch.zeros(3, 4, 4, dtype=torch.int64))
     with pytest.raises(ConfigError, match="this task is segmentation"):
         advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))
-
-
-def test_clients_that_differ_by_degrees_share_a_model_and_have_heads_of_their_own() -> None:
-    """One dependence on the inputs, and a level of its own at each client."""
-    rng = np.random.default_rng(3)
-
-    def lifted(client: Client, by: float) -> Client:
-        train, test = (replace(one, y=one.y + by) for one in (client.train, client.test))
-        return replace(client, train=train, test=test)
-
-    alike = federation({f"c{place:02d}": (A, 40) for place in range(12)}, "regression", seed=2)
-    town = Federation([lifted(client, float(rng.normal())) for client in alike.values()], alike.task, "town")
-    bench = replace(BENCH, training=BENCH.training.model_copy(update={"lr": 0.05}))
-    found = advised(town, bench=bench)
-    assert found.candidate.startswith("all, pull ")
-    pull = found.shape.pull
-    assert f"each with its own head (pull {pull:g})" in found.sentence
-    assert found.to_json()["pull"] == pull
-    assert found.method.pull == {"g0": pull}
-    # What was judged on held-out folds is what the recommended method trains and uses.
-    result = run(found.method, town, model=bench.model, training=bench.training, settings={"mode": "fast"})
-    takes = [id for id in town if found[id].takes]
-    assert takes
-    for id in takes:
-        for name, tensor in result.models[id].items():
-            np.testing.assert_allclose(tensor.numpy(), found.shared[id][name].numpy(), atol=1e-4)

@@ -9,7 +9,6 @@ import torch
 
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
-from fedkin.methods.blocks.pulled_head import Strength, pulled_heads, with_head
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
@@ -78,15 +77,3 @@ def test_what_cannot_be_is_refused(table: dict[str, Any], said: str) -> None:
 def test_an_id_of_nobody_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"method.groups: no client 'site-Q'"):
         Given(groups={"a": (IDS[0], "site-Q")}).check(small_federation())
-
-
-def test_members_pull_heads_of_their_own_to_the_group_s() -> None:
-    federation = small_federation()
-    plain, pulled = models(FedAvg(), federation), models(Given(groups={"a": tuple(IDS)}, pull={"a": 2.0}), federation)
-    for id in IDS:
-        weight, bias = (plain[id][name] for name in plain[id] if "head" not in name)
-        features = (federation[id].train.inputs(slice(None)).flatten(1) @ weight.T + bias).relu()
-        (head,) = pulled_heads(plain[id], features, federation[id].train.y, [Strength(2.0, 2.0)], federation.task)
-        expected = with_head(plain[id], head)
-        assert all(torch.allclose(pulled[id][name], expected[name], atol=1e-4) for name in expected)
-        assert not torch.equal(pulled[id]["head.weight"], plain[id]["head.weight"])

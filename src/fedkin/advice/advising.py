@@ -368,8 +368,7 @@ class Budget:
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
         # Other folds may tell candidates apart that are equal here.
-        different = {shape.shared for shape in shapes.values()}
-        return self._clock() - begun, min(len(shapes), len(different) + 1)
+        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1)
 
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:

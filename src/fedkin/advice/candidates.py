@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -136,13 +136,10 @@ def _without_intercept(information: Array) -> Array:
     return held
 
 
-# Strengths with which a client's own head is pulled to that of one model for all.
-PULLS = (30.0, 3.0, 0.3)
 # From simple to complex: where two cannot be told apart, the one that stands first is taken.
 CANDIDATES = {
     "local": "each client by itself",
     "all": "one model for all",
-    **{f"all, pull {pull:g}": f"one model for all, each client with its own head (pull {pull:g})" for pull in PULLS},
     "tests": "groups that no test tells apart (signatures)",
     "coefficients": "groups of equal coefficients of a linear model",
     "neighbours": "each with those whose coefficients cannot be told from its own",
@@ -155,15 +152,13 @@ class Shape:
     """Who shares a model with whom, by id.
 
     groups: sorted ids of each group of several clients, with its verdict ("same", "shares", "offsets"); near: for a
-    client in none, those whose models are averaged with its own. Clients in neither train alone. pull: strength with
-    which the groups' members pull heads of their own to the shared one; None: they share the head.
+    client in none, those whose models are averaged with its own. Clients in neither train alone.
     differs: what tells the groups apart: "inputs", "labels given inputs", "class shares".
     """
 
     groups: tuple[tuple[tuple[str, ...], str], ...] = ()
     near: tuple[tuple[str, tuple[str, ...]], ...] = ()
     differs: tuple[str, ...] = field(default=(), compare=False)
-    pull: float | None = None
 
     def partners(self, id: str) -> tuple[str, ...]:
         """The others that this client's model is averaged with."""
@@ -172,18 +167,13 @@ class Shape:
                 return tuple(other for other in members if other != id)
         return dict(self.near).get(id, ())
 
-    @property
-    def shared(self) -> Shape:
-        """Who shares, whatever head they have."""
-        return replace(self, pull=None)
-
     def renamed(self, names: Mapping[str, str]) -> Shape:
         """The same under other ids."""
         groups = (
             (tuple(sorted(names[id] for id in members)), verdict) for members, verdict in self.groups
         )  # fmt: skip
         near = ((names[id], tuple(sorted(names[other] for other in others))) for id, others in self.near)
-        return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs, self.pull)
+        return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs)
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, int], verdict: Mapping[int, str], differs: Sequence[str] = ()) -> Shape:
@@ -206,7 +196,6 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     missing: list[str] = []
     if len(ids) < 2:
         return found, missing
-    found |= {f"all, pull {pull:g}": Shape(every, pull=pull) for pull in PULLS}
     found["tests"] = _tested(samples, task, seed)
     if len(task.shapes.get("x", ())) != 1 or task.codes:
         missing.append("coefficients and neighbours: only for tables of numbers")

@@ -102,8 +102,6 @@ class Advice:
             parts = [f"Average {len(self.shape.near)} clients' models with those of their own neighbours"]
         elif len(self.groups) == 1 and len(self.groups[0]) == len(judged):
             parts = [f"Train one model for all {len(judged)} clients that could be judged"]
-            if self.shape.pull is not None:
-                parts[0] += f", each with its own head (pull {self.shape.pull:g})"
         else:
             groups = "; ".join(f"{named(members)} together" for members in self.groups)
             parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
@@ -172,8 +170,7 @@ class Advice:
             "judged": self.judged, "metric": self.task.metric.name, "level": LEVEL, "folds": self.folds,
             "stable": self.stable, "rates": list(self.rates), "rate": self.rate, "own_rate": self.own_rate,
             "differs": list(self.differs), "notes": self.notes, "groups": [list(members) for members in self.groups],
-            "near": {id: list(others) for id, others in self.shape.near}, "pull": self.shape.pull,
-            "missing": list(self.missing),
+            "near": {id: list(others) for id, others in self.shape.near}, "missing": list(self.missing),
             "clients": [_as_dict(client) for client in self.clients],
         }  # fmt: skip
 

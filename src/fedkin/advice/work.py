@@ -17,14 +17,12 @@ from fedkin.advice.choice import outcomes_of
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Params
 from fedkin.folders import made
 from fedkin.keys import rng
 from fedkin.learning.models import Model
-from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.pulled_head import Strength, can_pull, pulled_heads, with_head
 from fedkin.methods.given import Given
 from fedkin.records.files import write_bytes
 from fedkin.running.experiment import RunSettings, nets_for
@@ -213,53 +211,37 @@ class Work:
         groups: dict[str, tuple[str, ...]] = {}
         verdicts: dict[str, str] = {}
         near: dict[str, tuple[str, ...]] = {}
-        # Shapes that differ in their pull have one model: heads are solved afterwards.
-        names: dict[tuple[int, Shape], dict[str, str]] = {}
         for place, (split, number) in enumerate(parts):
-            key = split, self.shapes[split][number].shared
-            if key in names:
-                continue
-            names[key] = {id: f"{id}/{split}.{number}" for id in self.federation}
-            shape = key[1].renamed(names[key])
+            names = {id: f"{id}/{split}.{number}" for id in self.federation}
+            shape = self.shapes[split][number].renamed(names)
             for count, (members, verdict) in enumerate(shape.groups):
                 groups[f"{place}.{count}"] = members
                 verdicts[f"{place}.{count}"] = verdict
             near |= dict(shape.near)
             for id, client in self.federation.items():
                 # Nothing is scored in the run itself: what its models do is needed sample by sample.
-                clients.append(Client(names[key][id], trains[id, split], client.train.take([])))
+                clients.append(Client(names[id], trains[id, split], client.train.take([])))
         method = parse(Given, {"groups": groups, "verdicts": verdicts, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
-        done = {}
+        found = {}
         module = net.scratch()
         for place, (split, number) in enumerate(parts):
-            shape = self.shapes[split][number]
             for id in self.federation:
-                params = result.models[names[split, shape.shared][id]]
+                name = f"{id}/{split}.{number}"
                 test = self.federation[id].train.take(self.folds[id].validated(split))
-                if shape.pull is not None and len(test) and can_pull(params, together.task):
-                    params = _pulled(net, module, params, trains[id, split], shape.pull, together.task)
-                outputs = infer(net, module, params, "logits", test) if len(test) else None
-                done[f"{place}/{id}"] = (
+                outputs = infer(net, module, result.models[name], "logits", test) if len(test) else None
+                found[f"{place}/{id}"] = (
                     np.empty(0) if outputs is None else outcomes_of(together.task, outputs, test.labels()).values
                 )
-        return done
-
-
-def _pulled(net: Net, module: BodyHead, params: Params, samples: Samples, pull: float, task: Task) -> Params:
-    """The model with a head of the client's own, solved on these samples."""
-    features = infer(net, module, params, "features", samples)
-    (head,) = pulled_heads(params, features, samples.labels(), [Strength(pull, pull)], task)
-    return with_head(params, head)
+        return found
 
 
 def method_of(shape: Shape, keep_own: Sequence[str] = (), own_lr: float | None = None) -> Given:
     """The method that trains a shape. keep_own: who shares, and uses a model of its own beside it."""
     groups = {f"g{place}": members for place, (members, _) in enumerate(shape.groups)}
     verdicts = {f"g{place}": verdict for place, (_, verdict) in enumerate(shape.groups) if verdict != "same"}
-    pull = {} if shape.pull is None else dict.fromkeys(groups, shape.pull)
-    table: dict[str, Any] = {"groups": groups, "verdicts": verdicts, "near": dict(shape.near), "pull": pull}
+    table: dict[str, Any] = {"groups": groups, "verdicts": verdicts, "near": dict(shape.near)}
     return parse(Given, {**table, "keep_own": tuple(sorted(keep_own)), "own_lr": own_lr}, "method")
 
 

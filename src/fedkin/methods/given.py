@@ -7,7 +7,7 @@ What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -19,7 +19,6 @@ from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.personal import own_view, shared_view
-from fedkin.methods.blocks.pulled_head import Strength, personal
 from fedkin.views import ClientView, ServerView
 
 Verdict = Literal["same", "shares", "offsets"]
@@ -42,9 +41,7 @@ class Given(ServerMethod):
 
     groups: {name: ids}; a client is in one at most. verdicts: {name of a group: "same", "shares" or "offsets"}, what
     its members share, as in `kin`; "same" if a group has none. near: {id: ids}, clients in no group whose model is the
-    mean of their own and these others', weighted by samples. pull: {name of a group: strength}; its members use the
-    group's model with heads of their own, pulled to the shared one (`blocks.pulled_head`), and nothing more travels.
-    keep_own: ids of clients that share, and train and use a
+    mean of their own and these others', weighted by samples. keep_own: ids of clients that share, and train and use a
     model of their own beside it. own_lr: the rate of models of one client (None: that of `[training]`).
     """
 
@@ -57,20 +54,18 @@ class Given(ServerMethod):
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     verdicts: dict[str, Verdict] = Field(default_factory=dict)
     near: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    pull: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     keep_own: tuple[str, ...] = ()
     own_lr: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> Given:
-        placed = [id for members in self.groups.values() for id in members] + list(self.near)
-        twice = sorted({id for id in placed if placed.count(id) > 1}) if len(set(placed)) < len(placed) else []
+        named = [id for members in self.groups.values() for id in members] + list(self.near)
+        twice = sorted({id for id in named if named.count(id) > 1}) if len(set(named)) < len(named) else []
         if twice:
             raise ValueError(f"groups: client {twice[0]!r} is there twice; expected one group, or near, for each")
-        for setting, named in (("verdicts", self.verdicts), ("pull", self.pull)):
-            for name in named:
-                if name not in self.groups:
-                    raise ValueError(f"{setting}: no group {name!r}; {nearest(name, self.groups)}")
+        for name in self.verdicts:
+            if name not in self.groups:
+                raise ValueError(f"verdicts: no group {name!r}; {nearest(name, self.groups)}")
         return self
 
     def check(self, federation: Federation) -> None:
@@ -117,12 +112,11 @@ class Given(ServerMethod):
             client.state["own"] = alone.params
         return reply
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
         if message["own"]:
             own = client.state.get("own")
             return client.initial if own is None else own
-        params = own_view(client, message.params, message["verdict"])
-        return personal(client, params, Strength(message["pull"], message["pull"])) if "pull" in message else params
+        return own_view(client, message.params, message["verdict"])
 
     # -- at the server ----------------------------------------------------------------------------------------
 
@@ -144,15 +138,14 @@ class Given(ServerMethod):
     def offer(self, server: ServerView[State], id: str) -> Message:
         models = server.state["models"]
         if id in models:
-            group = next((name for name, members in self.groups.items() if id in members), "")
-            pull = {"pull": self.pull[group]} if group in self.pull else {}
-            return Message(
-                params=models[id], verdict=self.verdicts.get(group, "same"), own=id in self.keep_own, **pull
-            )  # fmt: skip
+            return Message(params=models[id], verdict=self._verdict(id), own=id in self.keep_own)
         if id not in server.clients and models:
             # Never took part: of nobody's group, so it has the mean of all that share.
             return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), verdict="same", own=False)
         return Message(verdict="alone", own=True)
+
+    def _verdict(self, id: str) -> str:
+        return next((self.verdicts.get(name, "same") for name, members in self.groups.items() if id in members), "same")
 
     def graph(self, server: ServerView[Any]) -> Graph:
         """Weights of 1 between clients that share, in the direction in which models travel, and the groups."""

@@ -33,15 +33,7 @@ from fedkin.learning.net import head_of
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
-from fedkin.methods.blocks.pulled_head import (
-    SHARED,
-    Strength,
-    can_pull,
-    personal,
-    pulled_heads,
-    strengths,
-    with_head,
-)  # fmt: skip
+from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head
 from fedkin.methods.blocks.signatures import (
     Planned,
     SigningMethod,
@@ -181,7 +173,14 @@ class Kin(SigningMethod):
         if message["alone"]:
             return own_model(client, message)
         strength = Strength(message["weights"], message["bias"]) if "weights" in message else SHARED
-        return personal(client, message.params, strength)
+        if not strength.personal or not client.size or not can_pull(message.params, client.task):
+            return message.params
+        return self._personal(client, message.params, strength)
+
+    def _personal(self, client: ClientView[ClientState], params: Params, strength: Strength) -> ClientFlow[Params]:
+        features = yield from Infer(params, "features")
+        (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
+        return with_head(params, head)
 
     # -- at the server ------------------------------------------------------------------------------------------
 

@@ -21,9 +21,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedkin.flow import ClientFlow, Infer, Params
+from fedkin.flow import Params
 from fedkin.tasks import Task
-from fedkin.views import ClientView
 
 
 class Strength(NamedTuple):
@@ -71,15 +70,6 @@ def with_head(params: Params, head: Tensor) -> dict[str, Tensor]:
     if "head.bias" in params:
         new["head.bias"] = head[-1].to(params["head.bias"].dtype)
     return new
-
-
-def personal(client: ClientView[Any], params: Params, strength: Strength) -> ClientFlow[Params]:
-    """The model with the client's own head, from all its training samples; as it is where there is nothing to pull."""
-    if not strength.personal or not client.size or not can_pull(params, client.task):
-        return params
-    features = yield from Infer(params, "features")
-    (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
-    return with_head(params, head)
 
 
 def pulled_heads(
