@@ -27,6 +27,7 @@ from fedkin.running.bench import read_lines
 
 Lines = list[dict[str, Any]]
 LEAST = 3  # seeds
+SHOWN = 0.4  # of the federations, on which a method has to be finished
 # Groups that the data set states, which may mean nothing for training.
 NATURAL = ("eICU hospitals", "TPT-48 states")
 # Federations whose clients differ by degrees rather than in groups.
@@ -198,7 +199,7 @@ def _by_method(runs: Runs, among: Sequence[str]) -> str:
     rows = []
     for method in runs.methods:
         names = [name for name in among if (name, method) in runs.finished]
-        if not names:
+        if len(names) < SHOWN * len(among):
             continue
         regrets = np.array([runs.regret(name, method).mean() for name in names])
         hurt = np.mean([runs.hurt(name, method) for name in names], axis=0)

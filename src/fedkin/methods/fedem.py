@@ -71,8 +71,8 @@ class Responsible:
         logs, labels = heads.each(model.features(batch.x)), extras["y"][batch.y]
         losses = F.nll_loss(logs.transpose(1, 2), labels[:, None].expand(logs.shape[:2]), reduction="none")
         value: Tensor = ((extras["q"][batch.y] * losses).sum(1) * batch.mask).sum() / batch.mask.sum()
-        value = value + 0 * heads.log_proportions.sum()
-        return value
+        unused: Tensor = 0 * heads.log_proportions.sum()  # its gradient is zero, and not missing
+        return value + unused
 
 
 class ClientState(TypedDict, total=False):
