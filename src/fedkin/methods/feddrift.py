@@ -1,7 +1,7 @@
 """FedDrift: clusters that split when a client's accuracy drops, and merge when their models do as well on each other.
 
 Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distributed concept drift. AISTATS 2023.
-`docs/methods/feddrift.md` says where paper, released code and this file differ.
+`docs/methods/feddrift.md` says where paper and this file differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FedEM: every client's distribution is a mixture of M common ones; their models are shared, the proportions its own.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal. Federated multi-task learning under a mixture of distributions. NeurIPS 2021.
-Equation numbers are the paper's; `docs/methods/fedem.md` says where paper, released code and this file differ.
+Equation numbers are the paper's; `docs/methods/fedem.md` says where paper and this file differ.
 """
 
 from __future__ import annotations

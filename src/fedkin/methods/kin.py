@@ -6,8 +6,8 @@ A method of fedkin's own; nothing is told to it. `docs/methods/kin.md` says what
     levels       "all": one model; "branches": one for each part of the tree whose clients differ by degrees only;
                  "groups": one for each group that no test tells apart, and local training for who is like nobody else
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
-    heads        each client solves its own head; the shared head of a level becomes their mean
-    choice       (level, strength) with the smallest loss on the held-out samples, pooled over clients
+    heads        each client solves its own head; their mean is a second shared head of each level
+    choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
 """
@@ -52,7 +52,7 @@ MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
 MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
 FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
 DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
-OWN = Strength(1.0, 1.0)  # of the heads whose mean becomes the shared head before the choice
+OWN = Strength(1.0, 1.0)  # of the heads whose mean is a level's second shared head
 CUT = 0.25  # of the clients' differences in cost, at either end, are cut to the next ones
 
 
@@ -100,7 +100,8 @@ class Kin(SigningMethod):
     paper: ClassVar[str] = "(fedkin)"
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = (
-        "once: a signature of 2 KB up; then the whole model of each level on trial, or of the chosen one"
+        "once: a signature of 2 KB, and a head for each level, up; then the whole model of each level on trial, or of "
+        "the chosen one"
     )
 
     alpha: float = Field(0.001, gt=0, lt=1)
@@ -213,14 +214,16 @@ class Kin(SigningMethod):
         }  # fmt: skip
 
     def choose(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[None]:
-        """Choose a level and a strength; without costs the trial goes on."""
+        """Choose a level, its shared head and a strength; without costs the trial goes on."""
         state = server.state
         trained = state["models"]
-        solved = {}
-        for level in trained:
-            solved[level] = yield from self.mean_heads(server, level, ids)
         costs, sizes = yield from self.judged(server, ids, trained)
-        again, _ = yield from self.judged(server, ids, solved)
+        solved, again = trained, costs
+        if can_pull(server.initial, server.task):
+            solved = {}
+            for level in trained:
+                solved[level] = yield from self.mean_heads(server, level, ids)
+            again, _ = yield from self.judged(server, ids, solved)
         # In doubt the earlier one is taken: of models with mean heads, those with heads of one's own come last.
         first, later = strengths(server.task)[0], strengths(server.task)[1:]
         candidates = [(solved, first), *((trained, one) for one in (first, *later)), *((solved, one) for one in later)]
@@ -241,7 +244,7 @@ class Kin(SigningMethod):
         """
         models, nodes = server.state["models"][level], nodes_of(server.state, level)
         asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
-        if not asked or not can_pull(server.initial, server.task):
+        if not asked:
             return models
         replies = yield from Ask("solve_head", {id: self.message(server, level, id) for id in asked})
         heads: dict[str, Params] = {node: head_of(model) for node, model in models.items()}

@@ -225,6 +225,6 @@ def unlike_conditions(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
         each = "; ".join(f"{', '.join(names)}: {lr:g}" for lr, names in sorted(rates.items()))
         sentences.append(f"learning rates differ ({each}); fedkin tune --equal gives all methods the same budget")
     if len(given) > 1:
-        each = "; ".join(f"{', '.join(names)}: {text}" for text, names in given.items() if text)
-        sentences.append(f"not all methods are told the same ({each}; the others nothing)")
+        each = "; ".join(f"{', '.join(names)}: {text or 'nothing'}" for text, names in given.items())
+        sentences.append(f"not all methods are told the same ({each})")
     return sentences

@@ -56,8 +56,8 @@ def headline(data: Data) -> str:
     above, below = sum(gain["low"] > 0 for gain in gains), sum(gain["high"] < 0 for gain in gains)
     rank = sum(row["rank"] for row in rows) / len(rows)
     return (
-        f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; above the "
-        f"best simple method on {above}, below it on {below}, not told apart on {len(rows) - above - below}"
+        f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; surely "
+        f"above the best simple method on {above}, surely below on {below}, not told apart on {len(rows) - above - below}"
     )
 
 

@@ -191,7 +191,7 @@ class Place(NamedTuple):
 
     mean: its figure. rank: among all methods with results, 1 is the best; of: how many they are. reference: the best
     simple method, and gain: the paired difference from it. adds: the paired difference from each control, by its name.
-    hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval excludes zero;
+    hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval does too;
     clients: how many there are. lr: the chosen rate; border: whether it is the first or last that was tried. trained:
     samples in all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of its groups with
     the planted ones.
@@ -284,7 +284,7 @@ def difference(one: Runs, other: Runs) -> Added | None:
 
 
 def _lost(one: Runs, other: Runs) -> dict[str, tuple[float, bool]]:
-    """{client: (points lost over seeds, whether Student's 95 % interval of them excludes zero)}."""
+    """{client: (points lost over seeds, whether Student's 95 % interval says that they are lost)}."""
     gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
     lost = {}
     for id in sorted(set().union(*gaps.values())):
