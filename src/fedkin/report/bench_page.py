@@ -54,10 +54,10 @@ def headline(data: Data) -> str:
         return f"{data['method']} finished on no federation of suite {data['suite']}"
     gains = [row["gain"] for row in rows if row["gain"] is not None and row["gain"]["low"] is not None]
     above, below = sum(gain["low"] > 0 for gain in gains), sum(gain["high"] < 0 for gain in gains)
-    rank = sum(row["rank"] for row in rows) / len(rows)
+    rank, rest = sum(row["rank"] for row in rows) / len(rows), len(rows) - above - below
     return (
         f"{data['method']}: mean rank {rank:.1f} over {len(rows)} of {len(data['federations'])} federations; surely "
-        f"above the best simple method on {above}, surely below on {below}, not told apart on {len(rows) - above - below}"
+        f"above the best simple method on {above}, surely below on {below}, not told apart on {rest}"
     )
 
 
