@@ -26,7 +26,6 @@ from scipy.stats import t as student
 from fedkin.running.bench import read_lines
 
 Lines = list[dict[str, Any]]
-LEAST = 3  # seeds
 SHOWN = 0.4  # of the federations, on which a method has to be finished
 # Groups that the data set states, which may mean nothing for training.
 NATURAL = ("eICU hospitals", "TPT-48 states")
@@ -40,13 +39,14 @@ DEGREES = (
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs: those of methods that have at least the first LEAST seeds on a federation.
+    """Finished runs: those of methods that have at least the first `least` seeds on a federation.
 
     Two methods are compared on the seeds that both have.
     """
 
     lines: Lines
     seeds: tuple[int, ...]
+    least: int = 3
 
     @cached_property
     def finished(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -58,7 +58,7 @@ class Runs:
         finished = {}
         for pair, runs in by_seed.items():
             first = list(takewhile(runs.__contains__, self.seeds))
-            if len(first) >= LEAST:
+            if len(first) >= self.least:
                 finished[pair] = [runs[seed] for seed in first]
         return finished
 

@@ -129,9 +129,7 @@ def line(method: str, seed: int, points: list[float | None], federation: str = F
 
 
 def runs_of(lines: list[dict[str, Any]], seeds: tuple[int, ...] = (0, 1)) -> Any:
-    module: Any = import_module("nothing_told")
-    module.LEAST = min(2, len(seeds))
-    return module.Runs(lines, seeds)
+    return import_module("nothing_told").Runs(lines, seeds, least=min(2, len(seeds)))
 
 
 def test_methods_with_fewer_seeds_are_compared_on_those_that_both_have() -> None:
