@@ -245,5 +245,5 @@ def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(
 
 
 def test_processes_and_ray_are_for_processors() -> None:
-    with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the actors of run.engine = 'ray'"):
+    with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the tasks of run.engine = 'ray'"):
         RayEngine(on_device(small_setup(FedAvg()), NAME))

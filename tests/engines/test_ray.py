@@ -1,54 +1,142 @@
-"""The Ray engine: the local engine's bits, from actors that hold the clients' samples."""
+"""The Ray engine: the local engine's bits from a cluster, also when processes and nodes are lost."""
 
 from __future__ import annotations
 
-import logging
+import importlib
+import itertools
+import os
+import signal
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from fedkin import Fit, Message, phase
-from fedkin.engines import LocalEngine
+from fedkin.engines import Envelope, LocalEngine, Observer
 from fedkin.engines.simulation import RayEngine
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import ClientFlow
 from fedkin.forms import COUNT, NET
+from fedkin.learning.losses import CrossEntropy
+from fedkin.learning.models import Mlp
+from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import ON_RAY, local_site, small_setup
+from support import ON_RAY, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 pytestmark = ON_RAY
+TABLE = {
+    "name": "on-a-cluster",
+    "data": {"source": "digits"},
+    "scenario": {"name": "iid", "clients": 6, "train_per_client": 20, "test_per_client": 10},
+    "model": {"name": "mlp", "hidden": [8]},
+    "training": {"rounds": 4, "batch_size": 10, "clients_per_round": 4},
+    "method": {"name": "fedavg"},
+    "run": {"seed": 3, "checkpoint_every": 2, "mode": "one-by-one"},
+}
+_NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    import ray
+class Nodes:
+    """Nodes beside a head without a core, each with one core; each is a raylet that can be killed."""
 
-    with warnings.catch_warnings():
+    def __init__(self, cluster: Any, *names: str) -> None:
+        self.cluster = cluster
+        # Ray may still count the nodes of an earlier test for a while: each has a name of its own.
+        self.up = {name: cluster.add_node(num_cpus=1, node_name=f"{name}-{next(_NUMBERS)}") for name in names}
+
+    def kill(self, name: str) -> None:
+        """End the node with its workers, which else outlive it for a moment, in which a short run ends."""
+        node = self.up.pop(name)
+        (raylet,) = node.all_processes["raylet"]
+        workers = _children(raylet.process.pid)
+        self.cluster.remove_node(node, allow_graceful=False)
+        for pid in workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        for name in list(self.up):
+            self.kill(name)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if place.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(int(place.parent.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
+        quick = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+        made.shutdown()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "sfmtl-graph"])
-def test_the_bits_of_the_local_engine(name: str) -> None:
-    setup = small_setup(METHODS[name](), clients_per_round=5).having(workers=2)
-    local, cluster = LocalEngine(setup), RayEngine(setup)
-    try:
-        for number in (1, 2, 3):
-            assert local.round(number).traffic == cluster.round(number).traffic
-        assert local.evaluate() == cluster.evaluate()
-        for id in setup.federation:
-            assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
-    finally:
-        cluster.close()
+@pytest.fixture
+def nodes(cluster: Any) -> Iterator[Nodes]:
+    made = Nodes(cluster, "one", "two")
+    yield made
+    made.close()
+
+
+class Killing(Observer):
+    """Kills a node when the first reply of a round has arrived: the other clients are still at work."""
+
+    def __init__(self, round: int, nodes: Nodes) -> None:
+        self.round, self.nodes = round, nodes
+
+    def travelled(self, envelope: Envelope) -> None:
+        if envelope.round == self.round and envelope.receiver == "server":
+            self.round = 0
+            self.nodes.kill("two")
+
+
+class AfterRound:
+    """Kills a node after a round of a run."""
+
+    def __init__(self, round: int, nodes: Nodes) -> None:
+        self.round, self.nodes = round, nodes
+
+    def started(self, rounds: int, done: int) -> None:
+        pass
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self.round:
+            self.nodes.kill("two")
+
+    def stopping(self) -> bool:
+        return False
+
+
+def assert_equal(local: LocalEngine, spread: LocalEngine, rounds: int) -> None:
+    """These rounds of both engines have the same bits."""
+    for number in range(1, rounds + 1):
+        assert local.round(number).traffic == spread.round(number).traffic
+    assert local.evaluate() == spread.evaluate()
+    for id in local.setup.federation:
+        assert all(torch.equal(tensor, spread.model(id)[name]) for name, tensor in local.model(id).items())
 
 
 class Stepwise(FedAvg):
@@ -67,56 +155,138 @@ class Stepwise(FedAvg):
         return Message(params=params, n=client.size)
 
 
-def test_parameters_that_a_client_changes_between_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.engines.executors.ray._HEAVY", 0)
-    setup = small_setup(Stepwise()).having(workers=2)  # more clients than models that are kept
-    local, cluster = LocalEngine(setup), RayEngine(setup)
+@pytest.mark.parametrize("method", [METHODS["fedavg"](), METHODS["sfmtl-graph"](), Stepwise()], ids=lambda m: m.title)
+def test_the_bits_of_the_local_engine(method: Any, nodes: Nodes) -> None:
+    setup = small_setup(method, clients_per_round=5).having(mode="one-by-one", workers=2)
+    spread = RayEngine(setup)
     try:
-        for number in (1, 2):
-            local.round(number)
-            cluster.round(number)
-        assert local.evaluate() == cluster.evaluate()
-        for id in setup.federation:
-            assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
+        assert_equal(LocalEngine(setup), spread, 3)
     finally:
-        cluster.close()
+        spread.close()
 
 
-def test_a_lost_actor_is_made_again() -> None:
+def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(nodes: Nodes, tmp_path: Path) -> None:
+    plain = Experiment.of(TABLE)
+    alone = run_experiment(plain, tmp_path, tmp_path / "alone")
+    spread = plain.with_changes(**{"run.engine": "ray"})
+    together = run_experiment(spread, tmp_path, tmp_path / "together", watcher=AfterRound(2, nodes))
+    rows = [(folder / "rounds.jsonl").read_bytes() for folder in (tmp_path / "alone", tmp_path / "together")]
+    assert rows[0] == rows[1]
+    for id, params in alone.models.items():
+        assert all(torch.equal(tensor, together.models[id][name]) for name, tensor in params.items())
+
+
+def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:
+    setup = small_setup(METHODS["sfmtl-graph"](), clients_per_round=5).having(mode="one-by-one")
+    spread = RayEngine(setup, observers=[Killing(2, nodes)])
+    try:
+        assert_equal(LocalEngine(setup), spread, 3)
+        nodes.kill("one")
+        with pytest.raises(RunError, match=r"no node with a core is left .*ray start --address=.* --resume"):
+            spread.round(4)
+    finally:
+        spread.close()
+
+
+@dataclass(frozen=True)
+class Dying(CrossEntropy):
+    """A loss that ends its process, once if there is a file to remove, else each time."""
+
+    marker: str = ""
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.marker or Path(self.marker).exists():
+            if self.marker:
+                Path(self.marker).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(*args)
+
+
+class Mortal(FedAvg):
+    marker: str = ""
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params, Dying(self.marker))
+        return Message(params=fitted.params, n=client.size)
+
+
+def test_a_process_that_ends_is_replaced_three_times(nodes: Nodes, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
     import ray
 
-    setup = small_setup(FedAvg()).having(workers=2)
-    local, cluster = LocalEngine(setup), RayEngine(setup)
-    try:
-        local.round(1)
-        cluster.round(1)
-        executor: Any = local_site(cluster).executor
-        ray.kill(executor.places[0].actor, no_restart=False)
-        local.round(2)
-        cluster.round(2)
-        id = next(iter(setup.federation))
-        assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
-    finally:
-        cluster.close()
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the nodes cannot import the tests
+    setup = small_setup(Mortal(marker=str(marker))).having(mode="one-by-one", workers=1)
+    local = LocalEngine(setup)
+    outcome = local.round(1)
+    marker.touch()
+    for method in (Mortal(marker=str(marker)), Mortal()):
+        spread = RayEngine(replace(setup, method=method))
+        try:
+            if method.marker:
+                assert spread.round(1).traffic == outcome.traffic
+                assert local.evaluate() == spread.evaluate()
+            else:
+                with pytest.raises(RunError, match=r"work of client 'site-.' was lost more than 3 times .* --resume"):
+                    spread.round(1)
+        finally:
+            spread.close()
 
 
-def test_errors_name_the_client() -> None:
-    cluster = RayEngine(small_setup(Local(), lr=1e30).having(workers=2))
+def test_errors_name_the_client(nodes: Nodes) -> None:
+    spread = RayEngine(small_setup(Local(), lr=1e30).having(workers=2))
     try:
         with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
-            _rounds(cluster, 3)
+            [spread.round(number) for number in (1, 2, 3)]
     finally:
-        cluster.close()
+        spread.close()
 
 
-def _rounds(engine: RayEngine, count: int) -> None:
-    for number in range(1, count + 1):
-        engine.round(number)
+_BLOCKING = """
+import sys
+class Blocking:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "{0}":
+            raise ModuleNotFoundError("No module named '{0}'", name="{0}")
+sys.meta_path.insert(0, Blocking())
+"""
+
+
+@pytest.mark.parametrize("lacks", ["fedkin", "ownnet"])
+def test_a_node_that_lacks_a_module_is_named(
+    lacks: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ownnet.py").write_text("from torch import nn\nclass Body(nn.Sequential):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    blocking = tmp_path / "blocking"
+    blocking.mkdir()
+    (blocking / "sitecustomize.py").write_text(_BLOCKING.format(lacks))
+    with monkeypatch.context() as there:
+        there.setenv("PYTHONPATH", f"{blocking}:{os.environ.get('PYTHONPATH', '')}")
+        nodes = Nodes(cluster, "bare")
+    setup = small_setup(METHODS["fedavg"]())
+    body = importlib.import_module("ownnet").Body
+
+    def build() -> Any:
+        first, *others = Mlp(hidden=(4,)).build(setup.federation.task)
+        return (body(first), *others)
+
+    spread = RayEngine(replace(setup, net=Net.build(build, 1)))
+    try:
+        with pytest.raises(RunError, match=rf"^Ray node .*: No module named '{lacks}'; every node needs the same"):
+            spread.round(1)
+    finally:
+        spread.close()
+        nodes.close()
+
+
+def test_no_cluster_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at RAY_ADDRESS='nowhere' .* `ray start --head`"):
+        RayEngine(small_setup(METHODS["fedavg"]()))
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[ray\]'"):
         RayEngine(small_setup(Local()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -58,7 +57,6 @@ class Dataset:
 
     unseen: groups whose samples the source did not use to fit anything (means, deviations); their clients must
     not take part. encoding, target: how columns became inputs, and what the targets mean, if it was made of a table.
-    again: reads it anew, in another process too; None if it was not read by a source of fedkin. where: its files.
     """
 
     name: str
@@ -69,8 +67,6 @@ class Dataset:
     unseen: tuple[str, ...] = ()
     encoding: Encoding | None = None
     target: Target | None = None
-    again: Callable[[], Dataset] | None = field(default=None, repr=False, compare=False)
-    where: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for split in SPLITS:

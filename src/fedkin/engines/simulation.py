@@ -11,7 +11,7 @@ from fedkin.engines.attacks import Forgery, poisoned
 from fedkin.engines.client_list import Roster, facts_of
 from fedkin.engines.client_side import BytesStates, States
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
-from fedkin.engines.executors.ray import Shards
+from fedkin.engines.executors.ray import RayTasks
 from fedkin.engines.executors.stacked import Fast
 from fedkin.engines.executors.workers import Workers
 from fedkin.engines.privacy import keyed
@@ -84,20 +84,20 @@ class LoopbackEngine(LocalEngine):
 class RayEngine(LocalEngine):
     """The local engine with its clients' work and samples on a Ray cluster (or on this machine, if there is none).
 
-    It joins the cluster at RAY_ADDRESS, and starts `run.workers` actors (0: one per core of the cluster). States and
+    It joins the cluster at RAY_ADDRESS, and runs `run.workers` jobs at a time (0: one per core). States and
     the server stay in this process and its checkpoints. The results equal those of the local engine bit for bit.
     """
 
     name: ClassVar[str] = "ray"
 
-    def make_executor(self) -> Shards:
+    def make_executor(self) -> RayTasks:
         device = self.setup.engine.device
         if device != "cpu":
             raise ConfigError(
-                f"run.device: {device!r}, but the actors of run.engine = 'ray' work on processors; "
+                f"run.device: {device!r}, but the tasks of run.engine = 'ray' run on processors; "
                 "set run.device = 'cpu', or run.engine = 'local'"
             )
-        return Shards(self.setup.net, self.setup.federation, self.setup.engine.workers)
+        return RayTasks(self.setup.net, self.setup.federation, self.setup.engine.workers)
 
 
 def cores() -> int:

@@ -18,7 +18,7 @@ from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of
 from fedkin.federation.datasets import clients_of_datasets
 from fedkin.federation.inputs import codes_in, parts, shape_of
-from fedkin.federation.samples import Change, Client, Origin, Samples, Scale, hash_of
+from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
@@ -43,12 +43,10 @@ class Federation(Mapping[str, Client]):
     {'a': 2, 'b': 2}
 
     encoding, target: how columns became inputs, and what the targets mean, if the clients are made of a table.
-    origin: how another process reads the clients for itself; None if they were made in this one.
     """
 
     encoding: Encoding | None = None
     target: Target | None = None
-    origin: Origin | None = None
 
     def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
         self._clients: dict[str, Client] = {}
@@ -158,7 +156,7 @@ class Federation(Mapping[str, Client]):
 
     def _like(self, clients: Sequence[Client]) -> Self:
         made = type(self)(clients, self.task, self.name)
-        made.encoding, made.target, made.origin = self.encoding, self.target, self.origin
+        made.encoding, made.target = self.encoding, self.target
         return made
 
     @classmethod

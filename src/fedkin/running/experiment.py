@@ -398,7 +398,7 @@ class Experiment:
 
     def federation(self, data_root: Path) -> Federation:
         """Load the data and distribute them to clients."""
-        return self.scenario.federation(self.data.dataset(data_root), self.run.seed)
+        return self.scenario.federation(self.data.load(data_root), self.run.seed)
 
     def setup(self, federation: Federation, data_root: Path | None = None) -> Setup:
         """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""

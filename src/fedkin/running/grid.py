@@ -249,7 +249,7 @@ class OfExperiment(Runs):
         """The data of the experiment; those read last are kept."""
         key = repr(self.experiment.data)
         if key not in self.loaded:
-            dataset = self.experiment.data.dataset(self.data_root)
+            dataset = self.experiment.data.load(self.data_root)
             self.loaded.clear()
             self.loaded[key] = dataset
         return self.loaded[key]

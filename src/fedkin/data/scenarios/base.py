@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -14,11 +13,9 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
-from fedkin.data.sources.base import everywhere
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Change, Client, Federation, Samples
 from fedkin.federation.inputs import joined
-from fedkin.federation.samples import Origin
 from fedkin.keys import rng
 from fedkin.settings import Settings
 
@@ -56,8 +53,6 @@ class Scenario(Settings):
         apart = self._apart(dataset, seed)
         federation = pooled(apart) if self.pooled else apart
         federation.encoding, federation.target = dataset.encoding, dataset.target
-        if dataset.again is not None and everywhere(self):
-            federation.origin = Origin(partial(_read, self, dataset.again, seed), dict(federation), dataset.where)
         return federation
 
     def _apart(self, dataset: Dataset, seed: int) -> Federation:
@@ -107,10 +102,6 @@ class Scenario(Settings):
             for place, name in enumerate(shuffled_ids(len(train), seed) if ids is None else ids)
         ]  # fmt: skip
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
-
-
-def _read(scenario: Scenario, again: Callable[[], Dataset], seed: int) -> Federation:
-    return scenario.federation(again(), seed)
 
 
 def shuffled_ids(count: int, seed: int) -> list[str]:

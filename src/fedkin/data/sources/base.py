@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +22,6 @@ class Source(Settings):
     @abstractmethod
     def load(self, root: Path) -> Dataset:
         """Read it from the folder of data sets; raises DataError naming the file and what was expected."""
-
-    def dataset(self, root: Path) -> Dataset:
-        """`load`, with what another process needs to read the same: this source, with absolute paths."""
-        made = self.load(root)
-        if not everywhere(self):
-            return made
-        there = {n: locate(root, v).absolute() for n, v in self if isinstance(v, Path)}
-        again = partial(self.model_copy(update=there).load, root.absolute())
-        return replace(made, again=again, where=f"{self.source} in {next(iter(there.values()), root.absolute())}")
-
-
-def everywhere(part: Settings) -> bool:
-    """Whether these settings, with those inside them, are fedkin's own: another machine has the code of no others."""
-    inside = (value for _, value in part if isinstance(value, Settings))
-    return type(part).__module__.startswith("fedkin.") and all(map(everywhere, inside))
 
 
 def locate(root: Path, path: Path) -> Path:

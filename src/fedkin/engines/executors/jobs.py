@@ -33,6 +33,8 @@ __all__ = [
     "OneByOne",
     "ScoreJob",
     "TrainingPath",
+    "attempt",
+    "bare",
     "carry_out",
     "job_of",
     "own_rows",
@@ -156,6 +158,14 @@ def own_rows(data: Samples, client: Client) -> Tensor | None:
     sorted_rows, order = whole.rows.sort(stable=True)
     at = torch.searchsorted(sorted_rows, data.rows).clamp(max=len(order) - 1)
     return order[at] if torch.equal(sorted_rows[at], data.rows) else None
+
+
+def bare(job: Job, federation: Mapping[str, Client]) -> tuple[Job, Tensor | None]:
+    """Return a job for another process that has the clients and the net, and which of its client's rows it is about."""
+    if isinstance(job, ScoreJob) or job.data is None:
+        return replace(job, net=None), None
+    rows = own_rows(job.data, federation[job.id].at(job.round))
+    return replace(job, net=None, data=job.data.own() if rows is None else None), rows
 
 
 def with_own_rows(client: Client) -> Client:

@@ -19,9 +19,8 @@ from typing import Any, ClassVar
 
 import cloudpickle
 import torch
-from torch import Tensor
 
-from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt, own_rows, whose
+from fedkin.engines.executors.jobs import Executor, Job, Modules, attempt, bare, whose
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Client
 from fedkin.learning.net import Net
@@ -60,13 +59,8 @@ class Workers(Executor):
 
     def submit(self, job: Job) -> None:
         self.note(job, "in processes", "run.mode is 'workers'")
-        if isinstance(job, ScoreJob) or job.data is None:
-            bare, rows = replace(job, net=None), None
-        else:
-            rows = own_rows(job.data, self.federation[job.id].at(job.round))
-            bare = replace(job, net=None, data=job.data.own() if rows is None else None)
         try:
-            net, sent = self._net(job.net or self.net), _bytes((bare, rows))
+            net, sent = self._net(job.net or self.net), _bytes(bare(job, self.federation))
         except Exception as error:  # the loss and the net are the user's
             raise RunError(f"this job cannot go to another process ({error}); set run.mode = 'one-by-one'") from None
         try:
@@ -148,7 +142,7 @@ def _work(sent: bytes, net: Path, client: str) -> bytes:
                 "nets, losses and functions in a module that can be imported, or set run.mode = 'one-by-one'"
             )
         )
-    if isinstance(rows, Tensor):
+    if rows is not None:
         job = replace(job, data=_CLIENTS[client].at(job.round).train.take(rows))
     result = attempt(job, known, _MODULES, _CLIENTS)
     return _bytes(type(result)(str(result)) if isinstance(result, FedkinError) else result)
