@@ -27,7 +27,7 @@ ONE: dict[str, Any] = {
     "set": {"training.rounds": 12, "training.local_steps": 8},
 }  # fmt: skip
 SMALL: dict[str, Any] = {
-    "title": "A small table", "source": "nowhere", "apart": "it is small.", "methods": ["local", "fedavg"],
+    "title": "A small table", "source": "nowhere", "paper": "FLT", "apart": "it is small.", "methods": ["local", "fedavg"],
     "seeds": [0, 1, 2], "tune": {"candidates": 2, "rates": [0.2, 0.5], "seeds": [0, 1]},
     "row": [{"name": "fedavg-slow", "method": "fedavg", "set": {"training.lr": 0.0001}, "tuned_as": "fedavg"}],
     "federation": [ONE],
@@ -154,8 +154,8 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     ]  # fmt: skip
     assert found["a slow rate is worse", "six clients"][1].startswith(f"{100 * sum(gap) / 3:+.1f}")
     index = (folder / "pages" / "index.md").read_text()
-    assert "- a slow rate is better, on six clients: " in index
-    assert "[A small table](tiny.md)" in index
+    assert re.search(r"^\| a slow rate is better \| \[six clients\]\(tiny\.md\) \|.*\| does not hold \| 3 \|", index, re.M)
+    assert "| a table is round |  |  |  | not tested: there is no table |" in index
     # Again: nothing is run twice, and the pages are the same to the byte.
     stamps = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("summary.json")}
     before = {path.name: path.read_bytes() for path in (folder / "pages").iterdir()}
@@ -278,6 +278,28 @@ def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_w
     assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in page
 
 
+def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder: Path) -> None:
+    both = {"better": "fedavg", "than": "fedavg-slow", "by": -9.0}
+    made = [{"text": "theirs", **both, "paper": "2 against 1"}, {"text": "ours: both", **both},
+            {"text": "less", "better": "fedavg", "than": "fedavg-slow", "figure": "bytes"}]  # fmt: skip
+    pages = folder / "runs" / "quick" / "pages"
+    for rounds, verdict in ((3, "not judged"), (2, "holds")):
+        table = {**SMALL, "claim": made, "federation": [{**ONE, "paper_rounds": rounds}]}
+        table["quick"] = {"set": {"training.rounds": 1, "training.local_steps": 30}, "seeds": [0, 1, 2]}
+        (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(table))
+        ran("tiny", "--quick", "--out", "runs")
+        found = claims(pages / "tiny-claims.csv")
+        assert found["theirs", "six clients"][0] == verdict
+        assert found["ours: both", "six clients"] == ("holds", found["theirs", "six clients"][1])
+        assert found["less", "six clients"][0] == "cannot be told apart"
+        assert f"Length, of the paper's: 1 of {rounds} rounds on six clients." in (pages / "tiny.md").read_text()
+        index = (pages / "index.md").read_text()
+        assert f"holds {int(verdict == 'holds')}, does not hold 0, cannot be told apart 1, not judged" in index
+        value = f"{found['theirs', 'six clients'][1]}, needed: above -900.0"
+        assert f"| 2 against 1 | {value} | {verdict} | 3 | 1 of {rounds} rounds |" in index
+        assert "ours: both" not in index
+
+
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
     table = {**SMALL, "methods": ["local", "ifca"], "controls": ["self", "one"], "row": [], "claim": [], "seeds": [0]}
     (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(table))
@@ -327,7 +349,10 @@ def test_every_definition_fits_its_presets(name: str) -> None:
                 assert isinstance(made, Experiment)
             assert set(part.paper) <= set(one.names(planted=True))
     assert not table.federation or len(table.seeds) >= 3
-    assert not table.federation or (table.tune is not None and len(table.tune.seeds) >= 2)
+    if table.federation and table.tune is None:
+        assert "tuned" in table.apart  # an untuned table says so
+    else:
+        assert table.tune is None or len(table.tune.seeds) >= 2
     assert runs_of(table.shortened()) <= runs_of(table)
 
 

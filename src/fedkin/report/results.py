@@ -19,7 +19,7 @@ from fedkin.records.controls import CONTROLS, parted
 from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
-from fedkin.running.papers import Claim, PaperTable, Part
+from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
 from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, PublishedRun, Run, judged, words_of
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
@@ -39,11 +39,13 @@ __all__ = [
 
 Cells = Mapping[str, str]
 
-CLAIM_COLUMNS = ("claim", "federation", "verdict", "found", "needed", "seeds")
+CLAIM_COLUMNS = ("claim", "federation", "paper", "verdict", "found", "needed", "seeds", "length")
 HOW = "## How it was run"
 UNRUN = "Not run yet."
 _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
+_UNJUDGED = "not judged"
+_COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "[How to read the tables](index.md#how-to-read-a-page)."
 _READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
@@ -52,7 +54,8 @@ _READING = (
     "A claim's figure is how much better the first row is (for a claim about one row, its figure), with its 95 % "
     "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
     "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
-    "truth by chance."
+    "truth by chance. A claim of a paper on runs of less than half of its rounds is *not judged*, whatever was found; what is sent is "
+    "counted, and judged at any length."
 )
 
 
@@ -91,7 +94,7 @@ def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[C
     rows = []
     for claim in table.claim:
         if claim.untestable is not None:
-            rows.append(_claim_row(claim, "", _UNTESTED + claim.untestable))
+            rows.append(_claim_row(claim, None, verdict=_UNTESTED + claim.untestable))
             continue
         for part in table.federation:
             if claim.on is not None and part.name not in claim.on:
@@ -99,25 +102,41 @@ def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[C
             if (one := ended.get(part.name)) is not None:
                 rows.append(_judged_row(claim, one))
             else:
-                rows.append(known.get((claim.text, part.name)) or _claim_row(claim, part.name, "not run yet"))
+                rows.append(known.get((claim.text, part.name)) or _claim_row(claim, part, verdict="not run yet"))
     return rows
 
 
-def _claim_row(claim: Claim, federation: str, verdict: str, *cells: str) -> dict[str, str]:
-    return dict(zip(CLAIM_COLUMNS, (claim.text, federation, verdict, *(cells or ("", "", ""))), strict=True))
+def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:
+    row = {"claim": claim.text, "federation": "" if part is None else part.name, "paper": _in_paper(claim, part)}
+    return dict.fromkeys(CLAIM_COLUMNS, "") | row | cells
+
+
+def _in_paper(claim: Claim, part: Part | None) -> str:
+    """What the paper has for a claim: its own words, or the figures of the two rows."""
+    if claim.paper or part is None or claim.ours:
+        return claim.paper
+    figures = [str(part.paper[name]) for name in (claim.better, claim.than) if name in part.paper]
+    return " against ".join(figures) if len(figures) == 1 + (claim.than is not None) else ""
 
 
 def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
     difference = judged(claim, done.results)
     if difference is None:
-        return _claim_row(claim, done.part.name, "a figure is not known")
+        return _claim_row(claim, done.part, verdict="a figure is not known")
     bounds = "" if difference.low is None or difference.high is None else (
         f" ({_claim_text(difference.low, claim, done.share)} to {_claim_text(difference.high, claim, done.share)})"
     )  # fmt: skip
-    needed = _claim_text(claim.needed, claim, done.share) if claim.needed else "0"
     verdict = _WORDS.get(difference.against(claim.needed), "one seed: no verdict")
-    value = _claim_text(difference.value, claim, done.share) + bounds
-    return _claim_row(claim, done.part.name, verdict, value, f"above {needed}", str(difference.seeds))
+    rounds, whole = done.experiment.training.rounds, done.part.paper_rounds
+    if whole is not None and 2 * rounds < whole and claim.figure != "bytes" and not claim.ours:
+        verdict = _UNJUDGED
+    return _claim_row(
+        claim, done.part, verdict=verdict,
+        found=_claim_text(difference.value, claim, done.share) + bounds,
+        needed=f"above {_claim_text(claim.needed, claim, done.share) if claim.needed else '0'}",
+        seeds=str(difference.seeds),
+        length="" if whole is None else f"{rounds} of {whole} rounds",
+    )  # fmt: skip
 
 
 def _claim_text(value: float, claim: Claim, share: bool) -> str:
@@ -231,12 +250,14 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
 
 
 def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
-    """Three sentences: how many claims hold, which method is best, and to which the exchange adds."""
-    counts = {word: sum(row["verdict"] == word for row in claims) for word in _WORDS.values()}
+    """Four sentences: how long the runs are, how many claims hold, which method is best, and to which the exchange adds."""
+    counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
-    if judged_claims := sum(counts.values()):
+    if lengths := [f"{row['length']} on {row['federation']}" for row in claims if row["length"]]:
+        sentences.append(f"Length, of the paper's: {'; '.join(dict.fromkeys(lengths))}.")
+    if sum(counts.values()):
         told = ", ".join(f"{word} {count}" for word, count in counts.items())
-        sentences.append(f"{judged_claims} verdicts on the claims below: {told}.")
+        sentences.append(f"Verdicts on the claims below: {told}.")
     best, adds = [], []
     for part, rows in by_part.items():
         known = _by_row([row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
@@ -403,34 +424,49 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: Mapping[str, str] | None = None) -> str:
-    """The index of all claims in Markdown: how many hold on each page, and which are not tested.
+    """The index in Markdown: all claims of the papers, a line each, and how many of ours hold on each page.
 
     claims: the claims' CSV of each table that has a page. others: titles of tables of which only the page is known.
     """
-    heads = ["table", *_WORDS.values(), "not testable"]
-    about = "Here you see which claims of the papers hold on small federations. `fedkin reproduce` writes this page."
-    lines = ["# What the papers claim, and what is found here", "", about, ""]
-    lines += [_line(heads), _line(["---"] * len(heads))]
-    failed: list[str] = []
-    untested: list[str] = []
     titles = {name: table.title for name, table in tables.items()} | dict(others or {})
-    for name, title in titles.items():
-        table = tables.get(name)
-        if name not in claims and (table is None or not table.claim):
-            continue
-        rows: Sequence[Cells] = csv_rows(claims[name]) if name in claims else claim_rows(tables[name], [])
-        page_of = f"[{title}]({name}.md)" if name in claims else title
-        counts = [sum(row["verdict"] == word for row in rows) for word in _WORDS.values()]
-        silent = [row for row in rows if row["verdict"].startswith(_UNTESTED)]
-        lines.append(_line([page_of, *map(str, counts), str(len(silent))]))
-        untested += [f"- {row['claim']}: {row['verdict'].removeprefix(_UNTESTED)}" for row in silent]
-        failed += [
-            f"- {row['claim']}, on {row['federation']}: {row['found']} ([page]({name}.md))" for row in rows
-            if row["verdict"] == "does not hold"
-        ]  # fmt: skip
-    if failed:
-        lines += ["", "## What does not hold", "", *failed]
-    if untested:
-        lines += ["", "## What is not testable here", "", *untested]
-    lines += ["", "## How to read a page", "", _READING]
-    return "\n".join([*lines, ""])
+    rows = {
+        name: csv_rows(claims[name]) if name in claims else claim_rows(tables[name], [])
+        for name in titles if name in claims or name in tables
+    }  # fmt: skip
+    of_papers: dict[str, list[str]] = {}
+    verdicts: list[str] = []
+    ours: list[str] = []
+    for name, several in rows.items():
+        paper = tables[name].paper if name in tables else None
+        theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
+        verdicts += [row["verdict"] for row in theirs]
+        of_papers.setdefault(paper or "", []).extend(_index_line(row, name if name in claims else "") for row in theirs)
+        if left := [row["verdict"] for row in several if row not in theirs]:
+            page_of = f"[{titles[name]}]({name}.md)" if name in claims else titles[name]
+            ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
+    counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
+    counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
+    summaries = [table.summary for table in tables.values() if table.summary]
+    first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
+    lines = ["# What the papers claim, and what is found here", "", first, ""]
+    lines += ["`fedkin reproduce` writes this page; [how to read it](#how-to-read-a-page) is at its end.", ""]
+    for paper in PAPERS:
+        if paper in of_papers:
+            lines += [f"## {paper}", "", *_table(["claim", "where", "paper", "ours", "verdict", "seeds", "length"])]
+            lines += [*of_papers[paper], ""]
+    if ours:
+        lines += ["## Claims that are ours", "", *_table(["page", *_WORDS.values()]), *ours, ""]
+    return "\n".join([*lines, "## How to read a page", "", _READING, ""])
+
+
+def _index_line(row: Cells, page: str) -> str:
+    """A claim's line; page: the name of its page, if it has one."""
+    where = f"[{row['federation']}]({page}.md)" if page and row["federation"] else row["federation"]
+    needed = "" if row["needed"] in ("", "above 0") else f", needed: {row['needed']}"
+    verdict = row["verdict"].replace(_UNTESTED, "not tested: ")
+    return _line([row["claim"], where, row["paper"], row["found"] + needed, verdict, row["seeds"], row["length"]])
+
+
+def _table(heads: Sequence[str]) -> list[str]:
+    """The first two lines of a Markdown table."""
+    return [_line(heads), _line(["---"] * len(heads))]

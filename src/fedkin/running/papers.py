@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,10 +20,13 @@ from fedkin.running.tune import Equal
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown
 
-__all__ = ["Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder", "unread_tables"]
+__all__ = ["OURS", "PAPERS", "Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder", "unread_tables"]
 
+OURS = "ours:"
 _IN_FILE = re.compile(r"\.py:\w")
 
+Paper = Literal["FLT", "SFMTL-Graph", "MAPL", "TFL"]
+PAPERS: tuple[str, ...] = get_args(Paper)
 Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari", "bytes"]
 
 
@@ -74,20 +77,22 @@ def _viewed(row: Row) -> bool:
 class Part(Settings):
     """A federation of the table: an experiment file (a path from the definition's folder), and changes of its settings.
 
-    paper: the paper's figure of each row, as printed there.
+    paper: the paper's figure of each row, as printed there. paper_rounds: the paper's rounds; None: it does not say.
     """
 
     name: str = Field(pattern=r"^[\w+.,' -]+$")
     preset: str
     set: dict[str, Any] = Field(default_factory=dict)
     paper: dict[str, float | str] = Field(default_factory=dict)
+    paper_rounds: int | None = Field(None, ge=1)
 
 
 class Claim(Settings):
     """A sentence of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
 
     by: how much better at least; below 0: how much worse at most. on: federations where it is claimed (None: all).
-    untestable: why it is not tested.
+    paper: the paper's figure, where it is not that of the two rows. untestable: why it is not tested. A text that
+    begins with "ours:" is no claim of the paper.
     """
 
     text: str
@@ -97,6 +102,7 @@ class Claim(Settings):
     by: float = 0.0
     figure: Figure = "mean"
     on: tuple[str, ...] | None = None
+    paper: str = ""
     untestable: str | None = None
 
     @model_validator(mode="after")
@@ -107,6 +113,11 @@ class Claim(Settings):
         if self.by and self.than is None:
             raise ValueError("by goes with than: it is a difference between two rows")
         return self
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is no claim of the paper."""
+        return self.text.startswith(OURS)
 
     @property
     def needed(self) -> float:
@@ -123,14 +134,17 @@ class Quick(Settings):
 
 
 class PaperTable(Settings):
-    """A table of a paper. apart: how far this setting is from the paper's. methods: rows with the methods as they are.
+    """A table of a paper. paper: which of the four. summary: one sentence for the index, which claims of the paper hold.
 
+    apart: how far this setting is from the paper's. methods: rows with the methods as they are.
     controls: the controls that every row has. seeds: those of the compared runs. own: files of own parts, with their
     hashes; methods, and parts in `set`, may be named FILE.py:NAME, relative to the definition.
     """
 
     title: str
     source: str
+    paper: Paper | None = None
+    summary: str = ""
     apart: str = ""
     own: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
