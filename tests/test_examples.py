@@ -25,7 +25,7 @@ def test_docstrings(name: str) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize("page", ["README.md", "docs/writing-a-method.md", "docs/models.md", "docs/tasks.md"])
+@pytest.mark.parametrize("page", ["docs/writing-a-method.md", "docs/models.md", "docs/tasks.md"])
 def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
     assert blocks

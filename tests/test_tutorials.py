@@ -1,4 +1,4 @@
-"""The tutorials in one process, and the notebook: every block runs, and prints what the page shows."""
+"""The README, the tutorials and the notebook: every block runs, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -82,6 +82,14 @@ def follow(page: Path) -> int:
 @pytest.mark.parametrize(("page", "blocks"), [("first-run", 2), ("my-table", 3), ("my-method", 2), ("my-model", 4)])
 def test_tutorial(page: str, blocks: int) -> None:
     assert follow(DOCS / "tutorials" / f"{page}.md") == blocks
+
+
+def test_readme() -> None:
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    code, shown = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, flags=re.M | re.S)[0]
+    with contextlib.redirect_stdout(io.StringIO()) as heard:
+        exec(compile(code, "README.md", "exec"), {"__name__": "page"})
+    assert missing(shown, heard.getvalue()) is None, heard.getvalue()
 
 
 def test_what_is_not_printed_is_seen() -> None:
