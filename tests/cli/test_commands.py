@@ -259,7 +259,7 @@ def test_resume_of_a_mistyped_folder_names_the_nearest(experiment: Path, termina
     for words, near in (
         (["run", "--resume", "runs/digits-fedvag"], "no such folder; did you mean runs/digits-fedavg?"),
         (["run", "--resume", "run/digits-fedavg"], "no such folder"),
-        (["run", "--resume", "runs"], "nothing to continue; beside it there are 2, such as runs/digits-fedavg"),
+        (["run", "--resume", "runs"], "nothing to continue; did you mean runs/digits-fedavg?"),
         (["compare", "--resume", "runs/comparde"], "no such folder; did you mean runs/compared?"),
     ):
         status, _, err = terminal(*words)

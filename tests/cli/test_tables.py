@@ -28,12 +28,6 @@ def stays(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_inspect_is_another_name_for_looking_at_several_files(stays: Path) -> None:
-    words = ["--target", "died", "--client", "hospital"]
-    text = said("inspect", stays / "stays.csv", stays / "stays.csv", *words)
-    assert text == 2 * said("init", "--look", stays / "stays.csv", *words)
-
-
 def test_columns_are_listed_where_no_target_is_named(stays: Path) -> None:
     text = said("init", "--look", stays / "stays.csv")
     assert "300 rows. Name the column to predict" in text

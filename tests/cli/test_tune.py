@@ -84,7 +84,7 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["tune", "small.toml", "--try", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
         (["tune", "small.toml", "--try", "training.lr=1", "--hold-out", "half"], "--hold-out 'half': expected"),
         (["tune", "--resume", "tuned", "--methods", "local"], "give no others"),
-        (["compare", "--resume", "tuned"], "--resume tuned: continue it with fedkin tune --resume"),
+        (["compare", "--resume", "tuned"], "continue it with fedkin tune --resume"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
@@ -159,10 +159,10 @@ def test_a_table_a_plot_and_the_same_again() -> None:
             "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
         ),
         (["tune", "--resume", "swept", "--seeds", "1"], "give no others"),
-        (["compare", "--resume", "swept"], "--resume swept: continue it with fedkin tune --resume"),
+        (["compare", "--resume", "swept"], "continue it with fedkin tune --resume"),
         (
             ["run", "--resume", "swept"],
-            "a comparison, a tuning or a sweep, not a run; continue it with fedkin tune --resume",
+            "a comparison, a tuning or a sweep; continue it with fedkin tune --resume",
         ),
     ],
 )

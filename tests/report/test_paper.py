@@ -52,7 +52,7 @@ def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path)
     assert {path.name for path in write_paper([place], tmp_path / "two")} == {
         "table.tex", "curves.svg", "curves.pdf", "curves.tex", "all.tex",
     }  # fmt: skip
-    parts = "table,curves,gains,graph,ranks"
+    parts = "table,curves,gains,graph"
     written = write_paper([place], tmp_path / "out", parts)
     names = {path.name for path in written}
     for figure in ("curves", "gains-fedavg", "gains-sfmtl-graph", "graph-sfmtl-graph"):
@@ -60,7 +60,7 @@ def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path)
         assert ElementTree.parse(tmp_path / f"out/{figure}.svg").getroot().tag.endswith("svg")
         assert "<image" not in (tmp_path / f"out/{figure}.svg").read_text(encoding="utf-8")
         assert (tmp_path / f"out/{figure}.pdf").read_bytes().startswith(b"%PDF")
-    assert {"table.tex", "ranks.tex", "all.tex"} <= names
+    assert {"table.tex", "all.tex"} <= names
     assert "95 % interval" in (tmp_path / "out/curves.tex").read_text(encoding="utf-8").replace("\\%", "%")
     again = write_paper([place], tmp_path / "again", parts)
     assert [path.read_bytes() for path in written] == [path.read_bytes() for path in again]

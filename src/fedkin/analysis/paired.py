@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy import optimize
 
 from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components, mean_interval, normal, over, wilson
-from fedkin.analysis.ranking import holm
 from fedkin.tasks import METRICS, Kind
 
 Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
@@ -24,7 +23,6 @@ LEAST_EVENTS = 10
 # McNemar's test needs 4 samples that one model gets right and the other wrong to call any two models different: with
 # fewer than 8 samples that is half of them.
 LEAST_SAMPLES = 8
-_DRAWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +104,9 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     accuracy            Tango's score interval (1998), which excludes 0 exactly if McNemar's test does
     auc                 paired DeLong (1988); if its variance is 0, both intervals combined (Newcombe's square and add)
     squared_error, dice   Student's interval of the samples' differences
-    average_precision   bootstrap percentiles, events and non-events drawn apart
 
-    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it
-    (`verdicts` can correct for this). Raises ValueError for another metric, or for outcomes of other samples.
+    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it.
+    Raises ValueError for another metric, or for outcomes of other samples.
 
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> found = difference("accuracy", right, wrong)
@@ -126,58 +123,21 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
         bounds: Interval | None = _tango(mine.values, theirs.values, normal(level))
     elif metric_name == "auc":
         bounds = _paired_auc(mine, theirs, level)
-    elif metric_name == "average_precision":
-        bounds = _drawn(metric_name, mine, theirs, level)
     else:
         sign = 1.0 if METRICS[metric_name].higher else -1.0
         bounds = over(sign * (mine.values - theirs.values), level)
     return Difference(better, None, None, n, events) if bounds is None else Difference(better, *bounds, n, events)
 
 
-def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
-    """P-value of "no difference", of the same test as the interval: McNemar, DeLong, Student; None if not determined.
-
-    >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
-    >>> round(p_value("accuracy", right, wrong), 4)
-    0.0016
-    """
-    _check(metric_name, mine, theirs)
-    if figure(metric_name, mine) is None or figure(metric_name, theirs) is None:
-        return None
-    if np.array_equal(mine.values, theirs.values):
-        return 1.0
-    if metric_name == "accuracy":
-        here, there = _apart(mine.values, theirs.values)
-        return 2 * float(stats.norm.sf(abs(here - there) / math.sqrt(here + there)))
-    if metric_name == "auc":
-        value, variance = _delong(mine, theirs)
-        return None if variance <= 0 else 2 * float(stats.norm.sf(abs(value) / math.sqrt(variance)))
-    if metric_name == "average_precision":
-        raise ValueError("average_precision: its interval is by bootstrap, which gives no p-value")
-    if len(mine) < 2:
-        return None
-    return float(stats.ttest_rel(mine.values, theirs.values).pvalue)
-
-
 def verdicts(
-    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], level: float = LEVEL, correction: str = "none"
+    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], level: float = LEVEL
 ) -> dict[str, tuple[Difference, Verdict]]:
     """The difference and verdict of each client by id; pairs: a client's outcomes of one model, and of the other.
 
-    correction: "none" judges each client by itself at `level`; "holm" keeps the chance of one wrong "gained" or "hurt"
-    among all clients below 1 - level (Holm, 1979): what it does not keep becomes "cannot be told apart".
+    Each client is judged by itself at `level`.
     """
-    if correction not in ("none", "holm"):
-        raise ValueError(f"correction: 'none' or 'holm' is needed, got {correction!r}")
     differences = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
-    words = {id: verdict(one) for id, one in differences.items()}
-    if correction == "holm":
-        judged = [id for id, word in words.items() if word != "too few"]
-        p = [p_value(metric_name, *pairs[id]) for id in judged]
-        for id, corrected in zip(judged, holm([1.0 if one is None else one for one in p]), strict=True):
-            if corrected > 1 - level:
-                words[id] = "cannot be told apart"
-    return {id: (differences[id], words[id]) for id in differences}
+    return {id: (one, verdict(one)) for id, one in differences.items()}
 
 
 def figure(metric_name: str, outcomes: Outcomes) -> float | None:
@@ -191,22 +151,17 @@ def figure(metric_name: str, outcomes: Outcomes) -> float | None:
     if metric_name == "auc":
         ones, zeros = components(outcomes.values, outcomes.labels)
         return float(ones.mean()) if len(ones) and len(zeros) else None
-    if metric_name == "average_precision":
-        assert outcomes.labels is not None
-        return _precision(outcomes.values, outcomes.labels) if 0 < outcomes.labels.sum() < len(outcomes) else None
     return float(outcomes.values.mean())
 
 
 def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) -> Interval | None:
-    """The interval of `figure`: Wilson, DeLong or a bootstrap, as the metric needs (see `intervals`)."""
+    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, as the metric needs (see `intervals`)."""
     if figure(metric_name, outcomes) is None:
         return None
     if metric_name == "accuracy":
         return wilson(float(outcomes.values.sum()), len(outcomes), level)
     if metric_name == "auc":
         return auc_interval(outcomes.values, outcomes.labels, level)
-    if metric_name == "average_precision":
-        return _drawn(metric_name, outcomes, None, level)
     bounds, most = mean_interval(outcomes.values, level), 1.0 if METRICS[metric_name].share else math.inf
     return None if bounds is None else Interval(max(bounds.low, 0.0), min(bounds.high, most))
 
@@ -287,24 +242,3 @@ def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | No
     if a is None or b is None or at is None or bt is None:
         return None
     return Interval(value - math.hypot(at - a.low, b.high - bt), value + math.hypot(a.high - at, bt - b.low))
-
-
-def _precision(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
-    """Average precision as in `fedkin.learning.metrics`, without torch."""
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(labels[order] == 1)
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    return float((np.diff(hits[last], prepend=0) / hits[-1] * (hits[last] / (last + 1))).sum())
-
-
-def _drawn(metric_name: str, mine: Outcomes, theirs: Outcomes | None, level: float) -> Interval:
-    assert mine.labels is not None
-    draw = np.random.default_rng(0)
-    each = [np.flatnonzero(mine.labels == label) for label in (0, 1)]
-    drawn_values = []
-    for _ in range(_DRAWS):
-        at = np.concatenate([draw.choice(one, len(one)) for one in each])
-        value = _precision(mine.values[at], mine.labels[at])
-        drawn_values.append(value - (0.0 if theirs is None else _precision(theirs.values[at], mine.labels[at])))
-    low, high = np.quantile(drawn_values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))

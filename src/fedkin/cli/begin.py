@@ -93,24 +93,6 @@ def init(
     console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-def inspect(
-    files: list[Path] = typer.Argument(..., metavar="FILE..."),
-    target: str | None = TABLE_TARGET,
-    client: str | None = TABLE_CLIENT,
-    time: str | None = TABLE_TIME,
-    group: str | None = TABLE_GROUP,
-    kind: str | None = TABLE_KIND,
-    leave_out: str = TABLE_LEAVE_OUT,
-    data_root: Path | None = ROOT,
-    json: bool = JSON,
-) -> None:
-    """Look at data: another name of `fedkin init --look`, for one file or several, one after another."""
-    from fedkin.running.init_experiment import DataOptions
-
-    for file in files:
-        _look(file, DataOptions(target, client, time, group, kind, comma_list(leave_out)), data_root, json)
-
-
 def _look(path: Path, options: DataOptions, data_root: Path | None, json: bool) -> None:
     """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
     if path.suffix == ".toml":

@@ -29,6 +29,7 @@ def bench(
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
     from fedkin.running import bench as benching
+    from fedkin.running.experiment import setting_value
     from fedkin.running.plugins import named_in
     from fedkin.running.suites import suite_of
     from fedkin.settings import choose, parse
@@ -36,13 +37,13 @@ def bench(
     chosen = suite_of(suite)
     (name,), _ = named_in([method], "method", Path(), "METHOD")
     kind = choose(METHODS, name, "METHOD")
-    options: dict[str, str] = {}
+    options: dict[str, Any] = {}
     for text in change or []:
         setting, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: expected SETTING=VALUE, such as lam=0.1")
-        options[setting.removeprefix("method.")] = value
-    built = parse(kind, _typed(options), "method")
+        options[setting.removeprefix("method.")] = setting_value(value, f"--set {text}")
+    built = parse(kind, options, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in options.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
     console = make_console(stderr=True, soft_wrap=True)
@@ -62,19 +63,6 @@ def bench(
     make_console().print(_table(data))
     print_lines([bench_page.headline(data), bench_page.budget(data), *bench_page.NOTES, *_borders(data)])
     print_paths(folder, folder / "bench.html")
-
-
-def _typed(options: dict[str, str]) -> dict[str, object]:
-    """Values as TOML reads them; other text is text."""
-    import tomllib
-
-    typed: dict[str, object] = {}
-    for name, value in options.items():
-        try:
-            typed[name] = tomllib.loads(f"x = {value}")["x"]
-        except tomllib.TOMLDecodeError:
-            typed[name] = value
-    return typed
 
 
 def _table(data: Mapping[str, Any]) -> Table:

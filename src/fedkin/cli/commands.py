@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from fedkin._version import __version__
-from fedkin.cli.begin import advise, data, init, inspect, new
+from fedkin.cli.begin import advise, data, init, new
 from fedkin.cli.bench import bench
 from fedkin.cli.experiments import compare, run, tune
 from fedkin.cli.flower import flower
@@ -121,14 +121,12 @@ for _panel, _commands in _PANELS.items():
             app.add_typer(_command, name=_name, rich_help_panel=_panel)
         else:
             app.command(_name, rich_help_panel=_panel)(_command)
-app.command("inspect", hidden=True)(inspect)
 
 
 def _add_examples(group: typer.Typer, prefix: str = "") -> None:
     """End the help of every command with its examples; KeyError for a command without any."""
     for command in group.registered_commands:
-        if not command.hidden:
-            command.epilog = "\n\n".join(["Examples:", *EXAMPLES[f"{prefix}{command.name}"]])
+        command.epilog = "\n\n".join(["Examples:", *EXAMPLES[f"{prefix}{command.name}"]])
     for inner in group.registered_groups:
         assert inner.typer_instance is not None
         _add_examples(inner.typer_instance, f"{prefix}{inner.name} ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,27 +11,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.options import (
-    EXPERIMENT,
-    JSON,
-    METHODS,
-    OUT,
-    RESTART,
-    RESUME,
-    ROOT,
-    ROUNDS,
-    SEED,
-    SEEDS,
-    SET,
-    check_experiment,
-)  # fmt: skip
+from fedkin.cli import options
 from fedkin.cli.output import as_json, make_console, print_notes, print_paths, write_run_report
 from fedkin.cli.progress import Progress, ProgressOfSeveral, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 
 if TYPE_CHECKING:
-    from fedkin.records.reading import Plan
     from fedkin.running.experiment import Experiment
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Candidate, Equal
@@ -40,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Path | None = EXPERIMENT,
-    changes: list[str] = SET,
-    seed: int | None = SEED,
-    rounds: int | None = ROUNDS,
-    data_root: Path | None = ROOT,
-    out: Path | None = OUT,
-    resume: Path | None = RESUME,
-    restart: bool = RESTART,
-    json: bool = JSON,
+    experiment: Path | None = options.EXPERIMENT,
+    changes: list[str] = options.SET,
+    seed: int | None = options.SEED,
+    rounds: int | None = options.ROUNDS,
+    data_root: Path | None = options.ROOT,
+    out: Path | None = options.OUT,
+    resume: Path | None = options.RESUME,
+    restart: bool = options.RESTART,
+    json: bool = options.JSON,
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
-    check_experiment(experiment)
+    options.check_experiment(experiment)
     from fedkin.running.loop import run_experiment
 
     if seed is not None:
@@ -83,16 +68,16 @@ def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool =
 
 
 def compare(
-    experiment: Path | None = EXPERIMENT,
-    methods: str | None = METHODS,
-    seeds: str | None = SEEDS,
-    changes: list[str] = SET,
-    rounds: int | None = ROUNDS,
-    data_root: Path | None = ROOT,
-    out: Path | None = OUT,
-    resume: Path | None = RESUME,
-    restart: bool = RESTART,
-    json: bool = JSON,
+    experiment: Path | None = options.EXPERIMENT,
+    methods: str | None = options.METHODS,
+    seeds: str | None = options.SEEDS,
+    changes: list[str] = options.SET,
+    rounds: int | None = options.ROUNDS,
+    data_root: Path | None = options.ROOT,
+    out: Path | None = options.OUT,
+    resume: Path | None = options.RESUME,
+    restart: bool = options.RESTART,
+    json: bool = options.JSON,
     leave_out: str | None = typer.Option(
         None, "--leave-out", metavar="each|GROUPS",
         help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
@@ -103,20 +88,21 @@ def compare(
     ),
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
-    check_experiment(experiment)
+    options.check_experiment(experiment)
     from fedkin.records.comparison import table, unlike_conditions
     from fedkin.records.controls import changes_of, with_controls
+    from fedkin.records.reading import plan_in
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
     from fedkin.running.grid import compare as run_comparison
     from fedkin.running.grid import listed
 
-    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
+    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "compare", methods)
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None or controls:
             raise ConfigError("--resume continues the methods and seeds in its folder: give no others")
-        begun = _plan_of(folder, "compare")
+        begun = plan_in(folder)
         for name in begun.methods:
             changes_of(name, f"{folder / 'plan.json'}: methods")
         names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
@@ -183,7 +169,7 @@ def _compare_leaving_out(
 
 
 def tune(
-    experiment: Path | None = EXPERIMENT,
+    experiment: Path | None = options.EXPERIMENT,
     choices: list[str] = typer.Option(
         [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
         "tfl:method.q=0.1,1 is tried for one method only.",
@@ -203,35 +189,36 @@ def tune(
         [], "--grid", metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
         "nothing: a table, a plot and sweep.csv. May be repeated."
     ),
-    methods: str | None = METHODS,
+    methods: str | None = options.METHODS,
     hold_out: str | None = typer.Option(
         None, "--hold-out", metavar="WHAT:SHARE", help="What candidates are judged on: samples:0.2 of each client's "
         "training samples (the default), or clients:0.25.",
     ),
-    seeds: str | None = SEEDS,
-    changes: list[str] = SET,
-    rounds: int | None = ROUNDS,
-    data_root: Path | None = ROOT,
-    out: Path | None = OUT,
-    resume: Path | None = RESUME,
-    restart: bool = RESTART,
-    json: bool = JSON,
+    seeds: str | None = options.SEEDS,
+    changes: list[str] = options.SET,
+    rounds: int | None = options.ROUNDS,
+    data_root: Path | None = options.ROOT,
+    out: Path | None = options.OUT,
+    resume: Path | None = options.RESUME,
+    restart: bool = options.RESTART,
+    json: bool = options.JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    check_experiment(experiment)
-    from fedkin.running.grid import Choice
+    options.check_experiment(experiment)
+    from fedkin.records.reading import plan_in
+    from fedkin.running.grid import Choice, words
     from fedkin.running.holdout import HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
-    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
+    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "tune", methods)
     searches = bool(choices) or equal is not None or rates is not None or halving
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
     if resume is not None:
         if methods is not None or seeds is not None or searches or grid:
             raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
-        begun = _plan_of(folder, "tune", "sweep")
+        begun = plan_in(folder)
         names, seed_list, candidates = begun.methods, begun.seeds, plan_choices(begun)
         swept, hold_out = begun.command == "sweep", begun.hold_out
     else:
@@ -252,7 +239,7 @@ def tune(
         results = run_tuning(
             plan, names, candidates, held, seed_list, root, folder, resume=True, restart=restart,
             watcher=lambda name, values, seed, done, total: progress.next(
-                f"{name} {_settings_text(values)} seed {seed}", done, total
+                f"{name} {words(values)} seed {seed}", done, total
             ),
         )  # fmt: skip
     if json:
@@ -316,6 +303,7 @@ def _tuning_table(
     results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
 ) -> Table:
     """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
+    from fedkin.running.grid import words
     from fedkin.running.tune import Equal, at_the_border, best
 
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
@@ -333,7 +321,7 @@ def _tuning_table(
                 else:
                     border = at_the_border(one.settings, every)
                 note = "; ".join(["chosen", *border])
-            table.add_row(name, _settings_text(one.settings), value, note)
+            table.add_row(name, words(one.settings), value, note)
     return table
 
 
@@ -347,17 +335,13 @@ def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
         )
 
 
-def _settings_text(values: Any) -> str:
-    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items()) or "as they are"
-
-
 def start_or_resume(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    restart: bool = False, marker: str = "experiment.toml", methods: str | None = None,
+    restart: bool = False, command: str = "run", methods: str | None = None,
 ) -> tuple[Any, Path]:  # fmt: skip
     """Return the experiment and the folder of its records; raises ConfigError.
 
-    marker: the file that a folder to resume must hold. methods: those of --methods, which `changes` may name.
+    command: what the folder to resume is of: run, compare or tune. methods: of --methods, which `changes` may name.
     """
     from fedkin.records.files import free
     from fedkin.running.experiment import load
@@ -369,7 +353,7 @@ def start_or_resume(
     if resume is not None:
         if experiment is not None or changes or out is not None or rounds is not None:
             raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
-        _check_resumable(resume, marker)
+        _check_resumable(resume, command)
         return load(resume / "experiment.toml"), resume
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
@@ -389,46 +373,28 @@ def start_or_resume(
     return plan, folder
 
 
-def _check_resumable(folder: Path, marker: str) -> None:
+def _check_resumable(folder: Path, command: str) -> None:
     """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
     from fedkin.records.files import begun, free
     from fedkin.records.reading import plan_in
 
     if folder.is_dir() and not begun(folder) and free(folder):
         raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
+    marker = "experiment.toml" if command == "run" else "plan.json"
     if not (folder / marker).is_file():
         what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
-        raise ConfigError(f"--resume {folder}: {what}{_near_runs(folder, marker)}")
-    if marker != "plan.json" and (folder / "plan.json").is_file():
-        command = "compare"
-        with suppress(RunError):
-            command = "compare" if plan_in(folder).command == "compare" else "tune"
-        raise ConfigError(
-            f"--resume {folder}: a comparison, a tuning or a sweep, not a run; continue it with fedkin {command} "
-            "--resume"
-        )
-
-
-def _near_runs(folder: Path, marker: str) -> str:
-    """Return a hint that names the runs beside or in a folder with nearly its name; empty if there are none."""
-    beside = folder if folder.is_dir() else folder.parent
-    markers = beside.glob(f"*/{marker}") if beside.is_dir() else beside.parent.glob(f"*/*/{marker}")
-    runs = [str(path.parent) for path in markers if marker == "plan.json" or not (path.parent / "plan.json").is_file()]
-    close = get_close_matches(str(folder), runs, n=1, cutoff=0.6) or (runs if len(runs) == 1 else [])
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; beside it there are {len(runs)}, such as {min(runs)}" if runs else ""
-
-
-def _plan_of(folder: Path, *commands: str) -> Plan:
-    """Return the plan of a folder to resume; raises RunError, and ConfigError for another command's plan."""
-    from fedkin.records.reading import plan_in
-
-    plan = plan_in(folder)
-    if plan.command not in commands:
-        command = "compare" if plan.command == "compare" else "tune"
-        raise ConfigError(f"--resume {folder}: continue it with fedkin {command} --resume")
-    return plan
+        near = [path.parent for place in (folder, folder.parent) for path in sorted(place.glob(f"*/{marker}"))]
+        runs = [place for place in near if command != "run" or not (place / "plan.json").exists()]
+        inside = [str(place) for place in runs if place.parent == folder]
+        close = inside or get_close_matches(str(folder), map(str, runs), n=1)
+        raise ConfigError(f"--resume {folder}: {what}{f'; did you mean {close[0]}?' if close else ''}")
+    if (folder / "plan.json").is_file():
+        plan = plan_in(folder)
+        right = "compare" if plan.command == "compare" else "tune"
+        if command != right:
+            raise ConfigError(
+                f"--resume {folder}: a comparison, a tuning or a sweep; continue it with fedkin {right} --resume"
+            )
 
 
 def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:

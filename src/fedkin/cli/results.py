@@ -34,7 +34,7 @@ def report(
     ),
     paper: str | None = typer.Option(
         None, "--paper", metavar="PARTS", help="In place of the page, figures (SVG, PDF) and tables (LaTeX) for a "
-        "paper: table,curves, and also gains, graph, risks, ranks.",
+        "paper: table,curves, and also gains, graph.",
     ),
 ) -> None:  # fmt: skip
     """Write one HTML file about finished runs: every method and seed, no network needed to view it."""
@@ -93,9 +93,6 @@ def export(
 
 runs = typer.Typer(help="List runs with their figures, check their files, or compare two of them.")
 
-# Columns that may be left out on a narrow terminal, in this order.
-_SPARE = ("seconds", "worst 10%", "ARI", "sent")
-
 
 @runs.callback(invoke_without_command=True)
 def _list(
@@ -121,22 +118,7 @@ def _list(
     if not listed_runs:
         console.print(f"no runs in {', '.join(map(str, folders))}")
         return
-    columns = _columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders))
-    spare = [head for head in _SPARE if head in columns]
-    for count in range(len(spare) + 1):
-        kept = {head: cells for head, cells in columns.items() if head not in spare[:count]}
-        table = _table(list(kept), list(zip(*kept.values(), strict=True)), wrapped=("run",))
-        if _fits(table) or not _fits_without(columns, spare):
-            break
-    _print(table)
-    if count:
-        console.print(f"no room for: {', '.join(spare[:count])}; a wider terminal has them")
-
-
-def _fits_without(columns: Mapping[str, Sequence[str]], spare: Sequence[str]) -> bool:
-    """Whether each run fits a line without all spare columns; if not, lines wrap and none is left out."""
-    kept = {head: cells for head, cells in columns.items() if head not in spare}
-    return _fits(_table(list(kept), list(zip(*kept.values(), strict=True)), wrapped=("run",)))
+    _print(_columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders)), wrapped=("run",))
 
 
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -157,7 +139,6 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, S
         "worst 10%": [_cell(each.get(f"{metric} worst10")) for each, metric in zip(figures, metrics, strict=True)],
         "ARI": [_cell(each.get("groups ari"), ".2f") for each in figures],
         "sent": [megabytes(each["bytes sent"]) if each else "" for each in figures],
-        "seconds": [_cell(each.get("seconds"), ",.0f") for each in figures],
     }
     return {head: cells for head, cells in columns.items() if any(cells)}
 
@@ -190,19 +171,18 @@ def _diff(one: Path, other: Path) -> None:
     settings, figures = listed_difference(*both)
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     names = _distinct_names([one, other], home)
-    heads = ("setting", *names)
     console = make_console(soft_wrap=True)
     if settings:
-        rows = [[name, *("(not set)" if each is None else str(each) for each in pair)] for name, *pair in settings]
-        _print(_table(heads, rows, heads))
+        values = [["(not set)" if value is None else str(value) for value in row] for row in settings]
+        _print(dict(zip(("setting", *names), zip(*values, strict=True), strict=True)), wrapped=("setting", *names))
     else:
         console.print("no setting differs")
     if unfinished := [str(run.folder) for run in both if run.summary is None]:
         text = " and ".join(dict.fromkeys(unfinished))
         console.print(f"{text}: not finished, so there are no figures to compare")
         return
-    rows = [[name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}"] for name, a, b in figures]
-    _print(_table(("figure", *names, "difference"), rows, names))
+    rows = [(name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}") for name, a, b in figures]
+    _print(dict(zip(("figure", *names, "difference"), zip(*rows, strict=True), strict=True)), wrapped=names)
 
 
 def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
@@ -214,32 +194,16 @@ def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(set(paths)) and "." not in short else [str(path) for path in paths]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Sequence[str]) -> Table:
-    """Cells are shown literally, brackets included; the `wrapped` columns wrap if there is not enough room."""
+def _print(columns: Mapping[str, Sequence[str]], wrapped: Sequence[str]) -> None:
+    """Print columns literally, brackets included; of a table wider than the terminal, the `wrapped` columns wrap."""
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for head in heads:
+    for head in columns:
         table.add_column(Text(shown(head)), no_wrap=head not in wrapped, overflow="fold")
-    for row in rows:
+    for row in zip(*columns.values(), strict=True):
         table.add_row(*(Text(shown(cell)) for cell in row))
-    return table
-
-
-def _width(table: Table) -> int:
-    """Columns that the table takes without wrapping."""
-    console = make_console()
-    return Measurement.get(console, console.options.update_width(10_000), table).maximum
-
-
-def _fits(table: Table) -> bool:
-    """Whether the table fits the terminal; a file or a pipe has no edge, and its readers expect one line per run."""
-    console = make_console()
-    return not (console.is_terminal or "COLUMNS" in os.environ) or _width(table) <= console.width
-
-
-def _print(table: Table) -> None:
     console = make_console(soft_wrap=True)
-    if not (console.is_terminal or "COLUMNS" in os.environ):
-        console.width = max(console.width, _width(table))
+    if not (console.is_terminal or "COLUMNS" in os.environ):  # a file or a pipe has no edge
+        console.width = Measurement.get(console, console.options.update_width(10_000), table).maximum
     console.print(table)
 
 

@@ -21,30 +21,13 @@ __all__ = [
 
 # Names of the verdicts' counts in tables.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
+# Figures in a row of `table`, in the order of the columns of compare.csv.
+_FIGURES = (
+    "mean", "pooled", "std", "worst10", "worst20", "variance", "weighted", "unseen", "gap", "bytes_up", "bytes_down",
+    "bytes_sent", "epsilon", "found", "ari", "ari_mean", "nmi", "flops", "seconds",
+)  # fmt: skip
 # Accuracies are fractions of the same number of samples: values closer than this are equal.
 _EQUAL = 1e-9
-
-
-def figures_of(run: Result) -> dict[str, float | None]:
-    """The figures of a run by name, None where one is not known.
-
-    weighted: the mean with the clients' numbers of test samples as weights. pooled: over all test samples together.
-    unseen: mean over unseen clients. gap: how much worse that mean is. bytes: of all messages, each taken once.
-    """
-    names = ("mean", "pooled", "worst10", "worst20", "std", "variance")
-    groups = run.summary.get("groups") or {}
-    return {
-        **{name: run.figures.get(name) for name in names},
-        # The mean of accuracies, weighted by test samples, is that of all samples together.
-        "weighted": run.figures.get("weighted", run.figures.get("pooled")),
-        "unseen": (run.summary.get("unseen") or {}).get("mean"),
-        "gap": run.summary.get("gap"),
-        "found": groups.get("found"),
-        "ari": groups.get("ari"),
-        "epsilon": largest_epsilon(run.summary.get("privacy")),
-        "bytes": run.sent,
-        "seconds": run.summary["seconds"]["total"],
-    }
 
 
 def spread(values: Sequence[float | None]) -> tuple[float, float] | None:
@@ -102,6 +85,35 @@ def gains_over(run: Result, alone: Result) -> Gains | None:
     return Gains(by_client, sure) if by_client else None
 
 
+def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
+    """The figures of a run by name, None where one is not known. gain: over its run of Local, if there is one.
+
+    weighted: the mean with the clients' numbers of test samples as weights. pooled: over all test samples together.
+    unseen: mean over unseen clients. gap: how much worse that mean is. bytes_sent: of all messages, each taken once:
+    between peers, each is the upload of one and the download of another. hurt: share of clients below Local. gained,
+    lost, apart, few: number of clients of each verdict.
+    """
+    summary, statistics = run.summary, run.figures
+    groups, counts = summary.get("groups") or {}, {} if gain is None else gain.counts
+    return {
+        **{name: statistics.get(name) for name in ("mean", "pooled", "worst10", "worst20", "std", "variance")},
+        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        "weighted": statistics.get("weighted", statistics.get("pooled")),
+        "unseen": (summary.get("unseen") or {}).get("mean"),
+        "gap": summary.get("gap"),
+        **{name: groups.get(name) for name in ("found", "ari", "ari_mean", "nmi")},
+        "epsilon": largest_epsilon(summary.get("privacy")),
+        "bytes_up": summary["bytes"]["up"],
+        "bytes_down": summary["bytes"]["down"],
+        "bytes_sent": run.sent,
+        "flops": summary["flops"]["local_training"],
+        "seconds": summary["seconds"]["total"],
+        "gain": None if gain is None else gain.mean,
+        "hurt": None if gain is None else gain.hurt / len(gain.by_client),
+        **{name: counts.get(verdict) for name, verdict in COUNTED.items()},
+    }
+
+
 def line(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
     return {
@@ -148,26 +160,20 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     for method, by_seed in results.items():
         local = results.get("local") if method != "local" else None
         runs = list(by_seed.values())
-        summaries = [run.summary for run in runs]
-        figures = [figures_of(run) for run in runs]
+        gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
+        figures = [figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)]
+        over_seeds = {name: spread([one[name] for one in figures]) for name in figures[0]}
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance", "weighted", "unseen", "gap"):
-            row[name] = spread([one[name] for one in figures])
-        for way in ("up", "down"):
-            row[f"bytes_{way}"] = spread([summary["bytes"][way] for summary in summaries])
-        # Between peers, each message is the upload of one and the download of another, but it is sent once.
-        row["bytes_sent"] = spread([one["bytes"] for one in figures])
-        if private:
-            row["epsilon"] = spread([one["epsilon"] for one in figures])
-        for name in ("found", "ari", "ari_mean", "nmi"):
-            row[name] = spread([summary["groups"].get(name) for summary in summaries])
-        row["flops"] = spread([summary["flops"]["local_training"] for summary in summaries])
-        row["seconds"] = spread([one["seconds"] for one in figures])
-        if given := sorted({text for summary in summaries for text in summary.get("given", ())}):
+        row |= {name: over_seeds[name] for name in _FIGURES if private or name != "epsilon"}
+        if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
             row["given"] = "; ".join(given)
-        row |= _further_metrics(by_seed, local)
-        row |= _against_local(by_seed, local)
-        row["adds"] = _added(method, results)
+        counts = {name: over_seeds[name] for name in COUNTED}
+        row |= {
+            **_further_metrics(by_seed, local),
+            **{name: over_seeds[name] for name in ("gain", "hurt")},
+            "surely": None if None in counts.values() else {name: pair[0] for name, pair in counts.items() if pair},
+            "adds": _added(method, results),
+        }
         rows.append(row)
     return rows
 
@@ -190,20 +196,6 @@ def _further_metrics(by_seed: Mapping[int, Result], local: Mapping[int, Result] 
 def _metric_mean(run: Result, name: str) -> float | None:
     mean: float | None = (run.summary.get("metrics") or {}).get(name, {}).get("mean")
     return mean
-
-
-def _against_local(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
-    gains = [None if local is None else gains_over(run, local[seed]) for seed, run in by_seed.items()]
-    determined = [one for one in gains if one is not None]
-    if len(determined) < len(gains):
-        return {"gain": None, "hurt": None, "surely": None}
-    counts = [one.counts for one in determined]
-    surely = {name: statistics.fmean(one.get(word, 0) for one in counts) for name, word in COUNTED.items()}
-    return {
-        "gain": spread([one.mean for one in determined]),
-        "hurt": spread([one.hurt / len(one.by_client) for one in determined]),
-        "surely": surely if all(counts) else None,
-    }
 
 
 def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:

@@ -31,7 +31,7 @@ from fedkin.records.recorder import MESSAGES, client_schema
 from fedkin.tasks import Metric
 
 __all__ = [
-    "Listed", "Result", "bytes_by_client", "find_runs", "framed", "latex_text", "listed", "listed_difference",
+    "Listed", "Result", "bytes_by_client", "find_runs", "framed", "listed", "listed_difference",
     "read_run", "unfinished",
 ]  # fmt: skip
 
@@ -237,16 +237,14 @@ class Result:
             id: self.metric.better(value, other.values[id]) for id, value in self.values.items() if id in other.values
         }
 
-    def difference(
-        self, other: Result, level: float = LEVEL, correction: str = "none"
-    ) -> dict[str, tuple[Difference, Verdict]]:
+    def difference(self, other: Result, level: float = LEVEL) -> dict[str, tuple[Difference, Verdict]]:
         """Return how much better each client is here than in `other`, on the same test samples, with its verdict.
 
         Clients whose outcomes only one of the runs has are left out. See `fedkin.analysis.paired.verdicts`. Raises
         ValueError if the runs' test samples differ.
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
-        return verdicts(self.metric.name, pairs, level, correction)
+        return verdicts(self.metric.name, pairs, level)
 
     # -- for people --------------------------------------------------------------------------------------------------
 
@@ -405,12 +403,6 @@ def framed(columns: Mapping[str, list[Any]]) -> Any:
     except ModuleNotFoundError:
         return pa.table(dict(columns))
     return pandas.DataFrame(columns)
-
-
-def latex_text(text: str) -> str:
-    """Text in which nothing is a command of LaTeX."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def _short(value: float | None) -> str:

@@ -15,7 +15,7 @@ from scipy import stats
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import COUNTED, Gains, figures_of
+from fedkin.records.comparison import Gains, figures_of
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
@@ -222,15 +222,11 @@ def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequ
     for run, gain in mine:
         # Only for metrics where higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
-        counts = {} if gain is None else gain.counts
         figures = {
-            **figures_of(run),
+            **figures_of(run, gain),
             "events": _events(run),
             "entropy": entropy(last) if last else None,
             "jain": jain(last) if last else None,
-            "gain": None if gain is None else gain.mean,
-            "hurt": None if gain is None else gain.hurt / len(gain.by_client),
-            **{name: counts.get(word) for name, word in COUNTED.items()},
         }
         for name, value in figures.items():
             each[name].append(value)

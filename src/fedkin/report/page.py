@@ -199,7 +199,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("found", "groups", "groups in the last round's graph", _count),
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
         ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
-        ("bytes", "sent", "all messages of a run", megabytes),
+        ("bytes_sent", "sent", "all messages of a run", megabytes),
         ("std", "std", f"standard deviation over clients{points}", _points() if share else _plain(4)),
         ("variance", "variance", "variance over clients" + (" of the percentage" if share else ""),
          _plain(1 if share else 4)),
@@ -273,7 +273,7 @@ def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) ->
     if value is None:
         return NONE
     text = escape(write(value[0]).replace("-", "−"))
-    if seeds == 1 or key in ("bytes", "found", "hurt", "events", *COUNTED):
+    if seeds == 1 or key in ("bytes_sent", "found", "hurt", "events", *COUNTED):
         return text
     return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
 
@@ -295,7 +295,7 @@ def _risks(data: Data) -> str:
 def _traffic(data: Data) -> str:
     titles = _titles(data)
     summary, every = traffic_html(data["phases"], titles)
-    silent = [titles[row["label"]] for row in data["table"] if not row["bytes"] or not row["bytes"][0]]
+    silent = [titles[row["label"]] for row in data["table"] if not row["bytes_sent"] or not row["bytes_sent"][0]]
     return (
         summary + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than '
         "half of the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the "

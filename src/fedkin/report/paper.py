@@ -10,17 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedkin.analysis.ranking import Diagram
 from fedkin.errors import ConfigError, RunError, nearest
 from fedkin.records.files import write_bytes
-from fedkin.records.run import find_runs, latex_text, read_run
 from fedkin.report.collect import collect
-from fedkin.report.ranks import entries, pair_rows, ranking, tests_text
 from fedkin.report.units import half_interval
 from fedkin.report.words import FEDAVG, LOCAL
 
-PARTS = ("table", "curves", "gains", "graph", "risks", "ranks")
-_TABLES = ("table", "ranks")
+PARTS = ("table", "curves", "gains", "graph")
 # Okabe and Ito's colours, as on the page: FedAvg and Local have their own.
 _COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#A39600")
 _OWN = {LOCAL: ("#8C8C8C", ":"), FEDAVG: ("#D55E00", "--")}
@@ -39,15 +35,14 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     """Write figures and tables about finished runs into a folder; returns the paths, of which the last is a document.
 
     parts: separated by commas. table: the methods. curves: training curves. gains: each client's gain. graph: the
-    client graph. risks: calibration and decision curves. ranks: the tests of all pairs of methods. Those of one
-    run are about the lowest seed. Raises ConfigError for an unknown part, and if
-    matplotlib is not installed, and RunError for a part of which the runs have nothing.
+    client graph. Those of one run are about the lowest seed. Raises ConfigError for an unknown part and without
+    matplotlib, and RunError for parts of which the runs have nothing.
     """
     names = list(dict.fromkeys(part for part in parts.split(",") if part))
     for name in names:
         if name not in PARTS:
             raise ConfigError(f"--paper {name}: no such part; {nearest(name, PARTS)}")
-    if set(names) - set(_TABLES):
+    if set(names) - {"table"}:
         try:
             import_module("matplotlib")  # before the runs are read
         except ModuleNotFoundError:
@@ -62,16 +57,16 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     texts: dict[str, str] = {}
     figures: list[str] = []
     for name in names:
-        if name in _TABLES:
-            texts |= _tables(name, data, runs)
-        else:
-            with _matplotlib() as plt:
-                for figure_name, figure, caption in _FIGURES[name](plt, data):
-                    figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
-                    figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
-                    plt.close(figure)
-                    figures.append(figure_name)
-                    texts[f"{figure_name}.tex"] = _figure_text(figure_name, caption)
+        if name == "table":
+            texts["table.tex"] = method_table(data)
+            continue
+        with _matplotlib() as plt:
+            for figure_name, figure, caption in _FIGURES[name](plt, data):
+                figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
+                figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
+                plt.close(figure)
+                figures.append(figure_name)
+                texts[f"{figure_name}.tex"] = _figure_text(figure_name, caption)
     if not texts:
         raise RunError(f"--paper {parts}: these runs have nothing for it")
     texts["all.tex"] = document(data["title"], list(texts))
@@ -93,16 +88,6 @@ def _matplotlib() -> Iterator[Any]:
             yield pyplot
     finally:
         pyplot.switch_backend(before)
-
-
-def _tables(name: str, data: Data, runs: Sequence[Path]) -> dict[str, str]:
-    """The tables of this part, by the names of their files."""
-    if name == "table":
-        return {"table.tex": method_table(data)}
-    comparison = ranking(entries([read_run(folder) for folder in find_runs(runs)]), bool(data["metric"]["higher"]))
-    if comparison is None or comparison.diagram is None:
-        return {}
-    return {"ranks.tex": pair_table(comparison.diagram, comparison.what)}
 
 
 # -- figures: (name, figure, caption) ----------------------------------------------------------------------------------
@@ -233,37 +218,7 @@ def _graph(plt: Any, data: Data) -> Figures:
         )
 
 
-def _risks(plt: Any, data: Data) -> Figures:
-    """Calibration and decision curves of every method, with the lowest seed."""
-    runs = [run for run in _firsts(data) if run["risks"]]
-    if not runs:
-        return
-    figure, (curve, decision) = plt.subplots(1, 2, figsize=(_WIDE, 3))
-    curve.axline((0, 0), slope=1, color=_GREY, linewidth=0.8)
-    at = [at / 100 for at in range(1, 100)]
-    for run in runs:
-        style, title = _style(data, run["label"]), _titles(data)[run["label"]].replace("$", r"\$")
-        bins = run["risks"]["bins"]
-        curve.plot([one[0] for one in bins], [one[1] for one in bins], marker="o", markersize=3, **style)
-        decision.plot(at, run["risks"]["net"], label=title, **style)
-    share = runs[0]["risks"]["events"] / runs[0]["risks"]["n"]
-    decision.plot(at, [share - (1 - share) * t / (1 - t) for t in at], color="black", linewidth=0.7, label="treat all")
-    decision.axhline(0, color="black", linewidth=0.7, linestyle=":", label="treat none")
-    curve.set(xlabel="predicted risk", ylabel="share of events", xlim=(0, None), ylim=(0, None))
-    decision.set(xlabel="threshold", ylabel="net benefit", ylim=(-0.25 * share, 1.1 * share))
-    _legend(decision)
-    yield (
-        "risks",
-        figure,
-        (
-            f"Left: share of events against predicted risk, in groups of equal size; on the grey line risks are true. "
-            "Right: net benefit per test sample of acting on risks above a threshold (Vickers and Elkin, 2006). All "
-            f"clients' test samples together, seed {runs[0]['seed']}."
-        ),
-    )
-
-
-_FIGURES = {"curves": _curves, "gains": _gains, "graph": _graph, "risks": _risks}
+_FIGURES = {"curves": _curves, "gains": _gains, "graph": _graph}
 
 
 def _named(label: str) -> str:
@@ -286,7 +241,7 @@ def method_table(data: Data) -> str:
         ("lost", "hurt", 1, 0, ""),
         ("found", "groups", 1, 1, "groups: in the last round's graph"),
         ("ari", "ARI", 1, 2, "ARI: agreement of the groups with the planted ones (1: equal)"),
-        ("bytes", "MB sent", 1e-6, 1, "MB sent: all messages of a run"),
+        ("bytes_sent", "MB sent", 1e-6, 1, "MB sent: all messages of a run"),
     ]  # fmt: skip
     shown = [column for column in columns if any(row.get(column[0]) for row in data["table"])]
     rows = []
@@ -302,17 +257,6 @@ def method_table(data: Data) -> str:
     return _table_text([("method"), *(head for _, head, *_ in shown)], rows, "; ".join(caption) + ".", "table")
 
 
-def pair_table(diagram: Diagram, what: str) -> str:
-    """A row for each pair of methods: difference of mean ranks, and Wilcoxon's p-value with Holm's correction."""
-    rows = [[latex_text(names), apart, p.replace("<", "$<$")] for names, apart, p in pair_rows(diagram)]
-    ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in zip(diagram.methods, diagram.ranks, strict=True))
-    caption = (
-        f"Mean ranks (1 is best): {ranks}. {tests_text(diagram)}, {what}. Ranks apart: difference of mean ranks; p: "
-        f"Wilcoxon's signed-rank test with Holm's correction for {len(rows)} pairs."
-    )
-    return _table_text(["methods", "ranks apart", "$p$"], rows, caption, "ranks")
-
-
 def document(title: str, parts: Sequence[str]) -> str:
     """A document that has all tables and figures, to see them and to copy from."""
     head = [
@@ -321,6 +265,12 @@ def document(title: str, parts: Sequence[str]) -> str:
         rf"\section*{{{latex_text(title)}}}",
     ]  # fmt: skip
     return "\n".join([*head, *(rf"\input{{{part}}}" for part in parts), r"\end{document}", ""])
+
+
+def latex_text(text: str) -> str:
+    """Text in which nothing is a command of LaTeX."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def _figure_text(name: str, caption: str) -> str:

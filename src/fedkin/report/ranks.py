@@ -283,22 +283,17 @@ def ranks_html(diagram: Diagram, what: str) -> str:
             '<p class="note">Critical-difference diagram (Demšar, 2006): a method’s place is its mean rank, 1 is best. '
             "Methods under one bar cannot be told apart.</p>"
         )
-    pairs = ""
-    if len(diagram.methods) <= _MOST_NAMED:
+    pairs, methods = "", diagram.methods
+    if len(methods) <= _MOST_NAMED:
         heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
-        rows = [[escape(cell) for cell in row] for row in pair_rows(diagram)]
+        rows = [
+            [escape(f"{methods[a]}, {methods[b]}"), f"{diagram.ranks[b] - diagram.ranks[a]:.2f}",
+             escape(_p(float(diagram.p[a][b])).removeprefix("= "))]
+            for a, b in combinations(range(len(methods)), 2)
+        ]  # fmt: skip
         pairs = details("Every pair", table(heads, rows, "Tests of all pairs of methods"))
     text, about = tests_text(diagram), what[:1].upper() + what[1:]
     return f'<p>{escape(text[:1].upper() + text[1:])}.</p>{picture}<p class="note">{escape(about)}.</p>{pairs}'
-
-
-def pair_rows(diagram: Diagram) -> list[tuple[str, str, str]]:
-    """Of each pair of methods: their names, the difference of their mean ranks, and Wilcoxon's p-value after Holm."""
-    return [
-        (f"{diagram.methods[a]}, {diagram.methods[b]}", f"{diagram.ranks[b] - diagram.ranks[a]:.2f}",
-         _p(float(diagram.p[a][b])).removeprefix("= "))
-        for a, b in combinations(range(len(diagram.methods)), 2)
-    ]  # fmt: skip
 
 
 def _p(value: float) -> str:

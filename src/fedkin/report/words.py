@@ -110,14 +110,9 @@ def headline(about: Subject) -> str:
     gains = about.known_gains()
     if not gains:
         return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
-    total = statistics.fmean(len(gain.by_client) for gain in gains)
-    if all(gain.sure for gain in gains):
-        better, worse, *_ = _verdict_counts(gains)
-        text = f"{title}: {_count(better)} of {_count(total)} clients surely gain over Local, {_count(worse)} surely"
-    else:
-        better, worse = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
-        text = f"{title}: {_count(better)} of {_count(total)} clients gain over Local, {_count(worse)}"
-    return f"{text} lose; mean {about.metric.title} {_value(about.mean, about.metric)}."
+    total, surely, (better, worse, *_) = _fates(gains)
+    mean = f"mean {about.metric.title} {_value(about.mean, about.metric)}"
+    return f"{title}: {better} of {total} clients {surely}gain over Local, {worse} {surely}lose; {mean}."
 
 
 def sentence(about: Subject, runs: Sequence[Result], titles: Mapping[str, str]) -> str:
@@ -144,21 +139,24 @@ def _who_gains(about: Subject) -> str:
     if not gains:
         text = f"mean test {metric.title} {_value(about.mean, metric)} over {many(about.clients, 'client')}{seeds}"
         return text if about.runs[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
-    total = statistics.fmean(len(gain.by_client) for gain in gains)
-    if all(gain.sure for gain in gains):
-        better, worse, apart, few = _verdict_counts(gains)
-        need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
-        text = f"{_count(better)} of {_count(total)} clients surely gain over Local, {_count(worse)} surely hurt"
-        text += f", {_count(apart)} cannot be told apart" if apart else ""
-        text += f", {_count(few)} with too few {need}" if few else ""
-    else:
-        better, worse = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
-        text = f"{_count(better)} of {_count(total)} clients gain over Local, {_count(worse)} lose"
+    total, surely, (better, worse, apart, few) = _fates(gains)
+    need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
+    text = f"{better} of {total} clients {surely}gain over Local, {worse} {f'{surely}hurt' if surely else 'lose'}"
+    text += f", {apart} cannot be told apart" if apart != "0" else ""
+    text += f", {few} with too few {need}" if few != "0" else ""
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
 
 
-def _verdict_counts(gains: Sequence[Gains]) -> list[float]:
-    return [statistics.fmean(gain.counts[word] for gain in gains) for word in VERDICTS]
+def _fates(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
+    """Number of clients; "surely " if they have verdicts; and how many have each (better, worse, not told apart, few).
+
+    Numbers are means over the runs.
+    """
+    total = _count(statistics.fmean(len(gain.by_client) for gain in gains))
+    if all(gain.sure for gain in gains):
+        return total, "surely ", [_count(statistics.fmean(gain.counts[word] for gain in gains)) for word in VERDICTS]
+    means = (statistics.fmean(getattr(gain, name) for gain in gains) for name in ("gaining", "hurt"))
+    return total, "", [*map(_count, means), "0", "0"]
 
 
 def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
