@@ -27,7 +27,8 @@ ONE: dict[str, Any] = {
     "set": {"training.rounds": 12, "training.local_steps": 8},
 }  # fmt: skip
 SMALL: dict[str, Any] = {
-    "title": "A small table", "source": "nowhere", "paper": "FLT", "apart": "it is small.", "methods": ["local", "fedavg"],
+    "title": "A small table", "source": "nowhere", "paper": "FLT", "apart": "it is small.",
+    "methods": ["local", "fedavg"],
     "seeds": [0, 1, 2], "tune": {"candidates": 2, "rates": [0.2, 0.5], "seeds": [0, 1]},
     "row": [{"name": "fedavg-slow", "method": "fedavg", "set": {"training.lr": 0.0001}, "tuned_as": "fedavg"}],
     "federation": [ONE],
@@ -154,7 +155,8 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     ]  # fmt: skip
     assert found["a slow rate is worse", "six clients"][1].startswith(f"{100 * sum(gap) / 3:+.1f}")
     index = (folder / "pages" / "index.md").read_text()
-    assert re.search(r"^\| a slow rate is better \| \[six clients\]\(tiny\.md\) \|.*\| does not hold \| 3 \|", index, re.M)
+    better = r"^\| a slow rate is better \| \[six clients\]\(tiny\.md\) \|.*\| does not hold \| 3 \|"
+    assert re.search(better, index, re.M)
     assert "| a table is round |  |  |  | not tested: there is no table |" in index
     # Again: nothing is run twice, and the pages are the same to the byte.
     stamps = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("summary.json")}

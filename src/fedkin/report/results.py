@@ -54,8 +54,8 @@ _READING = (
     "A claim's figure is how much better the first row is (for a claim about one row, its figure), with its 95 % "
     "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
     "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
-    "truth by chance. A claim of a paper on runs of less than half of its rounds is *not judged*, whatever was found; what is sent is "
-    "counted, and judged at any length."
+    "truth by chance. A claim of a paper on runs of less than half of its rounds is *not judged*, whatever was found; "
+    "what is sent is counted, and judged at any length."
 )
 
 
@@ -250,7 +250,7 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
 
 
 def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
-    """Four sentences: how long the runs are, how many claims hold, which method is best, and to which the exchange adds."""
+    """Four sentences: how long runs are, how many claims hold, which method is best, to which the exchange adds."""
     counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
     if lengths := [f"{row['length']} on {row['federation']}" for row in claims if row["length"]]:

@@ -20,7 +20,18 @@ from fedkin.running.tune import Equal
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown
 
-__all__ = ["OURS", "PAPERS", "Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder", "unread_tables"]
+__all__ = [
+    "OURS",
+    "PAPERS",
+    "Claim",
+    "Equally",
+    "PaperTable",
+    "Part",
+    "Row",
+    "known_tables",
+    "table_folder",
+    "unread_tables",
+]
 
 OURS = "ours:"
 _IN_FILE = re.compile(r"\.py:\w")
@@ -134,7 +145,7 @@ class Quick(Settings):
 
 
 class PaperTable(Settings):
-    """A table of a paper. paper: which of the four. summary: one sentence for the index, which claims of the paper hold.
+    """A table of a paper. paper: which of the four. summary: a sentence for the index, what of the paper holds.
 
     apart: how far this setting is from the paper's. methods: rows with the methods as they are.
     controls: the controls that every row has. seeds: those of the compared runs. own: files of own parts, with their
