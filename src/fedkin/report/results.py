@@ -450,10 +450,10 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: M
     first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
     lines = ["# What the papers claim, and what is found here", "", first, ""]
     lines += ["`fedkin reproduce` writes this page; [how to read it](#how-to-read-a-page) is at its end.", ""]
-    for paper in PAPERS:
-        if paper in of_papers:
-            lines += [f"## {paper}", "", *_table(["claim", "where", "paper", "ours", "verdict", "seeds", "length"])]
-            lines += [*of_papers[paper], ""]
+    for title in PAPERS:
+        if title in of_papers:
+            lines += [f"## {title}", "", *_table(["claim", "where", "paper", "ours", "verdict", "seeds", "length"])]
+            lines += [*of_papers[title], ""]
     if ours:
         lines += ["## Claims that are ours", "", *_table(["page", *_WORDS.values()]), *ours, ""]
     return "\n".join([*lines, "## How to read a page", "", _READING, ""])
