@@ -9,7 +9,7 @@ import torch
 
 import fedkin
 from fedkin.engines import Score
-from fedkin.engines.accounting import Scores
+from fedkin.engines.accounting import KnownScore, Scores, model_names
 from fedkin.engines.setup import EngineSettings, Setup
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
@@ -18,7 +18,7 @@ from fedkin.methods.fedavg import FedAvg
 from support import small_federation
 
 
-def test_a_metric_is_computed_once_for_a_model_and_test_set_and_each_model_rests_after_it() -> None:
+def test_a_metric_is_computed_once_for_a_model_and_test_set() -> None:
     happened: list[Any] = []
 
     @fedkin.metric(higher=True)
@@ -33,20 +33,23 @@ def test_a_metric_is_computed_once_for_a_model_and_test_set_and_each_model_rests
     tests = [client.test for client in federation.values()][:2]
     held = {"a": (one, tests[0]), "b": (other, tests[0]), "c": (dict(one), tests[0]), "d": (one, tests[1])}
     scores = Scores()
-    scores.known = {id: (params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()}
+    held["e"] = one, tests[0]  # known later
+    names = model_names({id: params for id, (params, _) in held.items()})
+    every = {id: KnownScore(names[id], params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()}
+    scores.known = {id: every[id] for id in "abcd"}
 
-    scores.measure(held, plan)
+    scores.measure("abcd", plan)
     assert happened == ["computed"] * 3
-    found = {id: known[2].further for id, known in scores.known.items()}
+    found = {id: known.score.further for id, known in scores.known.items()}
     assert found["a"] == found["c"]
     assert len({found["a"], found["b"], found["d"]}) == 3
     with torch.no_grad():
         module = net.scratch()
         values = torch.func.functional_call(module, one, (tests[1].inputs(slice(None)),))
     np.testing.assert_allclose(np.array(found["d"], float), [values.double().mean().item()], rtol=1e-6)
-    scores.measure(held, plan)
+    scores.measure("abcd", plan)
     # A client that comes to have both takes what is known of them.
-    scores.known["e"] = one, tests[0], Score(len(tests[0]), 0.5, 0)
-    scores.measure([*held, "e"], plan)
+    scores.known["e"] = every["e"]
+    scores.measure(held, plan)
     assert happened.count("computed") == 3
-    assert scores.known["e"][2].further == found["a"]
+    assert scores.known["e"].score.further == found["a"]

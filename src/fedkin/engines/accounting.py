@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -184,13 +184,22 @@ class Work:
 _TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share
 
 
+class KnownScore(NamedTuple):
+    """A client's score, with the tensors and samples to which it belongs, and the name of these tensors."""
+
+    name: Hashable
+    params: Params
+    test: Samples
+    score: Score
+
+
 class Scores:
     """The known scores of all clients; two mappings of the same tensors are the same model."""
 
     def __init__(self) -> None:
-        # Scores are stored with the tensors and samples to which they belong.
-        self.known: dict[str, tuple[Params, Samples, Score]] = {}
+        self.known: dict[str, KnownScore] = {}
         self.same: dict[str, list[str]] = {}
+        self.names: dict[str, Hashable] = {}
 
     def jobs(
         self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
@@ -200,16 +209,16 @@ class Scores:
 
         parts: about how many jobs there are of a model that many clients share.
         """
-        found, equal = _Models(), _Equal()
-        stale: dict[tuple[int, int], list[str]] = {}
-        for id, params in models.items():
-            test, known = tests[id], self.known.get(id)
-            if known is None or known[1] is not test or not equal(known[0], params):
-                stale.setdefault((found.number(params), builtins.id(test)), []).append(id)
-        alike: dict[int, list[str]] = {}
-        for (model, _), ids in stale.items():
-            alike.setdefault(model, []).append(ids[0])
+        self.names = model_names(models)
+        stale: dict[Hashable, list[str]] = {}
+        for id, name in self.names.items():
+            known = self.known.get(id)
+            if known is None or known.test is not tests[id] or known.name != name:
+                stale.setdefault((name, builtins.id(tests[id])), []).append(id)
         self.same = {ids[0]: ids for ids in stale.values()}
+        alike: dict[Hashable, list[str]] = {}
+        for first in self.same:
+            alike.setdefault(self.names[first], []).append(first)
         for ids in alike.values():
             size = max(_TOGETHER, -(-len(ids) // parts))
             for start in range(0, len(ids), size):
@@ -222,52 +231,26 @@ class Scores:
         """Store the results of a job for all clients with its models and test samples."""
         for first, marks in zip(job.ids, results, strict=True):
             for id in self.same[first]:
-                self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
+                self.known[id] = KnownScore(self.names[id], models[id], tests[id], Score(len(tests[id]), *marks))
 
     def measure(self, ids: Iterable[str], setup: Setup) -> None:
         """Add the further metrics to the scores of these clients that lack them: each model once on each test set."""
-        found, models = _Models(), dict[int, list[str]]()
-        known: dict[tuple[int, int], tuple[float | None, ...]] = {}
-        for id in ids:
-            params, test, score = self.known[id]
-            models.setdefault(model := found.number(params), []).append(id)
+        measured: dict[Hashable, tuple[float | None, ...]] = {}
+        for id in sorted(ids, key=lambda id: not self.known[id].score.further):  # those that are known first
+            name, params, test, score = self.known[id]
+            at = name, builtins.id(test)
             if score.further:
-                known[model, builtins.id(test)] = score.further
-        for model, mine in models.items():
-            lacking = [id for id in mine if not self.known[id][2].further]
-            for id in lacking:
-                params, test, score = self.known[id]
-                if (at := (model, builtins.id(test))) not in known:
-                    known[at] = values(setup.measures, setup.net_of(id), params, test, id)
-                self.known[id] = params, test, score._replace(further=known[at])
+                measured[at] = score.further
+                continue
+            if at not in measured:
+                measured[at] = values(setup.measures, setup.net_of(id), params, test, id)
+            self.known[id] = KnownScore(name, params, test, score._replace(further=measured[at]))
 
 
-class _Models:
-    """Numbers of models, which are equal for mappings of the same tensors."""
-
-    def __init__(self) -> None:
-        self.objects: dict[int, int] = {}
-        self.tensors: dict[Hashable, int] = {}
-
-    def number(self, params: Params) -> int:
-        """Return the number of this model; the mapping must stay alive while other models get numbers."""
-        known = self.objects.get(id(params))
-        if known is None:
-            told = frozenset((name, id(tensor)) for name, tensor in params.items())
-            known = self.objects[id(params)] = self.tensors.setdefault(told, len(self.tensors))
-        return known
-
-
-class _Equal:
-    """Whether two mappings have the same tensors; both must stay alive. Many clients share a pair, looked at once."""
-
-    def __init__(self) -> None:
-        self.pairs: dict[tuple[int, int], bool] = {}
-
-    def __call__(self, one: Params, other: Params) -> bool:
-        known = self.pairs.get(pair := (id(one), id(other)))
-        if known is None:
-            absent: Tensor | None = None
-            same = len(one) == len(other) and all(other.get(name, absent) is t for name, t in one.items())
-            known = self.pairs[pair] = one is other or same
-        return known
+def model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
+    """Return a name of each client's model, equal for the same tensors; many clients share a mapping, read once."""
+    known: dict[int, Hashable] = {}
+    for params in models.values():
+        if id(params) not in known:
+            known[id(params)] = frozenset((name, id(tensor)) for name, tensor in params.items())
+    return {client: known[id(params)] for client, params in models.items()}

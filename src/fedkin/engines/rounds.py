@@ -26,11 +26,11 @@ from fedkin.engines.validation import Expected, Validator
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message, Params, PeerMethod
 from fedkin.graph import network
-from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
+from fedkin.learning.aggregate import AveragedReplies, RunningMean
 from fedkin.views import ServerView
 
 if TYPE_CHECKING:
-    from fedkin.engines.executors.jobs import TrainingPath
+    pass
 
 
 class Skipped(Exception):
@@ -80,32 +80,34 @@ class Exchange:
         envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
         requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes).arrived}
         expected = Expected(self.validator, round, turn, ask.messages, lambda envelope: ask.phase)
-        adds_at_once = not (self.log.observers or self.forgery or self.setup.engine.min_replies)
-        if ask.mean is not None and adds_at_once and order == sorted(order):
-            return self._averaged(ask.phase, ask.mean, requests, expected)
-        replies = self.site.ask(ask.phase, {id: message for id, message in requests.items() if id not in computed})
-        failures = self.failed(round)
-        if self.forgery:
-            replies = self.forgery.replies(ask.phase, requests, replies, round)
-        computed |= replies
-        ready = {id: computed[id] for id in requests if id in computed} if attempt else replies
-        back = [Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt) for id, reply in ready.items()]
-        delivery = self.log.send(back, expected)
-        self._stop_if_all(len(requests), failures, delivery, round)
-        return {envelope.sender: envelope.message for envelope in delivery.arrived}
-
-    def _averaged(self, phase: str, mean: Mean, requests: Mapping[str, Message], expected: Expected) -> AveragedReplies:
-        """Ask once, and add each reply to the mean as it comes, in the order of the ids."""
-        running, total = RunningMean(), Delivery()
-        replies: dict[str, Message] = {}
-        for id, reply in self.site.replies(phase, requests):
-            delivery = self.log.send([Envelope(expected.round, phase, expected.turn, id, SERVER, reply)], expected)
+        answers: Iterable[tuple[str, Message]]
+        # Replies that come in the order of the ids are added to the mean as they come, and forgotten.
+        mean, running, failures = ask.mean, RunningMean(), list[Failure]()
+        if (
+            mean is None
+            or order != sorted(order)
+            or self.log.observers
+            or self.forgery
+            or self.setup.engine.min_replies
+        ):
+            mean = None
+            made = self.site.ask(ask.phase, {id: requests[id] for id in requests if id not in computed})
+            failures = self.failed(round)
+            computed |= self.forgery.replies(ask.phase, requests, made, round) if self.forgery else made
+            answers = [(id, computed[id]) for id in (requests if attempt else made) if id in computed]
+        else:
+            answers = self.site.replies(ask.phase, requests)
+        replies, total = dict[str, Message](), Delivery()
+        for id, reply in answers:
+            delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt)], expected)
             for envelope in delivery.arrived:
-                running.add(envelope.message[mean.field], mean.weigh(envelope.message))
-                replies[id] = PartialReply(envelope.message, mean)
+                replies[id] = envelope.message
+                if mean is not None:
+                    running.add(envelope.message[mean.field], mean.weigh(envelope.message))
+                    replies[id] = PartialReply(envelope.message, mean)
             total.add(delivery)
-        self._stop_if_all(len(requests), self.failed(expected.round), total, expected.round)
-        return AveragedReplies(mean, replies, running)
+        self._stop_if_all(len(requests), failures + self.failed(round), total, round)
+        return replies if mean is None else AveragedReplies(mean, replies, running)
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
@@ -217,16 +219,6 @@ class Engine:
         raise NotImplementedError
 
     @property
-    def seconds(self) -> dict[str, float]:
-        """The time spent on each kind of work."""
-        return self.clock.seconds
-
-    @property
-    def transport(self) -> Transport:
-        """What carries messages now."""
-        return self.log.transport
-
-    @property
     def traffic(self) -> list[Traffic]:
         """The messages of this round."""
         return self.log.traffic
@@ -253,9 +245,9 @@ class Engine:
 
     def round(self, number: int) -> Outcome:
         """Run one round, numbered from 1."""
-        late, skipped, sampled = self.transport.state(), "", []
+        late, skipped, sampled = self.log.transport.state(), "", []
         self.turn_to(number)
-        self.exchange.late(self.transport.arrived(number), number)
+        self.exchange.late(self.log.transport.arrived(number), number)
         before = apart(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
@@ -266,7 +258,7 @@ class Engine:
             except TooFew:
                 self._undo(before)
                 self.turn_to(number - 1)
-                self.transport.restore(late)
+                self.log.transport.restore(late)
                 raise
         work = self.site.work
         return Outcome(
@@ -306,7 +298,7 @@ class Engine:
         assert isinstance(method, PeerMethod)
         active = method.sample(server)
         near = network(self.setup.engine.reach, server.clients, self.setup.seed, server.round, server.planted)
-        order = self.transport.order(active, server.round)
+        order = self.log.transport.order(active, server.round)
         self.site.begin({id: frozenset(active).intersection(near[id]) for id in order})
         inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(order)
         for turn in itertools.count():
@@ -385,7 +377,7 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next round depends on, as a tree of tensors and small values."""
-        late, clients = self.transport.state(), dict(sorted(self.site.states.items()))
+        late, clients = self.log.transport.state(), dict(sorted(self.site.states.items()))
         state = {"round": self.server.round, "server": self.server.state, "clients": clients}
         return {**state, "late": late} if late else state
 
@@ -394,7 +386,7 @@ class Engine:
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
         self.site.restore(state["round"], state["clients"])
-        self.transport.restore(state.get("late", []))
+        self.log.transport.restore(state.get("late", []))
 
     def releases(self) -> dict[str, dict[str, Any]]:
         """Return {client id: {"releases", "open"}} under `[privacy]` (see `engines.releases`); without it nothing."""
@@ -403,13 +395,3 @@ class Engine:
     def close(self) -> None:
         """Release processes and memory."""
         self.site.close()
-
-    @property
-    def mode(self) -> str:
-        """The mode of local training."""
-        return self.site.mode
-
-    @property
-    def training_paths(self) -> list[TrainingPath]:
-        """How nets were trained in this process, and why."""
-        return self.site.training_paths

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -63,20 +62,113 @@ def _few(samples: Samples, classes: int) -> Samples:
     return samples.take(torch.cat(rows).sort().values)
 
 
-class Driver:
-    """A driver runs the flows of many clients concurrently.
+class Site(Protocol):
+    """A site answers requests for its clients by id; any client may be missing from an answer.
 
-    work: the accounting to which jobs are added. adversaries: ids of the clients whose fits are changed. attack: how
-    they are changed.
+    Clients that fail are missing, and `failed` tells of them. work: that of this round so far.
+    """
+
+    work: Work
+
+    def failed(self) -> list[Failure]:
+        """Return the failures of clients since the last call."""
+
+    def undo(self) -> None:
+        """Go back to the states of clients before this round."""
+
+    def turn_to(self, number: int) -> None:
+        """Set the current round, and reset the work of the last round."""
+
+    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Run a phase at these clients; returns the replies in the order of the messages."""
+
+    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+        """Run a phase as `ask`, and yield (id, reply) in the order of the messages, as soon as it is known."""
+        yield from self.ask(phase, messages).items()
+
+    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
+        """Make the flows of these peers for a round."""
+
+    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
+        """Give peers their inboxes (None at first); returns the messages of peers that have not ended their round."""
+
+    def welcome(self, ids: Iterable[str]) -> None:
+        """Let peers that never took part set their state."""
+
+    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
+        """Return the reports of peers for the records."""
+
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        """Return the score of each client's model on its test samples, given the server's offer."""
+
+    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
+        """Return the parameters that each client would use now."""
+
+    def features(self, id: str, offer: Message) -> Message:
+        """Return the class features of a client's model (see `engines.features`)."""
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Drop the states of clients that never took part."""
+
+    @property
+    def states(self) -> Mapping[str, dict[str, Any]]:
+        """The current states of clients by id; a client has none before its first view."""
+
+    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
+        """Go back to these states after this round."""
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Return a context in which work is not counted."""
+        held = self.work.totals()
+        self.work.reset()
+        try:
+            yield
+        finally:
+            self.work.reset(*held)
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Return a context in which this process computes like the clients, on one thread."""
+        with one_thread():
+            yield
+
+    @property
+    def mode(self) -> str:
+        """The mode of local training."""
+        return "one-by-one"
+
+    @property
+    def training_paths(self) -> list[TrainingPath]:
+        """How nets were trained in this process, and why."""
+        return []
+
+    def close(self) -> None:
+        """Release processes and memory."""
+
+
+class LocalSite(Site):
+    """The clients in this process, with their states; an executor does their work.
+
+    adversaries: ids of the clients whose fits are changed by `run.adversaries`.
     """
 
     def __init__(
-        self, side: ClientSide, executor: Executor, work: Work, clock: Clock, attack: Attacks | None = None,
-        adversaries: frozenset[str] = frozenset(),
+        self, setup: Setup, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
+        adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
+        store: Store | None = None,
     ) -> None:  # fmt: skip
-        self.side, self.executor, self.work, self.clock = side, executor, work, clock
-        self.attack, self.adversaries = attack, adversaries
-        self.failures = Failures(side.setup.engine.errors == "stop")
+        self.setup, self.executor, self.clock, self.adversaries = setup, executor, clock, adversaries
+        self.device = opened(setup.engine.device)
+        self.side = ClientSide(setup, clients, states, own_method, noise, store)
+        self.attack = Attacks.parse(setup.engine.adversaries)
+        self.failures = Failures(setup.engine.errors == "stop")
+        self.work = Work(Operations(setup.net, clients))
+        self.scored = Scores()
+        self.near: Mapping[str, frozenset[str]] = {}
+        self.rounds: dict[str, Running] = {}
+
+    # -- flows of clients, side by side ---------------------------------------------------------------------------
 
     def drive(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
@@ -138,142 +230,18 @@ class Driver:
 
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:
         """Return the fit that the client's flow gets; the fit of an adversary's own model is changed."""
-        setup = self.side.setup
+        setup = self.setup
         if self.attack is None or job.net is not setup.net_of(job.id) or job.id not in self.adversaries:
             return fitted
         step = self.side.steps[job.id, phase]
         draw = rng(setup.seed, job.id, self.side.number, f"{phase}.attack{step}")
         return self.attack(fitted, job.params, draw)
 
-
-class Site(ABC):
-    """A site answers requests for its clients by id; any client may be missing from an answer.
-
-    Clients that fail are missing, and `failed` tells of them.
-    """
-
-    @abstractmethod
-    def failed(self) -> list[Failure]:
-        """Return the failures of clients since the last call."""
-
-    @abstractmethod
-    def undo(self) -> None:
-        """Go back to the states of clients before this round."""
-
-    @abstractmethod
-    def turn_to(self, number: int) -> None:
-        """Set the current round, and reset the work of the last round."""
-
-    @abstractmethod
-    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Run a phase at these clients; returns the replies in the order of the messages."""
-
-    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
-        """Run a phase as `ask`, and yield (id, reply) in the order of the messages, as soon as it is known."""
-        yield from self.ask(phase, messages).items()
-
-    @abstractmethod
-    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        """Make the flows of these peers for a round."""
-
-    @abstractmethod
-    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
-        """Give peers their inboxes (None at first); returns the messages of peers that have not ended their round."""
-
-    @abstractmethod
-    def welcome(self, ids: Iterable[str]) -> None:
-        """Let peers that never took part set their state."""
-
-    @abstractmethod
-    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
-        """Return the reports of peers for the records."""
-
-    @abstractmethod
-    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        """Return the score of each client's model on its test samples, given the server's offer."""
-
-    @abstractmethod
-    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        """Return the parameters that each client would use now."""
-
-    @abstractmethod
-    def features(self, id: str, offer: Message) -> Message:
-        """Return the class features of a client's model (see `engines.features`)."""
-
-    @abstractmethod
-    def forget(self, ids: Iterable[str]) -> None:
-        """Drop the states of clients that never took part."""
-
-    @property
-    @abstractmethod
-    def states(self) -> Mapping[str, dict[str, Any]]:
-        """The current states of clients by id; a client has none before its first view."""
-
-    @abstractmethod
-    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
-        """Go back to these states after this round."""
-
-    @property
-    @abstractmethod
-    def work(self) -> Work:
-        """The work of this round so far."""
-
-    def uncounted(self) -> Any:
-        """Return a context in which work is not counted."""
-        return _uncounted(self)
-
-    @contextmanager
-    def exact(self) -> Iterator[None]:
-        """Return a context in which this process computes like the clients, on one thread."""
-        with one_thread():
-            yield
-
-    @property
-    def mode(self) -> str:
-        """The mode of local training."""
-        return "one-by-one"
-
-    @property
-    def training_paths(self) -> list[TrainingPath]:
-        """How nets were trained in this process, and why."""
-        return []
-
-    def close(self) -> None:  # noqa: B027  (most sites have nothing to release)
-        """Release processes and memory."""
-
-
-@contextmanager
-def _uncounted(site: Site) -> Iterator[None]:
-    held = site.work.totals()
-    site.work.reset()
-    try:
-        yield
-    finally:
-        site.work.reset(*held)
-
-
-class LocalSite(Site):
-    """The clients in this process, with their states; an executor does their work."""
-
-    def __init__(
-        self, setup: Setup, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
-        adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
-        store: Store | None = None,
-    ) -> None:  # fmt: skip
-        self.setup, self.executor, self.clock = setup, executor, clock
-        self.device = opened(setup.engine.device)
-        self.side = ClientSide(setup, clients, states, own_method, noise, store)
-        self.driver = Driver(
-            self.side, executor, Work(Operations(setup.net, clients)), clock, Attacks.parse(setup.engine.adversaries),
-            adversaries,
-        )  # fmt: skip
-        self.scored = Scores()
-        self.near: Mapping[str, frozenset[str]] = {}
-        self.rounds: dict[str, Running] = {}
+    # -- what a site is asked -------------------------------------------------------------------------------------
 
     def turn_to(self, number: int) -> None:
         self.side.turn_to(number)
-        self.driver.work.reset()
+        self.work.reset()
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         return dict(self.replies(phase, messages))
@@ -282,9 +250,9 @@ class LocalSite(Site):
         # A client without training samples, as an unseen client may be, cannot answer.
         waiting = deque(id for id in messages if self.side.client(id).size)
         ready: dict[str, Message] = {}
-        failures, failed = self.driver.failures, set[str]()
+        failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # those before are of another exchange
-        for running, _ in self.driver.drive(list(waiting), self._starting(phase, messages), phase):
+        for running, _ in self.drive(list(waiting), self._starting(phase, messages), phase):
             try:
                 ready[running.id] = self.side.reply(running)
             except Exception as error:
@@ -318,8 +286,8 @@ class LocalSite(Site):
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         posts: dict[str, Outbox] = {}
-        for running, share in self.driver.drive(list(inboxes), self._round_of, "round", inboxes):
-            with self.driver.failures.of(running.id, "round"):
+        for running, share in self.drive(list(inboxes), self._round_of, "round", inboxes):
+            with self.failures.of(running.id, "round"):
                 if share is None:
                     del self.rounds[running.id]
                     self.side.keep(running)
@@ -339,18 +307,18 @@ class LocalSite(Site):
         return self.rounds[id]
 
     def welcome(self, ids: Iterable[str]) -> None:
-        for running, _ in self.driver.drive(list(ids), self.side.peer_welcome, "welcome"):
+        for running, _ in self.drive(list(ids), self.side.peer_welcome, "welcome"):
             self.side.keep(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         told: dict[str, Message] = {}
         for id in ids:
-            with self.driver.failures.of(id, "report"):
+            with self.failures.of(id, "report"):
                 told[id] = self.side.report(id)
         return told
 
     def failed(self) -> list[Failure]:
-        return self.driver.failures.take()
+        return self.failures.take()
 
     def undo(self) -> None:
         self.side.undo()
@@ -375,20 +343,20 @@ class LocalSite(Site):
             jobs = again
         if self.setup.measures:
             self.scored.measure(models, self.setup)
-        return {id: self.scored.known[id][2] for id in models}
+        return {id: self.scored.known[id].score for id in models}
 
     def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:
         """Leave out the clients of a job that failed."""
         for id in self.scored.same[job.ids[0]]:
-            with self.driver.failures.of(id, "evaluate"):
+            with self.failures.of(id, "evaluate"):
                 raise error
             del models[id]
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         use, models, flows = self.side.use, dict[str, Params](), dict[str, Running]()
-        self.driver.failures.round = self.side.number
+        self.failures.round = self.side.number
         for id, offer in offers.items():
-            with self.driver.failures.of(id, "use"):
+            with self.failures.of(id, "use"):
                 used = use(id, offer)
                 if isinstance(used, Running):
                     flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
@@ -396,7 +364,7 @@ class LocalSite(Site):
                     models[id] = used
         if flows:
             with self.uncounted():
-                for running, _ in self.driver.drive(list(flows), flows.__getitem__, "use"):
+                for running, _ in self.drive(list(flows), flows.__getitem__, "use"):
                     models[running.id] = running.result
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 
@@ -410,10 +378,6 @@ class LocalSite(Site):
     @property
     def states(self) -> States:
         return self.side.states
-
-    @property
-    def work(self) -> Work:
-        return self.driver.work
 
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         self.side.turn_to(number)

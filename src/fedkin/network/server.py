@@ -81,7 +81,7 @@ class NetworkSite(Site):
         self.away: set[str] = set()
         self.failures: list[Failure] = []
         # Operations are counted where the samples are.
-        self.total = Work(Operations(plan.net, {}))
+        self.work = Work(Operations(plan.net, {}))
         self.parts: dict[str, Any] = {}
         self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
         self.most = {id: largest_message(plan, id) + _ROOM for id in self.ids}
@@ -90,7 +90,7 @@ class NetworkSite(Site):
 
     def turn_to(self, number: int) -> None:
         self.number, self.parts = number, {}
-        self.total.reset()
+        self.work.reset()
 
     def undo(self) -> None:
         self.undone.append(self.number)
@@ -121,10 +121,6 @@ class NetworkSite(Site):
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
         return {}
-
-    @property
-    def work(self) -> Work:
-        return self.total
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         return {}
@@ -192,7 +188,7 @@ class NetworkSite(Site):
             self.parts[id] = answer.work
             samples = {id: part.samples for id, part in self.parts.items() if part.samples}
             inferred = sum(part.inferred for part in self.parts.values())
-            self.total.reset(samples, inferred, sum(part.flops for part in self.parts.values()))
+            self.work.reset(samples, inferred, sum(part.flops for part in self.parts.values()))
 
     def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
         """Ask one client; returns its answer, or why there is none."""

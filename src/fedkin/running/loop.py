@@ -193,12 +193,12 @@ class _Loop:
 
     def _training_paths(self) -> list[dict[str, str]]:
         """Return how nets were trained, also before a resume."""
-        new = [path._asdict() for path in self.engine.training_paths]
+        new = [path._asdict() for path in self.engine.site.training_paths]
         return self.paths_before + [path for path in new if path not in self.paths_before]
 
     def _seconds(self) -> dict[str, float]:
         """Return the time spent, also before a resume."""
-        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.clock.seconds}
+        now = {"total": time.perf_counter() - self.begun, **self.engine.clock.seconds, **self.clock.seconds}
         before = self.seconds_before
         # In the order of the names: a run that went on met its phases in another order.
         names = ["total", *sorted({*now, *before} - {"total"})]

@@ -85,7 +85,7 @@ def summary_of(
         "flops": {"local_training": sum(row["flops"] for row in rounds)},
         "seconds": dict(seconds),
         "engine": run.engine,
-        "mode": engine.mode,
+        "mode": engine.site.mode,
         **({"training_paths": training_paths} if training_paths else {}),
         "device": run.device,
         "dtype": run.dtype,
