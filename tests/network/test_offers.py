@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from fedkin.network.offers import CHANGED, FIRST, HEAD, LATER, REST, Limits, Offer, Offers, Question
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offer, Offers, Question
 from fedkin.network.zenoh_config import PART
 
 Answers = SimpleQueue[tuple[bytes, bytes]]
@@ -80,16 +80,18 @@ def test_parts_make_the_whole(desk: Desk) -> None:
     assert desk.ask(offers, part=1, of=digest).get(timeout=30) == (CHANGED, b"")
 
 
-def test_a_question_waits_for_its_own_offer_or_is_told_not_yet(desk: Desk) -> None:
-    offers = desk.offers(Limits(hold=60))
-    ann, bob = desk.ask(offers), desk.ask(offers, "bob")
+def test_a_question_waits_for_its_own_offer(desk: Desk) -> None:
+    offers = desk.offers()
+    first, ann, bob = desk.ask(offers), desk.ask(offers), desk.ask(offers, "bob")
+    assert desk.dropped.get(timeout=30) == "ann"  # of two questions for one subject the older one
     offers.put("ann", "r", offer(b"x"))
     assert ann.get(timeout=30) == (HEAD + b"head", b"x")
+    assert first.empty()
     assert bob.empty()
     offers.remove("r", "ann")
-    soon = desk.offers(Limits(hold=0.01))
-    assert desk.ask(soon).get(timeout=30) == (LATER, b"")
-    assert desk.ask(soon).get(timeout=30) == (LATER, b"")
+    again = desk.ask(offers)
+    offers.put("ann", "r", offer(b"y"))
+    assert again.get(timeout=30) == (HEAD + b"head", b"y")
     offers.close()
     assert desk.dropped.get(timeout=30) == "bob"
 
@@ -108,39 +110,22 @@ def test_a_slow_link_delays_nobody_else(desk: Desk) -> None:
 
 def test_what_is_beyond_the_limits_is_dropped(desk: Desk) -> None:
     go = Event()
-    offers = desk.offers(Limits(running=1, queued=2, held=1, hold=60))
+    offers = desk.offers(Limits(running=1, queued=3, waiting=1))
     offers.put("ann", "r", offer(b"x"))
     kept = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(3)]
     desk.ask(offers)
     assert desk.dropped.get(timeout=30) == "ann"
-    assert desk.refused == [("ann", "r", "more than 2 questions wait for their answers")]
+    assert desk.refused == [("ann", "r", "more than 3 questions wait for their answers")]
     go.set()
     assert [answers.get(timeout=30)[0] for answers in kept] == [HEAD + b"head"] * 3
-    waiting = desk.ask(offers, "bob", subject="a")
-    assert desk.ask(offers, "bob", subject="b").get(timeout=30) == (LATER, b"")
-    assert waiting.empty()
+    older, newer = (desk.ask(offers, "bob", subject=subject) for subject in "ab")
+    assert desk.dropped.get(timeout=30) == "bob"
+    for subject in "ab":
+        offers.put("bob", subject, offer(b"x"))
+    assert newer.get(timeout=30) == (HEAD + b"head", b"x")
+    assert older.empty()
     desk.ask(offers, "zoe")
     assert desk.refused[1:] == [("zoe", "r", "it asks, and is not in the address book")]
-
-
-def test_questions_come_back_with_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("fedkin.network.offers.monotonic", lambda: now[0])
-    offers = desk.offers(Limits(rate=2, burst=2))
-    offers.put("ann", "r", offer(b"x"))
-
-    def served(count: int) -> int:
-        before = len(desk.refused)
-        for _ in range(count):
-            desk.ask(offers)
-        return count - (len(desk.refused) - before)
-
-    assert served(5) == 2
-    now[0] += 0.5
-    assert served(5) == 1
-    now[0] += 1000
-    assert served(5) == 2
-    assert {why for _, _, why in desk.refused} == {"more than 2 questions a second"}
 
 
 def test_nothing_is_answered_after_the_end(desk: Desk) -> None:

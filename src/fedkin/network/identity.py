@@ -57,10 +57,6 @@ class Identity:
     chain: tuple[x509.Certificate, ...]
     roots: tuple[x509.Certificate, ...]
 
-    def sign(self, data: bytes) -> bytes:
-        """Return a signature under the data, with the key of the certificate."""
-        return sign(self.key, data)
-
     @property
     def key_pem(self) -> bytes:
         """The private key in PEM."""

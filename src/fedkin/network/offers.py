@@ -1,24 +1,22 @@
 """What a participant offers, and the questions for it, with limits for each of the others.
 
-A question for what is not offered yet is kept, and answered when it is offered, or with "not yet" after a while.
+A question for what is not offered yet waits until it is offered. Whoever asked asks again when its question has ended.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from threading import Condition, Thread
-from time import monotonic
+from dataclasses import dataclass
+from threading import Lock
 
 from fedkin.network.zenoh_config import PART
 
-__all__ = ["CHANGED", "FIRST", "HEAD", "LATER", "REST", "Limits", "Offer", "Offers", "Question"]
+__all__ = ["CHANGED", "FIRST", "HEAD", "REST", "Limits", "Offer", "Offers", "Question"]
 
-# Kinds of answers: a head and the first bytes, a later part, not offered yet, or the offer was replaced meanwhile.
-HEAD, REST, LATER, CHANGED = b"H", b"P", b"L", b"C"
+# Kinds of answers: a head and the first bytes, a later part, or the offer was replaced meanwhile.
+HEAD, REST, CHANGED = b"H", b"P", b"C"
 # Bytes of the first part: small enough to be sent with the priority of small messages.
 FIRST = 1 << 16
 
@@ -27,16 +25,13 @@ FIRST = 1 << 16
 class Limits:
     """What one other participant may take.
 
-    rate, burst: questions a second, and at once. held: questions that wait for an offer. running: answers that are
-    being sent at a time. queued: questions that wait to be answered. hold: seconds that a question waits for an offer.
+    waiting: subjects for which a question waits for an offer. running: answers that are being sent at a time. queued:
+    questions that are being answered, or are about to be.
     """
 
-    rate: float = 500.0
-    burst: int = 1000
-    held: int = 64
+    waiting: int = 64
     running: int = 8
     queued: int = 256
-    hold: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -68,21 +63,11 @@ class Question:
     drop: Callable[[], None]
 
 
-@dataclass
-class _Asker:
-    """What one participant takes now."""
-
-    left: float
-    filled: float
-    held: int = 0
-    running: int = 0
-    queue: deque[Callable[[], None]] = field(default_factory=deque)
-
-
 class Offers:
-    """All offers of a participant. Safe between threads; answers are given in threads of its own.
+    """All offers of a participant. Safe between threads.
 
-    names: the other participants. refused: told (who, subject, why) of each question beyond the limits.
+    names: the other participants; each is answered in threads of its own, so that nobody waits for the slow link of
+    another. refused: told (who, subject, why) of each question beyond the limits.
     """
 
     def __init__(
@@ -90,121 +75,82 @@ class Offers:
     ) -> None:
         self._limits = limits or Limits()
         self._refused = refused
-        self._state = Condition()
+        self._lock = Lock()
         self._offers: dict[tuple[str, str], Offer] = {}
-        self._held: dict[tuple[str, str], list[tuple[float, Question]]] = {}
-        self._askers = {name: _Asker(self._limits.burst, monotonic()) for name in names}
+        self._waiting: dict[str, dict[str, Question]] = {name: {} for name in names}
+        self._queued: Counter[str] = Counter()
+        self._pools = {name: ThreadPoolExecutor(self._limits.running, f"answers {name}") for name in self._waiting}
         self._closed = False
-        # Enough that nobody waits for the slow link of another.
-        self._pool = ThreadPoolExecutor(max(1, self._limits.running * len(self._askers)), "fedkin-answer")
-        self._keeper = Thread(target=self._expire, name="fedkin-held", daemon=True)
-        self._keeper.start()
 
     def put(self, to: str, subject: str, offer: Offer) -> None:
         """Offer this, in place of what was offered to the same participant under the same subject."""
-        with self._state:
+        with self._lock:
             self._offers[to, subject] = offer
-            for _, question in self._held.pop((to, subject), ()):
-                self._askers[to].held -= 1
+            if not self._closed and (question := self._waiting[to].pop(subject, None)) is not None:
                 self._begin(question)
 
     def remove(self, prefix: str, to: str | None) -> None:
         """Forget the offers whose subject begins with prefix, those to `to` alone if it is given."""
-        with self._state:
+        with self._lock:
             for key in [key for key in self._offers if key[1].startswith(prefix) and to in (None, key[0])]:
                 del self._offers[key]
 
     def ask(self, question: Question) -> None:
         """Have a question answered, now or when there is something to answer; returns at once."""
-        why = self._taken(question)
+        who, why, dropped = question.asker, "", question
+        with self._lock:
+            if self._closed:
+                pass
+            elif who not in self._waiting:
+                why = "it asks, and is not in the address book"
+            elif self._queued[who] >= self._limits.queued:
+                why = f"more than {self._limits.queued} questions wait for their answers"
+            elif question.part == 0 and (who, question.subject) not in self._offers:
+                dropped = self._wait(question)
+            else:
+                self._begin(question)
+                return
         if why:
-            self._refused(question.asker, question.subject, why)
-            question.drop()
+            self._refused(who, question.subject, why)
+        if dropped is not None:
+            dropped.drop()
+
+    def _wait(self, question: Question) -> Question | None:
+        """Have it wait; returns an older question that waits no longer: for the same subject, or beyond the limit."""
+        waiting = self._waiting[question.asker]
+        older = waiting.pop(question.subject, None)
+        if older is None and len(waiting) >= self._limits.waiting:
+            older = waiting.pop(next(iter(waiting)))
+        waiting[question.subject] = question
+        return older
+
+    def _begin(self, question: Question) -> None:
+        self._queued[question.asker] += 1
+        self._pools[question.asker].submit(self._answer, question)
+
+    def _answer(self, question: Question) -> None:
+        with self._lock:
+            offer = self._offers.get((question.asker, question.subject))
+        try:
+            if question.part == 0 and offer is not None:
+                question.answer(HEAD + offer.head, offer.part(0))
+            elif offer is None or offer.digest != question.of:
+                question.answer(CHANGED, b"")
+            else:
+                question.answer(REST, offer.part(question.part))
+        finally:
+            with self._lock:
+                self._queued[question.asker] -= 1
 
     def close(self) -> None:
         """Drop what waits; no answer begins after this."""
-        with self._state:
+        with self._lock:
             self._closed = True
-            waiting = [question for each in self._held.values() for _, question in each]
-            self._held.clear()
+            waiting = [question for questions in self._waiting.values() for question in questions.values()]
+            for questions in self._waiting.values():
+                questions.clear()
             self._offers.clear()
-            self._state.notify_all()
         for question in waiting:
             question.drop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._keeper.join()
-
-    def _taken(self, question: Question) -> str:
-        """Why a question is refused; empty if it is taken."""
-        with self._state:
-            asker = self._askers.get(question.asker)
-            if self._closed:
-                question.drop()
-                return ""
-            if asker is None:
-                return "it asks, and is not in the address book"
-            if not self._paid(asker):
-                return f"more than {self._limits.rate:g} questions a second"
-            if len(asker.queue) >= self._limits.queued:
-                return f"more than {self._limits.queued} questions wait for their answers"
-            key = question.asker, question.subject
-            if question.part == 0 and key not in self._offers and asker.held < self._limits.held:
-                asker.held += 1
-                if not self._held:
-                    self._state.notify_all()
-                self._held.setdefault(key, []).append((monotonic() + self._limits.hold, question))
-            else:
-                self._begin(question)
-        return ""
-
-    def _paid(self, asker: _Asker) -> bool:
-        """Take one from the questions that the asker has left; they come back with time."""
-        now = monotonic()
-        asker.left = min(self._limits.burst, asker.left + (now - asker.filled) * self._limits.rate)
-        asker.filled = now
-        if asker.left < 1:
-            return False
-        asker.left -= 1
-        return True
-
-    def _begin(self, question: Question) -> None:
-        """Have it answered when its asker has fewer answers under way than it may."""
-        asker, work = self._askers[question.asker], partial(self._answer, question)
-        if asker.running < self._limits.running:
-            asker.running += 1
-            self._pool.submit(self._work, asker, work)
-        else:
-            asker.queue.append(work)
-
-    def _work(self, asker: _Asker, work: Callable[[], None]) -> None:
-        while True:
-            work()
-            with self._state:
-                if self._closed or not asker.queue:
-                    asker.running -= 1
-                    return
-                work = asker.queue.popleft()
-
-    def _answer(self, question: Question) -> None:
-        with self._state:
-            offer = self._offers.get((question.asker, question.subject))
-        if question.part == 0:
-            question.answer(LATER, b"") if offer is None else question.answer(HEAD + offer.head, offer.part(0))
-        elif offer is None or offer.digest != question.of:
-            question.answer(CHANGED, b"")
-        else:
-            question.answer(REST, offer.part(question.part))
-
-    def _expire(self) -> None:
-        """Answer questions that have waited long enough; all wait equally long, so that the oldest is the next."""
-        with self._state:
-            while not self._closed:
-                now = monotonic()
-                for key, waiting in list(self._held.items()):
-                    for _, question in [each for each in waiting if each[0] <= now]:
-                        self._askers[question.asker].held -= 1
-                        self._begin(question)
-                    self._held[key] = [each for each in waiting if each[0] > now]
-                self._held = {key: waiting for key, waiting in self._held.items() if waiting}
-                ends = [end for waiting in self._held.values() for end, _ in waiting]
-                self._state.wait(min(ends) - now if ends else None)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import ConfigError
 from fedkin.network.identity import (
@@ -25,6 +25,7 @@ from fedkin.network.identity import (
     certificates_of,
     fingerprint,
     is_signed,
+    sign,
     verify,
 )
 from fedkin.network.join_file import AddressBook
@@ -34,17 +35,38 @@ __all__ = ["DIGEST", "LONGEST_HEAD", "Head", "Sealer", "Signer"]
 
 DIGEST = 32
 LONGEST_HEAD = 1 << 15
-_SIGNED, _SEALED = b"fedkin/1", b"fedkin/sealed/1"
-_FIXED = len(_SIGNED) + 8 + DIGEST + 2
+_SIGNED, _SEALED = "fedkin/1", "fedkin/sealed/1"
 _LENGTH = 4
 
 
-@dataclass(frozen=True)
-class Head:
-    """What an owner vouched for. size: bytes of the offer. digest: their SHA-256."""
+class Head(BaseModel):
+    """What goes with an offer.
 
-    size: int
-    digest: bytes
+    kind: signed, or sealed, where signature and certificates are inside. size: bytes of the offer. sha256: their hash.
+    signature: in hexadecimal digits. chain: the owner's certificate and intermediates, in PEM.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    signature: str = Field("", pattern="^[0-9a-f]*$")
+    chain: str = ""
+
+    @property
+    def digest(self) -> bytes:
+        """The hash as bytes."""
+        return bytes.fromhex(self.sha256)
+
+
+def _read(data: bytes, kind: str) -> Head | None:
+    """Return a head of this kind; None for anything else."""
+    try:
+        head = Head.model_validate_json(data) if len(data) <= LONGEST_HEAD else None
+    except ValidationError:
+        return None
+    return head if head is not None and head.kind == kind else None
 
 
 class Signer:
@@ -58,34 +80,23 @@ class Signer:
     def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
         self._identity, self._revoked = identity, revoked or Revocations()
         self._pins = {name: member.pin for name, member in book.items()}
-        self._chain = certificate_pem(identity.chain)
-        self._latest = b"", hashlib.sha256(b"").digest()
+        self._chain = certificate_pem(identity.chain).decode()
 
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         """Return the data with its head."""
-        size, digest = len(data), self._hashed(data)
-        signature = self._identity.sign(_statement(self._identity.name, to, subject, size, digest))
-        fixed = _SIGNED + size.to_bytes(8, "big") + digest + len(signature).to_bytes(2, "big")
-        return Offer(data, digest, fixed + signature + self._chain)
-
-    def _hashed(self, data: bytes) -> bytes:
-        """Return SHA-256; a server offers the same bytes to many, one after another, and hashes them once."""
-        latest, digest = self._latest
-        if latest is not data:
-            digest = hashlib.sha256(data).digest()
-            self._latest = data, digest
-        return digest
+        digest = hashlib.sha256(data)
+        signature = sign(self._identity.key, _statement(self._identity.name, to, subject, len(data), digest.hexdigest()))
+        head = Head(
+            kind=_SIGNED, size=len(data), sha256=digest.hexdigest(), signature=signature.hex(), chain=self._chain
+        )
+        return Offer(data, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
         """Return the head of an offer of `owner` to this participant; raises ValueError with why it is none."""
-        if not _FIXED < len(data) <= LONGEST_HEAD or not data.startswith(_SIGNED):
+        if (head := _read(data, _SIGNED)) is None:
             raise ValueError("not an offer of this version of fedkin")
-        place = len(_SIGNED)
-        size, digest = int.from_bytes(data[place : place + 8], "big"), data[place + 8 : place + 8 + DIGEST]
-        length = int.from_bytes(data[_FIXED - 2 : _FIXED], "big")
-        signature, pem = data[_FIXED : _FIXED + length], data[_FIXED + length :]
         try:
-            chain = certificates_of(pem, "its certificate")
+            chain = certificates_of(head.chain.encode(), "its certificate")
             verify(chain, self._identity.roots, owner, "its certificate")
         except ConfigError as error:
             raise ValueError(str(error)) from None
@@ -94,10 +105,10 @@ class Signer:
         pin = self._pins[owner]
         if pin and fingerprint(chain[0]) != pin:
             raise ValueError(f"its certificate has {fingerprint(chain[0])}; the address book has {pin}")
-        statement = _statement(owner, self._identity.name, subject, size, digest)
-        if not is_signed(chain[0].public_key(), signature, statement):
+        statement = _statement(owner, self._identity.name, subject, head.size, head.sha256)
+        if len(head.signature) % 2 or not is_signed(chain[0].public_key(), bytes.fromhex(head.signature), statement):
             raise ValueError("its signature does not fit: changed on the way, or signed for something else")
-        return Head(size, digest)
+        return head
 
     def opened(self, owner: str, subject: str, data: bytes) -> bytes:
         """Return the content of an offer whose head and hash fit; raises ValueError if it is not sealed right."""
@@ -131,15 +142,15 @@ class Sealer(Signer):
         signed = super().write(to, subject, data)
         text = len(signed.head).to_bytes(_LENGTH, "big") + signed.head + data
         sealed = self._suite.encrypt(text, self._keys[to], info=_info(self._identity.name, to, subject))
-        digest = hashlib.sha256(sealed).digest()
-        return Offer(sealed, digest, _SEALED + len(sealed).to_bytes(8, "big") + digest)
+        digest = hashlib.sha256(sealed)
+        head = Head(kind=_SEALED, size=len(sealed), sha256=digest.hexdigest())
+        return Offer(sealed, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
         """Return size and hash of what is sealed; raises ValueError for an offer that is not sealed."""
-        if not data.startswith(_SEALED) or len(data) != len(_SEALED) + 8 + DIGEST:
+        if (head := _read(data, _SEALED)) is None:
             raise ValueError("not sealed, though it came by a router")
-        rest = data[len(_SEALED) :]
-        return Head(int.from_bytes(rest[:8], "big"), rest[8:])
+        return head
 
     def opened(self, owner: str, subject: str, data: bytes) -> bytes:
         """Return what was sealed; raises ValueError unless it is the owner's, for this participant and subject."""
@@ -166,9 +177,9 @@ def _public(name: str, certificate: str) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _statement(owner: str, to: str, subject: str, size: int, digest: bytes) -> bytes:
-    return json.dumps([_SIGNED.decode(), owner, to, subject, size, digest.hex()]).encode()
+def _statement(owner: str, to: str, subject: str, size: int, sha256: str) -> bytes:
+    return json.dumps([_SIGNED, owner, to, subject, size, sha256]).encode()
 
 
 def _info(owner: str, to: str, subject: str) -> bytes:
-    return json.dumps([_SEALED.decode(), owner, to, subject]).encode()
+    return json.dumps([_SEALED, owner, to, subject]).encode()

@@ -176,17 +176,15 @@ class ZenohLink(Link):
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
         asker, _, subject = str(query.key_expr).removeprefix(f"{KEY}/{self.me}/").partition("/")
         wanted = query.attachment.to_bytes() if query.attachment is not None else b""
+        why = "it is revoked" if asker in self._revoked else ""
         if len(wanted) != 4 + DIGEST or not is_subject(subject):
-            self.refused.add(asker if asker in self._book else "", shown(subject, 200), "not a question that can be")
-            query.drop()
-            return
-        if asker in self._revoked:
-            self.refused.add(asker, subject, "it is revoked")
+            why = "not a question that can be"
+        if why:
+            self.refused.add(asker if asker in self._book else "", shown(subject, 200), why)
             query.drop()
             return
         answer = partial(self._answer, query, asker)
-        number, of = int.from_bytes(wanted[:4], "big"), wanted[4:]
-        self._offers.ask(Question(asker, subject, number, of, answer, query.drop))
+        self._offers.ask(Question(asker, subject, int.from_bytes(wanted[:4], "big"), wanted[4:], answer, query.drop))
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
         # The link may be cut at any moment: whoever asked asks again.
@@ -253,7 +251,7 @@ class ZenohLink(Link):
                 transfer.restart()
                 return False
             elif kind != REST or transfer.head is None:
-                continue  # not offered yet
+                continue
             self._keep(transfer, number, data)
         return transfer.complete
 
@@ -360,7 +358,7 @@ class _Transfer:
             if not self._is_awaited(number, of):
                 return
             begun = self._asked.pop(number)
-            if kind[:1] not in (HEAD, REST, CHANGED):  # not offered yet
+            if kind[:1] not in (HEAD, REST, CHANGED):
                 self._pause = begun + _AGAIN
             elif number and now - begun < _FAST:
                 self._ahead = min(_MOST_AHEAD, self._ahead + 1)
