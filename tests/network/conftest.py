@@ -18,6 +18,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that end with what they wait for are as long as a machine may need on which much else runs."""
     for place, much in {
         "server._END": 60.0, "client._HELLO": 1200, "client._UNABLE": 1200, "peer_exchange._TERMS": 30.0,
+        "registration._ALIVE": 0.2,
     }.items():  # fmt: skip
         monkeypatch.setattr(f"fedkin.network.{place}", much)
 

@@ -143,7 +143,7 @@ class Clients:
         try:
             with self.network.link(name) as link:
                 self.nodes[name] = NetworkClient(
-                    link, options.pop("client", self.federation[name]), options.pop("task", self.federation.task),
+                    link, (options.pop("client", self.federation[name]), options.pop("task", self.federation.task)),
                     options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
                     say=partial(self._note, name), patience=0.05, **options,
                 )  # fmt: skip

@@ -53,7 +53,7 @@ class Peers:
             with self.network.link(name) as link:
                 there.wait(60)
                 self.results[name] = exchange(
-                    options.pop("plan", self.plan), link, self.federation[name], self.federation.task,
+                    options.pop("plan", self.plan), link, (self.federation[name], self.federation.task),
                     sorted(self.federation), self.root / name, resume=True, stop=self.stops[name],
                     say=self.said.setdefault(name, []).append, **options,
                 )  # fmt: skip

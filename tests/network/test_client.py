@@ -19,7 +19,7 @@ from fedkin.federation import Federation
 from fedkin.learning.metrics import MEASURES
 from fedkin.network import agreement
 from fedkin.network.link import Link
-from fedkin.network.messages import read
+from fedkin.network.messages import encode, read, tree_of
 from fedkin.network.registration import about_of
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
@@ -44,21 +44,22 @@ class Server:
         assert plan is not None
         self.plan = plan
         self.number = 0
-        self.link.offer("c00", "terms", codec.encode({"agreement": self.mine.tree(), "name": "tiny"}))
+        self.link.offer("c00", "terms", encode(agreement.Terms(agreement=self.mine, name="tiny")))
 
     def join(self, epoch: str = "e1") -> dict[str, Any]:
         """Let the client in; returns what it says of itself."""
-        hello = codec.decode(self.link.pull("c00", "hello", 30))
-        nonce = hello["nonce"]
         self.epoch, self.number = epoch, 0
-        welcome = {"run": "r1", "epoch": epoch, "number": 0}
-        self.link.offer("c00", f"welcome/{nonce}", codec.encode(welcome))
-        return hello
+        return self.welcome(run="r1", epoch=epoch, number=0)
 
     def refuse(self) -> dict[str, Any]:
         """Tell the client that it cannot take part; returns what it says of itself."""
+        return self.welcome(refused="it is unlike")
+
+    def welcome(self, **answer: Any) -> dict[str, Any]:
+        """Answer the client's hello; returns it."""
         hello = codec.decode(self.link.pull("c00", "hello", 30))
-        self.link.offer("c00", f"welcome/{hello['nonce']}", codec.encode({"refused": "it is unlike"}))
+        self.link.offer("c00", f"heard/{hello['nonce']}", codec.encode({}))
+        self.link.offer("c00", f"welcome/{hello['nonce']}", codec.encode(answer))
         return hello
 
     def order(self, **fields: Any) -> None:
@@ -191,8 +192,7 @@ def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Feder
         server.number -= 1
         server.there.stop("c00")
         server.there.start("c00")
-        nonce = codec.decode(server.link.pull("c00", "hello", 30))["nonce"]
-        server.link.offer("c00", f"welcome/{nonce}", codec.encode({"run": "r1", "epoch": "e1", "number": 0}))
+        server.welcome(run="r1", epoch="e1", number=0)
         again = server.answer()
         # Trained once: the state has counted one phase, and the answer is that one.
         assert torch.equal(*(t["reply"]["params"]["head.bias"] for t in (first, again)))
@@ -417,4 +417,4 @@ def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
     assert agreement.unlike(one, other) == "the column 'dose' is here and not there"
     assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
     assert agreement.unlike(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
-    assert agreement.Agreement.model_validate(one.tree()) == one
+    assert agreement.Agreement.model_validate(tree_of(one)) == one

@@ -91,11 +91,11 @@ def test_one_malformed_answer_never_ends_a_run(
 
 
 HELLOS: list[Any] = [
-    b"garbage", {}, {"nonce": 3}, {"nonce": "x" * 8}, {"nonce": "0" * 8, "about": 3, "agreement": 3},
-    {"nonce": "0" * 8, "about": {"n_train": torch.ones(2)}, "agreement": {"settings": ""}},
-    {"nonce": "0" * 8, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32},
+    b"garbage", {}, {"nonce": 3}, {"nonce": "x" * 8}, {"nonce": "0" * 8, "life": "0", "about": 3, "agreement": 3},
+    {"nonce": "0" * 8, "life": "0", "about": {"n_train": torch.ones(2)}, "agreement": {"settings": ""}},
+    {"nonce": "0" * 8, "life": "0", "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32},
      "agreement": {"settings": "", "task": {"shape": [10**9, 10**9], "classes": 10, "kind": "classification"}}},
-    {"nonce": "0" * 8, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32},
+    {"nonce": "0" * 8, "life": "0", "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32},
      "agreement": {"settings": "", "task": {
          "shape": [4], "classes": 10**11, "kind": "classification", "targets": 0, "codes": []}}},
 ]  # fmt: skip
@@ -134,7 +134,7 @@ def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
             "work": {"samples": 1, "inferred": 0, "flops": 1.0},
             "score": {"n": 3, "loss": 0.5, "right": 2, "figures": [0.5], "digest": [], "further": []},
         },
-        Hello: {"nonce": "0" * 8, "about": about, "agreement": agreement},
+        Hello: {"nonce": "0" * 8, "life": "0", "about": about, "agreement": agreement},
     }  # fmt: skip
     for form, tree in good.items():
         read(form, codec.encode(tree))

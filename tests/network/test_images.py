@@ -76,5 +76,6 @@ def test_a_site_that_numbers_classes_otherwise_is_refused(tmp_path: Path) -> Non
     plan = plan_for(place)
     federation, tasks = sites(plan, place)
     error, said = refusal(plan, federation, tmp_path, task=tasks["south"])
-    assert error == "this client cannot take part: the class 'cat' is there and not here"
-    assert said == ["south is refused: the class 'cat' is here and not there"]
+    words = "the class 'cat' is here and not there (here: north; there: south)"
+    assert error == f"the server refuses this client: {words}"
+    assert said == [f"south is refused: {words}"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from fedkin import codec
 from fedkin.engines import LocalEngine
 from fedkin.engines.client_side import Outbox
 from fedkin.federation import Federation
 from fedkin.flow import Message
-from fedkin.network.agreement import Agreement
+from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Missed
+from fedkin.network.messages import encode
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
@@ -172,7 +172,7 @@ def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
     with two(network, theirs=theirs) as (ann, bob):
         said: list[str] = []
         ann.say = said.append
-        bob.link.offer("ann", f"{bob.run}/terms", codec.encode({"agreement": theirs.tree()}))
+        bob.link.offer("ann", f"{bob.run}/terms", encode(Terms(agreement=theirs)))
         while not said:
             ann.admit()
         assert said == ["bob is refused: training.lr is 0.1 here and 0.2 there (there: at bob)"]
@@ -191,7 +191,7 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert bob.whereabouts() == {"ann": Whereabouts(round=5, waits=True, offered=((3, 0),))}
         ann.enter(4)
         bob.enter(3)
-        now = Whereabouts(round=4, waits=False, offered=((3, 0),), counts=frozenset({"bob"}))
+        now = Whereabouts(round=4, waits=False, offered=((3, 0),), counts=("bob",))
         assert bob.whereabouts() == {"ann": now}
         assert told(bob, 3, "ann") == (7, 0)
         bound(ann, 0.001)
@@ -221,7 +221,7 @@ def began_without_ann(
         ann, bob, cid = made
         network.cut("ann", "cid")
         for one, other in ((bob, cid), (cid, bob)):
-            one.link.offer("ann", f"{one.run}/terms", codec.encode({"agreement": SAME.tree()}))
+            one.link.offer("ann", f"{one.run}/terms", encode(Terms(agreement=SAME)))
             one.members |= {other.link.me, "ann"}
             one.enter(3)
         yield ann, bob, cid

@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from fedkin import codec
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import Member
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.offers import FIRST
+from fedkin.network.registration import Registration
+from fedkin.network.settings import NetworkSettings
 from fedkin.network.zenoh_config import PART
 from fedkin.network.zenoh_link import ZenohLink
+from fedkin.running.networked import plan_of
 from town import Net, Town, institution, kept_port
 
 
@@ -289,3 +293,19 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1
     assert ended.stderr.endswith("RuntimeError: left open\n")
+
+
+def test_a_second_process_with_one_key_is_told_at_once(net: Net) -> None:
+    hello = {"nonce": "0" * 8, "agreement": {"settings": ""}, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32}}
+    registration = Registration(net.server(), "", plan_of, NetworkSettings(clients=2))
+    for life, refused in (("a", False), ("b", True), ("a", False)):
+        ann, nonce = net.member("ann"), os.urandom(4).hex()
+        ann.offer("server", f"life/{life}", b"")
+        ann.offer("server", "hello", codec.encode({**hello, "nonce": nonce, "life": life}))
+        assert ann.pull("server", f"heard/{nonce}", 60)
+        ann.withdraw("hello")
+        if refused:
+            words = codec.decode(ann.pull("server", f"welcome/{nonce}", 60))["refused"]
+            assert words == "another process takes part as ann, with the same key; end one of them"
+            ann.close()
+    registration.close()

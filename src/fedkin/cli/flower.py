@@ -25,7 +25,6 @@ from fedkin.cli.participant import (
     TARGET,
     YES,
     consenting,
-    joined,
     leaving,
     ledger_in,
     read_samples,
@@ -100,9 +99,8 @@ def _node(
         held(state), ledger_in(plan, state, name, max_epsilon) as ledger, leaving(console.print) as (_, stop),
         _listening(socket, name) as link,
     ):  # fmt: skip
-        client, task = joined(samples, plan, link, state, "server", consent, ledger, stop)
         NetworkClient(
-            link, client, task, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
+            link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
         ).run()  # fmt: skip
 

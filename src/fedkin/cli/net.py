@@ -29,10 +29,8 @@ from fedkin.cli.participant import (
     TARGET,
     YES,
     consenting,
-    joined,
     leaving,
     ledger_in,
-    met,
     read_samples,
 )  # fmt: skip
 from fedkin.cli.progress import Progress, stop_on_signals
@@ -136,9 +134,8 @@ def _join(
         held(folder), ledger_in(plan, folder, identity.name, max_epsilon) as ledger,
         leaving(say) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
     ):  # fmt: skip
-        client, task = joined(samples, plan, link, folder, invited.server, consent, ledger, stop)
         NetworkClient(
-            link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
+            link, samples, networked.plan_of, folder, server=invited.server, stop=stop,
             settings=networked.settings_of(plan), labels=labels, device=device, say=say, consent=consent, ledger=ledger,
         ).run()  # fmt: skip
 
@@ -181,10 +178,9 @@ def _peer(
         ledger_in(plan, folder, me, max_epsilon) as ledger,
         _link(invited, identity, [address] if address else [], dial, revoked) as link, leaving(say) as (flag, stop),
     ):  # fmt: skip
-        client, task, shared = met(samples, plan, link, folder, invited.participants, consent, ledger, stop)
         result = networked.exchange(
-            plan, link, client, task, invited.participants, folder, resume=True, device=device, stop=stop,
-            consent=consent, say=say, ledger=ledger, shared=shared,
+            plan, link, samples, invited.participants, folder, resume=True, device=device, stop=stop,
+            consent=consent, say=say, ledger=ledger,
             watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
     from fedkin.data.own import OwnTable
     from fedkin.federation import Client, Task
     from fedkin.network.ledger import Ledger
-    from fedkin.network.link import Link
-    from fedkin.network.table_profiles import Shared
     from fedkin.running.experiment import Experiment
 
 __all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "TARGET", "YES", "Samples", "consenting",
-    "joined", "leaving", "ledger_in", "met", "read_samples",
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "TARGET", "YES", "consenting", "leaving",
+    "ledger_in", "read_samples",
 ]  # fmt: skip
 
 Consent = Callable[[list[str]], bool]
@@ -118,18 +115,9 @@ def consenting(yes: bool, to: str) -> Consent:
 # -- samples ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Samples:
-    """The samples of one participant: ready, or a table that is not encoded yet."""
-
-    ready: tuple[Client, Task] | None = None
-    table: OwnTable | None = None
-    group: str | None = None
-
-
 def read_samples(
     plan: Experiment, name: str, data: str, target: str | None, fraction: float | None, group: str | None = None
-) -> Samples:  # fmt: skip
+) -> tuple[Client, Task] | OwnTable:  # fmt: skip
     """Read a participant's data, as the experiment says if its source is a table or a folder of images.
 
     Raises DataError and ConfigError.
@@ -137,72 +125,26 @@ def read_samples(
     from fedkin.data.own import OwnTable, own_client, own_images
     from fedkin.data.sources.folder import Folder
     from fedkin.data.sources.tables import TableSource
+    from fedkin.running.shared_metrics import check_metrics
 
+    check_metrics(plan.run.metrics)
     source, classes = plan.data, plan.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
         if target is not None:
             raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
         _check_fraction(fraction, source.test_fraction)
-        return Samples(own_images(name, data, source, classes=classes, group=group))
+        return own_images(name, data, source, classes=classes, group=group)
     if not isinstance(source, TableSource):
-        return Samples(own_client(
+        return own_client(
             name, data, target=target, kind=plan.network.kind, classes=classes, group=group,
             test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed,
-        ))  # fmt: skip
+        )  # fmt: skip
     if target not in (None, source.target):
         raise ConfigError(f"--target {target}: the experiment learns {source.target!r}; leave the option out")
     _check_fraction(fraction, source.test_fraction)
-    return Samples(table=OwnTable(name, data, source), group=group)
+    return OwnTable(name, data, source, group)
 
 
 def _check_fraction(asked: float | None, given: float) -> None:
     if asked not in (None, given):
         raise ConfigError(f"--test-fraction {asked:g}: the experiment holds out {given:g}; leave the option out")
-
-
-def joined(
-    samples: Samples, plan: Experiment, link: Link, folder: Path, server: str, consent: Consent, ledger: Ledger,
-    stop: Event,
-) -> tuple[Client, Task]:  # fmt: skip
-    """Return the samples of a client; for a table the server sends the encoding on which all agree."""
-    from fedkin.network.table_profiles import Shared, received
-    from fedkin.running.networked import keep, settings_of
-
-    if samples.table is None:
-        assert samples.ready is not None
-        return samples.ready
-    _ask(samples.table, plan, consent, ledger)
-    say = make_console(stderr=True, soft_wrap=True).print
-    agreed = received(link, server, samples.table.told, settings_of(plan), stop=stop, say=say)
-    keep(Shared(agreed, ()), folder)
-    return samples.table.client(agreed, samples.group)
-
-
-def met(
-    samples: Samples, plan: Experiment, link: Link, folder: Path, names: Sequence[str], consent: Consent,
-    ledger: Ledger, stop: Event,
-) -> tuple[Client, Task, Shared | None]:  # fmt: skip
-    """Return the samples of a peer, and the encoding on which the peers agree, if they have tables."""
-    from fedkin.network.table_profiles import among
-    from fedkin.running.networked import settings_of, shared_in
-
-    if samples.table is None:
-        assert samples.ready is not None
-        return *samples.ready, None
-    _ask(samples.table, plan, consent, ledger)
-    shared = among(
-        link, names, plan.network.clients, samples.table.told, settings_of(plan, names), samples.table.reading,
-        kept=shared_in(folder), stop=stop, say=make_console(stderr=True, soft_wrap=True).print,
-    )  # fmt: skip
-    return *samples.table.client(shared.agreed, samples.group), shared
-
-
-def _ask(table: OwnTable, plan: Experiment, consent: Consent, ledger: Ledger) -> None:
-    """Ask before anything of a table is told; raises Left."""
-    from fedkin.network.link import Left
-    from fedkin.running.shared_metrics import check_metrics
-
-    check_metrics(plan.run.metrics)
-    ledger.beside.append("profile")
-    if not consent([f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]):
-        raise Left

@@ -21,7 +21,7 @@ from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, wa
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
-from fedkin.federation.summaries import SharedEncoding, summary_of
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
 from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import said, shown
@@ -36,11 +36,12 @@ class OwnTable:
     """One participant's table, read as the experiment says; raises DataError and ConfigError.
 
     name: of the participant. data: a .csv, .csv.gz or .parquet file. source: the experiment's, whose column of clients
-    the file may have or not. told: all that leaves the participant, so that all encode their tables alike.
+    the file may have or not. group: its own. told: all that leaves the participant, so that all encode their tables
+    alike.
     """
 
-    def __init__(self, name: str, data: str, source: TableSource) -> None:
-        self.name, self.data = name, data
+    def __init__(self, name: str, data: str, source: TableSource, group: str | None = None) -> None:
+        self.name, self.data, self.group = name, data, group
         if not data.endswith(TABLES):
             raise ConfigError(f"--data {shown(data, 80)}: this federation learns from tables; expected a .csv, .csv.gz "
                               "or .parquet file")  # fmt: skip
@@ -61,13 +62,26 @@ class OwnTable:
         warn(self.table, self.reading, data)
         self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
-    def client(self, shared: SharedEncoding, group: str | None = None) -> tuple[Client, Task]:
-        """Return this participant with its samples, encoded as all are, and the task; group: its own."""
+    def keep(self, columns: ColumnTypes) -> list[str]:
+        """Leave out the columns that are not among these, and return their names; raises DataError for one that lacks.
+
+        Of what is left out nothing leaves.
+        """
+        if words := self.told.columns.unlike(columns):
+            raise DataError(f"{self.data}: {words}; expected the columns of the federation: correct the file, and come "
+                            "again")  # fmt: skip
+        extra = [name for name in self.told.types if name not in columns.types]
+        self.told = self.told.of(columns.types)
+        self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, *extra))
+        return extra
+
+    def client(self, shared: SharedEncoding) -> tuple[Client, Task]:
+        """Return this participant with its samples, encoded as all are, and the task."""
         made = dataset_of(self.table, self.reading, self.data, shared)
         train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
         mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
         columns = [*shared.encoding.names, f"(encoding {mark})"]
-        return Client(self.name, train, test, group, about={"columns": columns}), made.task
+        return Client(self.name, train, test, self.group, about={"columns": columns}), made.task
 
 
 def own_client(

@@ -7,8 +7,9 @@ summaries are those of a simulation over the same tables, bit for bit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
@@ -43,6 +44,50 @@ _MOST_VALUES = 10_000
 
 
 @dataclass(frozen=True)
+class ColumnTypes:
+    """What the columns of a table hold: the inputs, in the table's order, and the target. No value is in it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    types: Mapping[str, Held]
+    target: Held
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ColumnTypes:
+        """What `to_json` wrote; raises DataError for any other text."""
+        return from_json(cls, text, "the columns of a table")
+
+    def unlike(self, common: ColumnTypes) -> str:
+        """Return why a table of these columns cannot take part where `common` are needed; empty if it can."""
+        for name, held in common.types.items():
+            if name not in self.types:
+                extra = [shown(repr(each), 60) for each in self.types if each not in common.types][:3]
+                more = f", and it has {', '.join(extra)}, which most have not" if extra else ""
+                return f"it has no column {shown(repr(name), 60)}, which most have{more}"
+            if self.types[name] != held and "empty" not in (self.types[name], held):
+                return f"its column {shown(repr(name), 60)} holds {self.types[name]}, and that of most holds {held}"
+        return (
+            "" if self.target == common.target else f"its target holds {self.target}, and that of most {common.target}"
+        )
+
+
+def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
+    """Return the columns that most of these tables have, with what they hold at most; the first one breaks ties."""
+    first, *others = tables.values()
+    have = Counter(name for each in tables.values() for name in each.types)
+    types: dict[str, Held] = {}
+    for name in [*first.types, *(name for each in others for name in each.types)]:
+        if 2 * have[name] + (name in first.types) > len(tables):
+            held = Counter(each.types[name] for each in tables.values() if each.types.get(name, "empty") != "empty")
+            types[name] = held.most_common(1)[0][0] if held else "empty"
+    return ColumnTypes(types, Counter(each.target for each in tables.values()).most_common(1)[0][0])
+
+
+@dataclass(frozen=True)
 class TableSummary:
     """All that a participant says of its table before the federation begins.
 
@@ -58,6 +103,21 @@ class TableSummary:
     target: Held
     values: Annotated[tuple[str, ...], Field(max_length=_MOST_VALUES)] | None = None
     moments: Moments | None = None
+
+    @property
+    def columns(self) -> ColumnTypes:
+        """What the columns hold.
+
+        Of numbers that are classes for sure no moments are sent: they are texts where some have zeros in front.
+        """
+        return ColumnTypes(self.types, "text" if self.target == "number" and self.moments is None else self.target)
+
+    def of(self, names: Collection[str]) -> TableSummary:
+        """Return what is said of these input columns alone."""
+        numbers = {name: one for name, one in self.profile.numbers.items() if name in names}
+        categories = {name: one for name, one in self.profile.categories.items() if name in names}
+        types = {name: held for name, held in self.types.items() if name in names}
+        return replace(self, types=types, profile=replace(self.profile, numbers=numbers, categories=categories))
 
     def to_json(self) -> str:
         """The same as JSON text: all that leaves, to be read before it does."""
@@ -161,8 +221,7 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
 def check_alike(summaries: Mapping[str, TableSummary]) -> None:
     """Raise DataError if the tables of these participants have not the same columns, of the same types."""
     _types(summaries, sorted(summaries))
-    # Of numbers that are classes for sure no moments are sent: they are texts where some have zeros in front.
-    held = {"text" if one.target == "number" and one.moments is None else one.target for one in summaries.values()}
+    held = {one.columns.target for one in summaries.values()}
     if len(held) > 1:
         kinds = {one.target for one in summaries.values()}
         raise DataError(f"the target holds {' and '.join(sorted(kinds))}; expected the same everywhere")

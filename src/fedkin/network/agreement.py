@@ -7,7 +7,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, StrictBool, StrictStr, model_validator
+from pydantic import BeforeValidator, StrictBool, StrictStr, field_serializer, model_validator
 
 from fedkin import codec
 from fedkin._version import __version__
@@ -16,7 +16,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
-from fedkin.network.messages import Count, Sent, Text
+from fedkin.network.messages import Count, Sent, Text, listed
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
@@ -27,12 +27,6 @@ __all__ = ["Agreement", "PlanOf", "Terms", "agreed", "unlike"]
 PlanOf = Callable[[str, Task], Setup]
 # Initial parameters are drawn from torch's generator, of which a process has one.
 _DRAWING = Lock()
-
-
-def _rows(value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError("expected a list")
-    return value
 
 
 def _task(value: Any) -> Any:
@@ -50,27 +44,25 @@ class Agreement(Sent):
 
     settings: Text
     task: Annotated[Task | None, BeforeValidator(_task)] = None
-    net: Annotated[tuple[tuple[StrictStr, tuple[Count, ...], StrictStr], ...], BeforeValidator(_rows)] = ()
+    net: Annotated[tuple[tuple[StrictStr, tuple[Count, ...], StrictStr], ...], listed] = ()
     first: Text = ""
     version: StrictStr = __version__
     cannot: Text = ""
-    columns: Annotated[tuple[StrictStr, ...], BeforeValidator(_rows)] = ()
-    metrics: Annotated[
-        tuple[Annotated[tuple[StrictStr, StrictBool, StrictStr], BeforeValidator(_rows)], ...], BeforeValidator(_rows)
-    ] = ()
+    columns: Annotated[tuple[StrictStr, ...], listed] = ()
+    metrics: Annotated[tuple[Annotated[tuple[StrictStr, StrictBool, StrictStr], listed], ...], listed] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _of_another_version(cls, tree: Any) -> Any:
         """Of another version nothing but its version is read."""
-        if isinstance(tree, Mapping) and isinstance(version := tree.get("version", __version__), str):
-            return tree if version == __version__ else {"version": version, "settings": ""}
-        return tree
+        if not isinstance(tree, Mapping):
+            return tree
+        version = tree.get("version", __version__)
+        return {**tree, "version": version} if version == __version__ else {"version": version, "settings": ""}
 
-    def tree(self) -> dict[str, Any]:
-        """Return the agreement as small values."""
-        task = None if self.task is None else tree_of_task(self.task)
-        return {**self.model_dump(mode="json", exclude={"task"}), "task": task}
+    @field_serializer("task")
+    def _tree_of_task(self, task: Task | None) -> Any:
+        return None if task is None else tree_of_task(task)
 
 
 class Terms(Sent):

@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 
 from fedkin import codec
+from fedkin.data.own import OwnTable
 from fedkin.engines.accounting import Clock
 from fedkin.engines.client_side import States
 from fedkin.engines.executors.jobs import Modules, OneByOne
@@ -22,14 +23,16 @@ from fedkin.engines.results import Missing
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
 from fedkin.engines.validation import Validator
-from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.federation import Client
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import Message, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
-from fedkin.network.consent import about, leaving, releases_in
+from fedkin.network.consent import about as about_words
+from fedkin.network.consent import leaving, of_table, releases_in
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
@@ -40,13 +43,12 @@ from fedkin.network.messages import (
     Scored,
     Sent,
     Spent,
-    Welcome,
     Work,
     encode,
     read,
     tree_of,
 )
-from fedkin.network.registration import about_of
+from fedkin.network.registration import About, Heard, Hello, Welcome, about_of
 from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
@@ -64,36 +66,45 @@ _GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is no
 class NetworkClient:
     """One client with its samples. `run` takes part until the run has ended.
 
-    plan_of: makes the plan of the agreed settings. folder: where its states are kept. settings: its
-    own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
-    may. labels: whether to tell the number of samples of each class. ledger: of all that it released under `[privacy]`
-    (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after
-    which it leaves whose server is not reached.
+    samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
+    where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
+    shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
+    of all that it released under `[privacy]` (None: in memory). stop: set by whoever wants it to leave. patience:
+    seconds of one wait. give_up: seconds after which it leaves whose server is not reached.
     """
 
     def __init__(
-        self, link: Link, client: Client, task: Task, plan_of: PlanOf, folder: Path, *,
+        self, link: Link, samples: tuple[Client, Task] | OwnTable, plan_of: PlanOf, folder: Path, *,
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
-        self.link, self.client, self.task, self.plan_of, self.folder = link, client, task, plan_of, folder
+        self.link, self.plan_of, self.folder, self.samples = link, plan_of, folder, samples
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
-        self.give_up = give_up
-        self.about, self.ledger = about_of(client, task, labels), ledger or Ledger()
+        self.give_up, self.ledger = give_up, ledger or Ledger()
+        self.life = secrets.token_hex(4)
+        self.client: Client
+        self.task: Task
         self.agreement: Agreement | None = None
         self.away_since: float | None = None
-        self.told_round = 0
+        self.told_round, self.told_missing = 0, ""
         self.progress, self.federation = Progress(), ""
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
         with StatusFile(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress) as status:
+            self.link.offer(self.server, f"life/{self.life}", b"")  # a second process with its key is told of it
+            if isinstance(self.samples, OwnTable):
+                self.client, self.task = self._encoded(self.samples)
+            else:
+                self.client, self.task = self.samples
+            self.about = about_of(self.client, self.task, self.labels)
             while True:
                 plan = self._agree()
                 self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
-                if _ClientRun(self, plan, self._join()).serve():
+                about = self._salted() if plan.privacy.on else self.about
+                if _ClientRun(self, plan, self._hello(about=about)).serve():
                     self.say("the run has ended")
                     return
                 self.say("the server has started again: joining once more")
@@ -143,8 +154,7 @@ class NetworkClient:
 
     def _agree(self) -> Setup:
         """Return the plan of the server's settings; raises RunError if this client has something else."""
-        while (terms := self.read(Terms, "terms")) is None:
-            pass
+        terms = self._terms()
         there, self.federation = terms.agreement, terms.name
         settings = there.settings if self.settings is None else self.settings
         plan, here = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
@@ -160,22 +170,24 @@ class NetworkClient:
         page = self.ledger.page("", plan.privacy)
         if self.agreement != here and not self.consent(leaving(plan, self.client, self.labels, page)):
             raise Left
-        if plan.privacy.on and self.agreement is None:
-            self._salt()
         self.agreement = here
         return plan
 
     def _unable(self, here: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
         with suppress(ConfigError):  # where nobody can be asked, the server is not told
-            if self.consent([words, *about(self.client, self.labels)]):
+            if self.consent([words, *about_words(self.client, self.labels)]):
                 self.agreement = here
-                self._salt()
-                self._hello(_UNABLE)
+                self._say_hello(_UNABLE, about=self._salted())
         return RunError(words)
 
-    def _salt(self) -> None:
-        self.about = self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
+    def _terms(self) -> Terms:
+        while (terms := self.read(Terms, "terms")) is None:
+            pass
+        return terms
+
+    def _salted(self) -> About:
+        return self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
 
     def _task(self, there: Task | None) -> Task:
         """Return the federation's task, if this client has samples of some of its classes; else its own task."""
@@ -183,27 +195,50 @@ class NetworkClient:
             return self.task
         return replace(self.task, classes=there.classes)
 
-    def _join(self) -> Welcome:
-        """Return where this client begins; raises RunError if the server refuses it."""
-        while (welcome := self._hello(_HELLO)) is None:
+    def _encoded(self, table: OwnTable) -> tuple[Client, Task]:
+        """Return the samples of a table, after all have agreed on its columns and on their encoding."""
+        if not self.consent(of_table(table)):
+            raise Left
+        self.ledger.beside.append("profile")
+        if self.settings is None:
+            self.settings = self._terms().agreement.settings
+        self.agreement = Agreement(settings=self.settings)
+        try:
+            columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)
+            if extra := table.keep(columns):
+                self.say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
+            encoding = self._hello(profile=table.told.to_json()).encoding
+            return table.client(SharedEncoding.from_json(encoding))
+        except DataError as error:
+            raise RunError(said(error)) from None
+
+    def _hello(self, **fields: Any) -> Welcome:
+        """Say hello until the server has answered; raises RunError if it refuses this client."""
+        while (welcome := self._say_hello(_HELLO, **fields)) is None:
             pass
-        if welcome.refused or not welcome.run:
+        if welcome.refused:
             raise RunError(f"the server refuses this client: {shown(welcome.refused, 400)}")
         return welcome
 
-    def _hello(self, waits: int) -> Welcome | None:
-        """Say what this client has; returns the server's answer, if one came."""
+    def _say_hello(self, waits: int, **fields: Any) -> Welcome | None:
+        """Say hello once; returns the server's answer, if one came after so many waits."""
         assert self.agreement is not None
-        tree = {"about": self.about.model_dump(), "agreement": self.agreement.tree()}
-        nonce = secrets.token_hex(4)  # the server answers each one once
-        self.link.offer(self.server, "hello", codec.encode({"nonce": nonce, **tree}))
+        nonce, heard = secrets.token_hex(4), None  # the server answers each one once
+        hello = Hello(nonce=nonce, life=self.life, agreement=self.agreement, **fields)
+        self.link.offer(self.server, "hello", encode(hello))
         try:
             for _ in range(waits):
-                if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
-                    return welcome
-            return None
+                if (heard := self.read(Heard, f"heard/{nonce}")) is not None:
+                    break
         finally:
             self.link.withdraw("hello", self.server)
+        if heard is not None and heard.missing not in ("", self.told_missing):
+            self.told_missing = heard.missing
+            self.say(f"waiting for {shown(heard.missing, 400)}")
+        for _ in range(waits if heard is not None else 0):
+            if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
+                return welcome
+        return None
 
 
 class _ClientRun:

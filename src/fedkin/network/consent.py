@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedkin.data.own import CLASS
+from fedkin.data.own import CLASS, OwnTable
 from fedkin.engines.privacy import protects
 from fedkin.engines.setup import Setup
 from fedkin.federation import Client
@@ -17,7 +17,7 @@ from fedkin.learning.metrics import file_of
 from fedkin.network.ledger import Page
 from fedkin.untrusted import shown
 
-__all__ = ["about", "largest_message", "leaving", "releases_in"]
+__all__ = ["about", "largest_message", "leaving", "of_table", "releases_in"]
 
 _ROOM = 1 << 16  # bytes of names in a message
 
@@ -40,6 +40,11 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
     for what, names in (("columns", inputs), ("classes", classes)):
         lines += [f"names of its {what}: {', '.join(map(shown, names))}"] if names else []
     return lines
+
+
+def of_table(table: OwnTable) -> list[str]:
+    """Return lines that say what a participant tells of its table, before all agree on an encoding."""
+    return [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
 
 
 def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:

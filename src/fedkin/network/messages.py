@@ -25,8 +25,8 @@ from fedkin.errors import FedkinError, MethodError
 from fedkin.untrusted import said, shown
 
 __all__ = [
-    "Answer", "Count", "Failed", "Order", "Pointer", "Scored", "Sent", "Spent", "Text", "Welcome", "Work", "encode",
-    "read", "tree_of",
+    "Answer", "Count", "Failed", "Id", "Order", "Pointer", "Scored", "Sent", "Spent", "Text", "Work", "encode",
+    "listed", "read", "tree_of",
 ]  # fmt: skip
 
 _PHASES = 200  # phases, and fields in each, of which a client says that it sends them
@@ -34,8 +34,19 @@ _LARGEST = 10**12  # samples, rounds, releases
 
 Count = Annotated[StrictInt, Field(ge=0, le=_LARGEST)]
 Text = Annotated[StrictStr, Field(max_length=1 << 20)]
+
+
+def _as_list(value: Any) -> Any:
+    """Refuse tensors and texts, which can look like lists."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("expected a list")
+    return value
+
+
+# Says of a field that it is a list.
+listed = BeforeValidator(_as_list)
 _Word = Annotated[StrictStr, Field(max_length=300)]
-_Id = Annotated[StrictStr, Field(pattern="^[0-9a-z]{1,32}$")]
+Id = Annotated[StrictStr, Field(pattern="^[0-9a-z]{1,32}$")]
 _Name = Annotated[StrictStr, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 
 
@@ -65,13 +76,7 @@ def read(form: type[S], data: bytes) -> S:
 
 def tree_of(message: Sent) -> dict[str, Any]:
     """Return a message as a tree of the fields that were set."""
-    return {name: _plain(getattr(message, name)) for name in sorted(message.model_fields_set)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Sent):
-        return tree_of(value)
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return message.model_dump(exclude_unset=True)
 
 
 def encode(message: Sent) -> bytes:
@@ -79,19 +84,10 @@ def encode(message: Sent) -> bytes:
     return codec.encode(tree_of(message))
 
 
-class Welcome(Sent):
-    """The server's answer to a client that says hello: where it begins, or why it is refused."""
-
-    run: _Id = ""
-    epoch: _Id = ""
-    number: Count = 0
-    refused: Annotated[StrictStr, Field(max_length=2000)] = ""
-
-
 class Pointer(Sent):
     """The server's newest order to a client. epoch: of the server's process."""
 
-    epoch: _Id
+    epoch: Id
     number: Count
 
 
@@ -135,15 +131,8 @@ class Spent(Sent):
     open: dict[_Name, Annotated[list[_Name], Field(max_length=_PHASES)]] = Field({}, max_length=_PHASES)
 
 
-def _numbers(value: Any) -> Any:
-    """Refuse tensors, which can look like lists of numbers."""
-    if not isinstance(value, (list, tuple)):
-        raise ValueError("expected a list")
-    return value
-
-
 Number = StrictFloat | StrictInt
-Figures = Annotated[list[Number | None], BeforeValidator(_numbers), Field(max_length=10_000)]
+Figures = Annotated[list[Number | None], listed, Field(max_length=10_000)]
 
 
 class Scored(Sent):
@@ -153,7 +142,7 @@ class Scored(Sent):
     loss: StrictFloat
     right: Count
     figures: Figures = []
-    digest: Annotated[list[Figures], BeforeValidator(_numbers), Field(max_length=10)] = []
+    digest: Annotated[list[Figures], listed, Field(max_length=10)] = []
     further: Figures = []
 
 

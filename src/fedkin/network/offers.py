@@ -97,7 +97,8 @@ class Offers:
 
     def ask(self, question: Question) -> None:
         """Have a question answered, now or when there is something to answer; returns at once."""
-        who, why, dropped = question.asker, "", question
+        who, why = question.asker, ""
+        dropped: Question | None = question
         with self._lock:
             if self._closed:
                 pass

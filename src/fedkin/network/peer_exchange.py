@@ -55,7 +55,7 @@ class Whereabouts(Sent):
     round: Count
     waits: StrictBool
     offered: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=1000)] = ()
-    counts: Annotated[frozenset[StrictStr], Field(max_length=100_000)] = frozenset()
+    counts: Annotated[tuple[StrictStr, ...], Field(max_length=100_000)] = ()
 
     @property
     def first(self) -> int | None:
@@ -138,7 +138,7 @@ class PeerExchange:
         and for the others for at most `grace`.
         """
         for id in self.others:
-            self.link.offer(id, f"{self.run}/terms", codec.encode({"agreement": self.agreement.tree()}))
+            self.link.offer(id, f"{self.run}/terms", encode(Terms(agreement=self.agreement)))
         for number, turn, to, data in self.outbox.read():  # what was offered before this peer was started again
             if number <= self.round and to in self.others:
                 self._put(to, number, turn, data)
@@ -230,11 +230,11 @@ class PeerExchange:
     def tell(self, ids: Iterable[str]) -> None:
         """Say to these where this peer is."""
         with self.telling:
-            counts = [] if self.ended else sorted(self.members - self.down.keys())
+            counts = () if self.ended else tuple(sorted(self.members - self.down.keys()))
             for id in ids:
-                offered = [list(each) for each in sorted(self.offered[id].items())]
-                tree = {"round": self.round, "waits": self.waits, "offered": offered, "counts": counts}
-                self.link.offer(id, f"{self.run}/now", codec.encode(tree))
+                offered = tuple(sorted(self.offered[id].items()))
+                now = Whereabouts(round=self.round, waits=self.waits, offered=offered, counts=counts)
+                self.link.offer(id, f"{self.run}/now", encode(now))
 
     def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Whereabouts]:
         """Return where each of the others is that answers (of these; None: of all)."""

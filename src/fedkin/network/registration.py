@@ -1,36 +1,46 @@
-"""Registration of clients: the server compares what each of them has with its own, and lets it in or says why not."""
+"""Registration: how participants come together, agree on one encoding of their tables, and are let in or refused.
+
+A client says hello up to three times: with the columns of its table, with a profile of its rows (both only if the
+experiment learns from tables), and with what it says of itself. The server answers each time when all clients have
+said so: then it is known what most have, and who does not have it is refused alone, and may come back.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from threading import Condition, Thread
-from typing import Annotated, Any
+from threading import Condition, Event, Thread
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictStr
 
-from fedkin import codec
+from fedkin.data.own import OwnTable
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.setup import Setup
-from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
-from fedkin.network.link import Link, LinkError, Missed, Refused
-from fedkin.network.messages import Pointer, Sent, Welcome, encode, read
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
+from fedkin.federation.table import Reading
+from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
+from fedkin.network.link import Left, Link, LinkError, Missed, Refused
+from fedkin.network.messages import Count, Id, Pointer, Sent, encode, read
 from fedkin.network.settings import NetworkSettings, task_from, tree_of_task
-from fedkin.network.table_profiles import ENCODING, Shared
 from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["About", "Hello", "Registration", "about_of"]
+__all__ = ["About", "Heard", "Hello", "Registration", "Shared", "Welcome", "about_of", "among"]
 
 _SAMPLES = 10**12
-_LARGEST_HELLO = 1 << 22  # bytes
+_LARGEST_HELLO = 1 << 26  # bytes
 _SLICE = 5.0  # seconds of one look for a hello
+_ALIVE = 3.0  # seconds in which a process of the same name says that it is there
 _AGAIN = 0.05  # seconds until somebody who was just answered is looked at again
 _LONGEST_PAUSE = 60.0  # seconds until one is looked at again whose hellos are not readable
+_SHORT = 0.5  # seconds of one look for what a peer offers
 
 
 class About(Settings):
@@ -45,41 +55,94 @@ class About(Settings):
 
 def about_of(client: Client, task: Task, labels: bool = False) -> About:
     """Return what a client says of itself. labels: whether it tells its number of training samples of each class."""
-    alone = Federation([client], task)
-    counts: dict[str, int] = {}
-    if labels and task.labels:
-        each = client.train.labels().tolist()
-        counts = {str(label): each.count(label) for label in sorted(set(each))}
+    counts: Counter[int] = Counter(client.train.labels().tolist() if labels and task.labels else ())
     return About(
-        n_train=client.size, n_test=len(client.test), digest=alone.fingerprint(), group=client.group, labels=counts
-    )
+        n_train=client.size, n_test=len(client.test), digest=Federation([client], task).fingerprint(),
+        group=client.group, labels={str(label): counts[label] for label in sorted(counts)},
+    )  # fmt: skip
+
+
+def _about(tree: Any) -> Any:
+    return tree if tree is None or isinstance(tree, About) else parse(About, dict(tree), "about")
+
+
+Stage = Literal["columns", "profile", "about"]
 
 
 class Hello(Sent):
-    """What a client says when it comes. nonce: names this hello; the server answers each one once."""
+    """What a client says when it comes: its columns, its profile (both as JSON), or what it says of itself.
+
+    nonce: names this hello; the server answers each one once. life: names the client's process.
+    """
 
     nonce: Annotated[StrictStr, Field(pattern="^[0-9a-f]{8}$")]
-    about: Annotated[About, BeforeValidator(lambda tree: parse(About, dict(tree), "about"))]
+    life: Id
     agreement: Agreement
+    columns: StrictStr = ""
+    profile: StrictStr = ""
+    about: Annotated[About | None, BeforeValidator(_about)] = None
+
+    @property
+    def stage(self) -> Stage:
+        """What it is about."""
+        return "about" if self.about is not None else "profile" if self.profile else "columns"
+
+
+class Heard(Sent):
+    """The server has read a hello. missing: who has not come yet, in words."""
+
+    missing: Annotated[StrictStr, Field(max_length=1000)] = ""
+
+
+class Welcome(Sent):
+    """The server's answer to a hello: the columns or the encoding of all, where a client begins, or why it is refused.
+
+    columns, encoding: as JSON.
+    """
+
+    run: Annotated[StrictStr, Field(pattern="^[0-9a-z]{0,32}$")] = ""
+    epoch: Annotated[StrictStr, Field(pattern="^[0-9a-z]{0,32}$")] = ""
+    number: Count = 0
+    columns: StrictStr = ""
+    encoding: StrictStr = ""
+    refused: Annotated[StrictStr, Field(max_length=2000)] = ""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The encoding of their tables on which participants agreed, the columns that it needs, and who they are."""
+
+    agreed: SharedEncoding
+    columns: ColumnTypes
+    clients: tuple[str, ...]
+
+    @property
+    def task(self) -> Task:
+        """The task that follows from it."""
+        return self.agreed.target.task(len(self.agreed.encoding.names))
 
 
 class Registration:
     """The clients of a federation as they come and come back.
 
-    settings: what all must have in common, as TOML. kept: federation.json of a run that is gone on with. shared: the
-    encoding of their tables on which they agreed.
+    settings: what all must have in common, as TOML. reading: of tables, if the experiment learns from them. kept:
+    federation.json of a run that is gone on with. shared: the encoding of tables that was agreed on before; keep: told
+    of one that is agreed on now.
     """
 
     def __init__(
         self, link: Link, settings: str, plan_of: PlanOf, network: NetworkSettings, *, name: str = "federation",
-        kept: Mapping[str, Any] | None = None, say: Callable[[str], None] = lambda line: None,
-        shared: Shared | None = None,
+        reading: Reading | None = None, kept: Mapping[str, Any] | None = None, shared: Shared | None = None,
+        keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        self.shared = shared
         self.link, self.network, self.plan_of, self.name, self.say = link, network, plan_of, name, say
+        self.reading, self.shared, self.keep = reading, shared, keep
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
+        self.hellos: dict[Stage, dict[str, Hello]] = {"columns": {}, "profile": {}, "about": {}}
+        self.columns = None if shared is None else shared.columns
         self.members: dict[str, About] = {}
+        self.lives: dict[str, str] = {}
         self.welcomed: set[str] = set()
         self.next_order: dict[str, int] = {}
         self.closed = self.complete = False
@@ -109,7 +172,7 @@ class Registration:
             raise ConfigError(agreement.cannot)
         self.plan, self.agreement = plan, agreement
 
-    # -- the roster -----------------------------------------------------------------------------------------------
+    # -- who is there ---------------------------------------------------------------------------------------------
 
     def wait(self, stopping: Callable[[], bool] = lambda: False) -> Roster:
         """Return the roster once all clients are there; raises RunError if it is to stop before.
@@ -117,30 +180,52 @@ class Registration:
         A run that is gone on with has all its clients: it waits until each was there, at most for `network.grace`, and
         for one of them as long as it takes.
         """
-        announced, left = -1, self.network.grace
+        told, left, resumed = "", self.network.grace, self.complete
         with self.changed:
-            while not self._ready(left):
+            while True:
+                self._decide()
+                if self.complete and (not resumed or self._all_back(left)):
+                    return self.roster()
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost, start it again")
-                if len(self.welcomed) != announced:
-                    announced = len(self.welcomed)
-                    names = ", ".join(sorted(self.welcomed)) or "nobody"
-                    self.say(f"{announced} of {self._wanted()} clients are here: {names}")
+                if (line := self._state()) != told:
+                    told = line
+                    self.say(line)
                 if not self.changed.wait(0.2) and self.welcomed:
                     left -= 0.2
-            self.complete = True
-            return self.roster()
+
+    def _all_back(self, left: float) -> bool:
+        return bool(self.welcomed) and (len(self.welcomed) == len(self.members) or left <= 0)
+
+    def _stage(self) -> Stage:
+        """Return what clients are asked now."""
+        if self.reading is None or self.shared is not None or self.complete:
+            return "about"
+        return "columns" if self.columns is None else "profile"
+
+    def _here(self, stage: Stage) -> list[str]:
+        return sorted(self.welcomed if self.complete else self.hellos[stage])
+
+    def _state(self) -> str:
+        """Return who is there and who is missing, in one line."""
+        stage = self._stage()
+        here, missing = self._here(stage), self._missing(stage)
+        what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are here"}
+        line = f"{len(here)} of {self._wanted()} clients {what[stage]}: {', '.join(here) or 'nobody'}"
+        return line + (f"; missing: {missing}" if missing and here else "")
+
+    def _missing(self, stage: Stage) -> str:
+        """Return the names of those who have not come yet, as far as they are known."""
+        clients = self.network.clients
+        names: Iterable[str] = self.members if self.complete else () if isinstance(clients, int) else clients
+        missing = sorted(set(names) - set(self._here(stage)))
+        return ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
 
     def _wanted(self) -> int:
         if self.complete:
             return len(self.members)
         clients = self.network.clients
         return clients if isinstance(clients, int) else len(clients)
-
-    def _ready(self, left: float) -> bool:
-        if self.complete:
-            return bool(self.welcomed) and (len(self.welcomed) == len(self.members) or left <= 0)
-        return len(self.members) >= self._wanted()
 
     def roster(self) -> Roster:
         """Return the clients as they described themselves."""
@@ -164,6 +249,65 @@ class Registration:
             "task": {**tree_of_task(task), **more},
             "clients": {id: {**about.model_dump(), "about": {}} for id, about in sorted(self.members.items())},
         }
+
+    # -- what all have --------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Once all have said hello at this stage: refuse who does not fit most, or answer all and go on."""
+        stage = self._stage()
+        hellos = self.hellos[stage]
+        if self.complete or len(hellos) < self._wanted():
+            return
+        if stage == "columns":
+            tables = {name: ColumnTypes.from_json(hello.columns) for name, hello in hellos.items()}
+            common = common_columns(tables)
+            wrong = {name: words for name, each in tables.items() if (words := each.unlike(common))}
+            self.columns = None if wrong else common
+        elif stage == "profile":
+            assert self.reading is not None
+            assert self.columns is not None
+            wrong, names = {}, tuple(sorted(hellos))
+            summaries = {name: TableSummary.from_json(hello.profile) for name, hello in hellos.items()}
+            self.shared = Shared(agree(summaries, self.reading), self.columns, names)
+            self.keep(self.shared)
+            self._adopt(self.shared.task)
+        else:
+            wrong = self._unlike_most(hellos)
+            if not wrong:
+                self.members = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
+                self.complete = True
+                for name in list(self.threads):
+                    self._offer_terms(name)
+        for name, words in wrong.items():
+            self._refuse(name, hellos.pop(name), words)
+        if not wrong:
+            for name, hello in sorted(hellos.items()):
+                self._welcome(name, hello)
+
+    def _unlike_most(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
+        """Return who has not the task and the columns that most have, and why; the first ones break ties."""
+        tasks = {name: (repr(hello.agreement.task), hello.agreement.columns) for name, hello in hellos.items()}
+        most = Counter(tasks.values()).most_common(1)[0][0]
+        like = [name for name in hellos if tasks[name] == most]
+        first = hellos[like[0]].agreement
+        plan, agreement = self.plan, self.agreement
+        try:
+            if first.task is None:
+                raise ConfigError("it does not say what it has learned to predict")
+            if plan is None:
+                self._adopt(first.task)
+        except Exception as error:  # torch may lack the memory for a net of this task
+            return dict.fromkeys(like, f"the experiment cannot be run with these samples: {said(error)}")
+        self.agreement = self.agreement.model_copy(update={"columns": first.columns})
+        differing = {name: unlike(self.agreement, hello.agreement) for name, hello in hellos.items()}
+        wrong = {
+            name: f"{words} (here: {', '.join(like[:4])}{' and others' if len(like) > 4 else ''}; there: {name})"
+            for name, words in differing.items()
+            if words
+        }
+        if wrong:  # who is wrong may be among those that are like most, and come back with another file
+            self.plan, self.agreement = plan, agreement
+        return wrong
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
@@ -198,7 +342,7 @@ class Registration:
                     if name not in self.link.present():
                         return
                 except (MethodError, Refused) as error:
-                    self._refuse(name, said(error), once=not isinstance(error, Refused))
+                    self._note(name, said(error), once=not isinstance(error, Refused))
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 with self.changed:
                     self.changed.wait_for(lambda: self.closed, pause)
@@ -215,58 +359,157 @@ class Registration:
             self.link.offer(name, "now", encode(Pointer(epoch=self.epoch, number=number)))
 
     def _offer_terms(self, name: str) -> None:
-        if self.shared is not None:
-            self.link.offer(name, ENCODING, encode(self.shared.answer(name)))
-        self.link.offer(name, "terms", codec.encode({"agreement": self.agreement.tree(), "name": self.name}))
+        self.link.offer(name, "terms", encode(Terms(agreement=self.agreement, name=self.name)))
 
     def _answer(self, name: str, hello: Hello) -> None:
-        """Say where this client begins, or why it is refused."""
+        """Keep what this client says until all have said so, or answer it now."""
+        twice = self._is_second(name, hello)
         with self.changed:
-            if words := self._refusal(name, hello):
-                self._refuse(name, words)
-                welcome = Welcome(refused=shown(words, 1000))
-            else:
-                self.say(f"{name} is here" + (" again" if name in self.welcomed else ""))
-                self.welcomed.add(name)
-                welcome = Welcome(run=self.run, epoch=self.epoch, number=self.next_order.setdefault(name, 0))
-            self.link.offer(name, f"welcome/{hello.nonce}", encode(welcome))
+            words = twice or self._refusal(name, hello)
+            stage = hello.stage
+            if not words:
+                before = self.hellos[stage].get(name)
+                if stage == "about" and (before is None or before.life != hello.life):
+                    self.say(f"{name} is here" + ("" if before is None else " again"))
+                self.lives[name], self.hellos[stage][name] = hello.life, hello
+            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=self._missing(stage))))
+            if words:
+                self._refuse(name, hello, words)
+            elif self._is_decided(stage):
+                self._welcome(name, hello)
             self.changed.notify_all()
 
-    def _refuse(self, name: str, words: str, once: bool = True) -> None:
+    def _is_second(self, name: str, hello: Hello) -> str:
+        """Return what to say to a second process with this name and key while the first one answers; else nothing."""
+        first = self.lives.get(name, hello.life)
+        if first == hello.life:
+            return ""
+        try:
+            self.link.pull(name, f"life/{first}", _ALIVE)
+        except LinkError:
+            return ""
+        return f"another process takes part as {name}, with the same key; end one of them"
+
+    def _is_decided(self, stage: Stage) -> bool:
+        return {"columns": self.columns, "profile": self.shared, "about": self.complete or None}[stage] is not None
+
+    def _welcome(self, name: str, hello: Hello) -> None:
+        if hello.stage == "columns" and self.columns is not None:
+            welcome = Welcome(columns=self.columns.to_json())
+        elif hello.stage == "profile" and self.shared is not None:
+            welcome = Welcome(encoding=self.shared.agreed.to_json())
+        else:
+            self.welcomed.add(name)
+            welcome = Welcome(run=self.run, epoch=self.epoch, number=self.next_order.setdefault(name, 0))
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(welcome))
+
+    def _refuse(self, name: str, hello: Hello, words: str) -> None:
+        self._note(name, words)
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(refused=shown(words, 1000))))
+
+    def _note(self, name: str, words: str, once: bool = True) -> None:
         self.say(f"{name} is refused: {shown(words, 400)}")
         if once:  # a link notes what it refuses itself
             self.link.refused.add(name, "hello", words)
 
     def _refusal(self, name: str, hello: Hello) -> str:
-        """Return why this client cannot take part, and note it if it can."""
-        there, about = hello.agreement, hello.about
+        """Return why this client cannot take part, as far as that is known before all are there."""
         if name == "server":
             return "no client can have the server's name"
-        if self.plan is None and not unlike(self.agreement, there) and there.task is not None:
-            try:
-                self._adopt(there.task)
-            except Exception as error:  # torch may lack the memory for a net of this task
-                return f"the experiment cannot be run with these samples: {said(error)}"
-            for other in list(self.threads):
-                self._offer_terms(other)
-        if words := unlike(self.agreement, there):
+        if words := unlike(self.agreement, hello.agreement):
             return words
-        if not self.agreement.columns:
-            self.agreement = self.agreement.model_copy(update={"columns": there.columns})
-        before = self.members.get(name)
-        if before is not None:
+        named, stage, about = self.network.clients, hello.stage, hello.about
+        if self.complete and about is not None and (before := self.members.get(name)) is not None:
             same = before.digest == about.digest and before.n_train == about.n_train
             return "" if same else "its samples are not those with which it was here before"
-        named = self.network.clients
-        if self.complete or len(self.members) >= self._wanted():
-            return f"the federation is complete without it ({', '.join(sorted(self.members)[:8])})"
+        known = set(self.members) if self.complete else set() if self.shared is None else set(self.shared.clients)
+        if not known and len(self.hellos[stage]) >= self._wanted():
+            known = set(self.hellos[stage])
+        if known and name not in known:
+            return f"the federation is complete without it ({', '.join(sorted(known)[:8])})"
         if not isinstance(named, int) and name not in named:
             return f"network.clients does not name it ({', '.join(named[:8])})"
-        self.members[name] = about
-        return ""
+        return "" if stage == "about" else self._unlike_columns(hello)
+
+    def _unlike_columns(self, hello: Hello) -> str:
+        """Return why a table cannot take part; empty if it can, as far as that is known."""
+        try:
+            table = TableSummary.from_json(hello.profile).columns if hello.profile else (
+                ColumnTypes.from_json(hello.columns))  # fmt: skip
+        except DataError as error:
+            return f"what it tells of its table is not readable ({said(error)})"
+        return "" if self.columns is None else table.unlike(self.columns)
 
     def close(self) -> None:
         """Let nobody in any more."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+
+
+# -- tables of peers --------------------------------------------------------------------------------------------------
+
+
+class Told(Sent):
+    """What a peer tells of its table: its columns, or their profile, as JSON."""
+
+    agreement: Agreement
+    text: StrictStr
+
+
+def among(
+    link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
+    kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
+) -> Shared:  # fmt: skip
+    """Tell all others of this peer's table, and return what those agree on who begin, as each of them finds it.
+
+    begin: their names; a number stands for all. First the columns are told, and then the profile of those that most
+    have. kept: what was agreed before. Raises Left, and RunError if this table or settings differ. What is told stays
+    offered, for those who come later.
+    """
+    others = {*names} - {link.me}
+    first = {*others, link.me} if isinstance(begin, int) else {*begin}
+
+    def told(what: str, text: str) -> dict[str, str]:
+        mine = Told(agreement=Agreement(settings=settings), text=text)
+        for id in others:
+            link.offer(id, what, encode(mine))
+        return _heard(link, what, mine, first if kept is None else set(), stop, say)
+
+    try:
+        columns = {
+            id: ColumnTypes.from_json(text) for id, text in told("columns", table.told.columns.to_json()).items()
+        }
+        common = common_columns(columns) if kept is None else kept.columns
+        if extra := table.keep(common):
+            say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
+        profiles = {id: TableSummary.from_json(text) for id, text in told("profile", table.told.to_json()).items()}
+        return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
+    except DataError as error:
+        raise RunError(said(error)) from None
+
+
+def _heard(
+    link: Link, what: str, mine: Told, first: set[str], stop: Event, say: Callable[[str], None]
+) -> dict[str, str]:  # fmt: skip
+    """Return what each of these peers tells; raises Left, and RunError if the settings of one differ."""
+    heard = {link.me: mine.text} if link.me in first else {}
+    waiting = 0
+    while missing := sorted(first - set(heard)):
+        if stop.is_set():
+            raise Left
+        if waiting != len(missing):
+            waiting = len(missing)
+            say(f"waiting for the {what} of the tables of {', '.join(missing[:8])}")
+        for id in missing:
+            try:
+                there = read(Told, link.pull(id, what, _SHORT, _LARGEST_HELLO))
+                words = unlike(mine.agreement, there.agreement)
+            except (Missed, Refused):
+                continue
+            except MethodError as error:
+                words = said(error)
+            if words:
+                raise RunError(f"{id} cannot be a neighbour: {words}")
+            heard[id] = there.text
+    return dict(sorted(heard.items()))

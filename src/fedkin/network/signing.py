@@ -85,7 +85,9 @@ class Signer:
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         """Return the data with its head."""
         digest = hashlib.sha256(data)
-        signature = sign(self._identity.key, _statement(self._identity.name, to, subject, len(data), digest.hexdigest()))
+        signature = sign(
+            self._identity.key, _statement(self._identity.name, to, subject, len(data), digest.hexdigest())
+        )
         head = Head(
             kind=_SIGNED, size=len(data), sha256=digest.hexdigest(), signature=signature.hex(), chain=self._chain
         )

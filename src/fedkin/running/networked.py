@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import tomli_w
 
+from fedkin.data.own import OwnTable
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
 from fedkin.engines import Faults, Privacy
@@ -18,24 +19,23 @@ from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.federation.summaries import SharedEncoding
+from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import PeerMethod
 from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.agreement import Agreement, agreed, unlike
-from fedkin.network.consent import largest_message, leaving
+from fedkin.network.consent import largest_message, leaving, of_table
 from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
-from fedkin.network.registration import Registration
+from fedkin.network.registration import Registration, Shared, among
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, StatusFile
-from fedkin.network.table_profiles import Shared, gathered
 from fedkin.records.files import read_json, write_json
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Result, Watcher, execute, finished
@@ -179,16 +179,11 @@ def serve(
         return done
     root = data_root or Path("data")
     with experiment.claimed(folder, resume, root):
-        stopping = watcher.stopping if watcher is not None else lambda: False
-        shared = None
-        if isinstance(experiment.data, TableSource):
-            shared = shared_in(folder, restart) or gathered(
-                link, experiment.network.clients, settings, experiment.data.reading(""), stopping=stopping, say=say
-            )
-            keep(shared, folder)
+        reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
         registration = Registration(
-            link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say,
-            shared=shared,
+            link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
+            kept=_kept(folder, restart), shared=None if restart else shared_in(folder), keep=partial(keep, folder),
+            say=say,
         )  # fmt: skip
         engines: list[NetworkEngine] = []
         progress = partial(_progress, engines)
@@ -209,19 +204,21 @@ def _progress(engines: Sequence[NetworkEngine | PeerEngine]) -> Progress:
     return engines[-1].progress if engines else Progress()
 
 
-def keep(shared: Shared, folder: Path) -> None:
+def keep(folder: Path, shared: Shared) -> None:
     """Keep the encoding on which all agreed, with a run or with a participant's states."""
-    write_json(folder / _ENCODING, {"clients": list(shared.clients), "agreed": shared.agreed.to_json()})
+    told = {"agreed": shared.agreed.to_json(), "columns": shared.columns.to_json()}
+    write_json(folder / _ENCODING, {"clients": list(shared.clients), **told})
 
 
-def shared_in(folder: Path, restart: bool = False) -> Shared | None:
-    """Return the encoding that is kept in a folder; None if there is none, or if a run begins anew. Raises RunError."""
+def shared_in(folder: Path) -> Shared | None:
+    """Return the encoding that is kept in a folder; None if there is none. Raises RunError."""
     path = folder / _ENCODING
-    if restart or not path.exists():
+    if not path.exists():
         return None
     try:
         tree = read_json(path)
-        return Shared(SharedEncoding.from_json(tree["agreed"]), tuple(map(str, tree["clients"])))
+        columns = ColumnTypes.from_json(tree["columns"])
+        return Shared(SharedEncoding.from_json(tree["agreed"]), columns, tuple(map(str, tree["clients"])))
     except (DataError, KeyError, TypeError) as error:
         raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
 
@@ -256,15 +253,15 @@ def _served(
 
 
 def exchange(
-    experiment: Experiment, link: Link, client: Client, task: Task, names: Sequence[str], folder: Path, *,
+    experiment: Experiment, link: Link, samples: tuple[Client, Task] | OwnTable, names: Sequence[str], folder: Path, *,
     resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
     consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-    stop: Event | None = None, ledger: Ledger | None = None, shared: Shared | None = None,
+    stop: Event | None = None, ledger: Ledger | None = None,
 ) -> Result:  # fmt: skip
     """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
 
-    shared: the encoding of their tables on which the peers agreed. ledger: of all that it released under `[privacy]`
-    (None: in memory). Raises Left if it is to leave before the others are there.
+    samples: ready, or a table that is encoded as all agree. ledger: of all that it released under `[privacy]` (None: in
+    memory). Raises Left if it is to leave before the others are there.
     """
     if not isinstance(experiment.method, PeerMethod):
         raise ConfigError(
@@ -272,7 +269,16 @@ def exchange(
         )
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
-    settings = settings_of(experiment, names)
+    settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
+    shared = None
+    if isinstance(samples, OwnTable):
+        if not consent(of_table(samples)):
+            raise Left
+        ledger.beside.append("profile")
+        kept, begin = shared_in(folder), experiment.network.clients
+        shared = among(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
+        samples = samples.client(shared.agreed)
+    client, task = samples
     plan, mine = agreed(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
@@ -280,13 +286,12 @@ def exchange(
         return done
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
-    ledger = ledger or Ledger()
     if not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
         raise Left
     limit = max(largest_message(plan, name) for name in names)
     with experiment.claimed(folder, resume, Path("data")):
         if shared is not None:
-            keep(shared, folder)
+            keep(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
         outbox, engines = PeerOutbox(folder / "sent"), list[PeerEngine]()
         if restart:
