@@ -47,8 +47,6 @@ from fedkin.running.progress import Several, titled
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
-__all__ = ["Comparison", "OfFederation", "Sweep", "compare", "sweep"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Mapping[int, Result]]):

@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
-from fedkin.cli.options import (
-    JSON,
-    ROOT,
-    SEED,
-    SET,
-    TABLE_CLIENT,
-    TABLE_GROUP,
-    TABLE_KIND,
-    TABLE_LEAVE_OUT,
-    TABLE_TARGET,
-    TABLE_TIME,
-    comma_list,
-    data_set_names,
-)  # fmt: skip
 from fedkin.cli.output import as_json, make_console, new_table
 from fedkin.errors import ConfigError, RunError
 from fedkin.untrusted import shown
@@ -57,20 +44,20 @@ def init(
         ..., metavar="DATA", help="A .csv or .parquet file, or a folder with one for each client; a .npz file; a "
         "folder of images CLIENT/CLASS/*.png; a dataset that save_to_disk wrote; with --look also an experiment file.",
     ),
-    target: str | None = TABLE_TARGET,
-    client: str | None = TABLE_CLIENT,
-    time: str | None = TABLE_TIME,
-    group: str | None = TABLE_GROUP,
-    kind: str | None = TABLE_KIND,
-    leave_out: str = TABLE_LEAVE_OUT,
+    target: str | None = options.TABLE_TARGET,
+    client: str | None = options.TABLE_CLIENT,
+    time: str | None = options.TABLE_TIME,
+    group: str | None = options.TABLE_GROUP,
+    kind: str | None = options.TABLE_KIND,
+    leave_out: str = options.TABLE_LEAVE_OUT,
     decimal: str | None = typer.Option(None, help="The decimal mark: . or , (CSV).", metavar="MARK"),
     thousands: str | None = typer.Option(None, help="The mark between thousands (CSV).", metavar="MARK"),
     missing: str = typer.Option("", help="Texts that stand for a missing value (CSV).", metavar="TEXT,TEXT"),
     dates: str | None = typer.Option(None, help="D.M.Y, D/M/Y or M/D/Y (CSV).", metavar="ORDER"),
     out: Path = typer.Option(Path("experiment.toml"), help="The experiment file to write.", metavar="FILE"),
     look: bool = typer.Option(False, "--look", help="Only look: sizes, targets and what looks wrong; write nothing."),
-    data_root: Path | None = ROOT,
-    json: bool = JSON,
+    data_root: Path | None = options.ROOT,
+    json: bool = options.JSON,
 ) -> None:  # fmt: skip
     """Write a first experiment file for data, or look at them. Columns of row numbers or one value are left out."""
     if json and not look:
@@ -78,13 +65,12 @@ def init(
     from fedkin.folders import write_new
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    options = DataOptions(
-        target, client, time, group, kind, comma_list(leave_out), decimal, thousands, comma_list(missing), dates
-    )
+    encoding = (decimal, thousands, options.comma_list(missing), dates)
+    columns = DataOptions(target, client, time, group, kind, options.comma_list(leave_out), *encoding)
     if look:
-        _look(data, options, data_root, json)
+        _look(data, columns, data_root, json)
         return
-    first = first_experiment(data, options)
+    first = first_experiment(data, columns)
     write_new(out, first.text.encode(), "name another file: --out")
     _print_findings(first.findings)
     console = make_console(soft_wrap=True)
@@ -93,28 +79,28 @@ def init(
     console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-def _look(path: Path, options: DataOptions, data_root: Path | None, json: bool) -> None:
+def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) -> None:
     """Print the clients of a table, of other data or of an experiment: sizes, targets, and what looks wrong."""
     if path.suffix == ".toml":
         from fedkin.running.experiment import load
 
-        options.only((), f"{path} is an experiment file, which says this in [data]")
+        columns.only((), f"{path} is an experiment file, which says this in [data]")
         _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
         return
     from fedkin.running.init_experiment import first_experiment, inspected_table, kind_of, table_source
 
     if kind_of(path) not in ("csv", "parquet"):
-        first = first_experiment(path, options)
+        first = first_experiment(path, columns)
         assert first.federation is not None
         _print_federation(first.federation, json)
         if not json:
             _print_findings(first.findings)
         return
-    source = table_source(path, options)
-    if options.target is None:
+    source = table_source(path, columns)
+    if columns.target is None:
         _print_columns(source.rows(Path())[0], json)
     else:
-        _print_inspection(inspected_table(source, path)[1], options.target, json)
+        _print_inspection(inspected_table(source, path)[1], columns.target, json)
 
 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
@@ -262,12 +248,12 @@ def advise(
         help="As of fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
         metavar="DATA",
     ),
-    target: str | None = TABLE_TARGET,
-    client: str | None = TABLE_CLIENT,
-    time: str | None = TABLE_TIME,
-    group: str | None = TABLE_GROUP,
-    kind: str | None = TABLE_KIND,
-    leave_out: str = TABLE_LEAVE_OUT,
+    target: str | None = options.TABLE_TARGET,
+    client: str | None = options.TABLE_CLIENT,
+    time: str | None = options.TABLE_TIME,
+    group: str | None = options.TABLE_GROUP,
+    kind: str | None = options.TABLE_KIND,
+    leave_out: str = options.TABLE_LEAVE_OUT,
     together: str | None = typer.Option(
         None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
     ),
@@ -276,13 +262,13 @@ def advise(
         help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
         metavar="MINUTES",
     ),
-    seed: int | None = SEED,
-    changes: list[str] = SET,
-    data_root: Path | None = ROOT,
+    seed: int | None = options.SEED,
+    changes: list[str] = options.SET,
+    data_root: Path | None = options.ROOT,
     out: Path | None = typer.Option(
         None, help="Folder for the advice (default: runs/advice-NAME). The same command goes on with it.", metavar="DIR"
     ),
-    json: bool = JSON,
+    json: bool = options.JSON,
 ) -> None:
     """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
     begun = perf_counter()  # before imports, which take seconds
@@ -330,7 +316,7 @@ def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: i
         return load(data, more)
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    first = first_experiment(data, DataOptions(**{**columns, "leave_out": comma_list(columns["leave_out"])}))
+    first = first_experiment(data, DataOptions(**{**columns, "leave_out": options.comma_list(columns["leave_out"])}))
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
     return changed(table, more, Experiment.of, str(data))
@@ -370,10 +356,10 @@ def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
 @data.command("fetch")
 def _fetch(
     name: str | None = typer.Argument(
-        None, help="A data set; without it, all are listed.", autocompletion=data_set_names
+        None, help="A data set; without it, all are listed.", autocompletion=options.data_set_names
     ),
     root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
-    json: bool = JSON,
+    json: bool = options.JSON,
 ) -> None:
     """Fetch an open data set below the data root and check its checksum; a download that was cut continues."""
     from fedkin.data.fetching import fetch

@@ -13,8 +13,6 @@ from rich.table import Table
 from fedkin.cli.options import method_lists
 from fedkin.cli.output import make_console, print_lines, print_paths
 
-__all__ = ["bench"]
-
 
 def bench(
     method: str = typer.Argument(..., help="A method, or FILE.py:CLASS.", autocompletion=method_lists),

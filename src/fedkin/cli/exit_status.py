@@ -13,8 +13,6 @@ from typing import Any
 
 from fedkin.errors import FedkinError
 
-__all__ = ["end_at_once", "exit_status", "on_interrupt"]
-
 _USER_ERROR, _BROKEN_PIPE, _FEDKIN_ERROR, _INTERRUPTED = 2, 1, 70, 130
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LONGEST_MESSAGE = 2000

@@ -12,23 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedkin.cli import participant
 from fedkin.cli.options import ROOT
 from fedkin.cli.output import make_console, write_run_report
-from fedkin.cli.participant import (
-    DATA,
-    DEVICE,
-    EPSILON,
-    GROUP,
-    HELD,
-    LABELS,
-    METRIC,
-    TARGET,
-    YES,
-    consenting,
-    leaving,
-    ledger_in,
-    read_samples,
-)  # fmt: skip
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.untrusted import said
 
@@ -36,7 +22,6 @@ if TYPE_CHECKING:
     from fedkin.network.flower.server_calls import GridCalls
     from fedkin.network.link import Link
 
-__all__ = ["flower", "server_app"]
 
 flower = typer.Typer(
     no_args_is_help=True, help="A federation on a Flower deployment that is there already (docs/flower.md)."
@@ -70,15 +55,15 @@ def _node(
     name: str = typer.Option(..., "--name", help="The name with which this machine's SuperNode was registered."),
     socket: Path = typer.Option(..., "--socket", help="The unix socket that its SuperNode is told of."),
     state: Path = typer.Option(..., "--state", help="Folder of its states; the same one when it comes back."),
-    data: str = DATA,
-    target: str | None = TARGET,
-    group: str | None = GROUP,
-    test_fraction: float | None = HELD,
-    labels: bool = LABELS,
-    metric: list[str] = METRIC,
-    max_epsilon: float | None = EPSILON,
-    device: str = DEVICE,
-    yes: bool = YES,
+    data: str = participant.DATA,
+    target: str | None = participant.TARGET,
+    group: str | None = participant.GROUP,
+    test_fraction: float | None = participant.HELD,
+    labels: bool = participant.LABELS,
+    metric: list[str] = participant.METRIC,
+    max_epsilon: float | None = participant.EPSILON,
+    device: str = participant.DEVICE,
+    yes: bool = participant.YES,
 ) -> None:
     """Take part as the client of this machine's SuperNode, with samples of its own, until the run has ended."""
     from fedkin.folders import held
@@ -93,11 +78,12 @@ def _node(
     read_metrics(metric)
     plan = load(experiment)
     settings = networked.settings_of(plan)
-    samples = read_samples(plan, name, data, target, test_fraction, group)
-    console, consent = make_console(stderr=True, soft_wrap=True), consenting(yes, "the server of the Flower deployment")
+    samples = participant.read_samples(plan, name, data, target, test_fraction, group)
+    console = make_console(stderr=True, soft_wrap=True)
+    consent = participant.consenting(yes, "the server of the Flower deployment")
     with (
-        held(state), ledger_in(plan, state, name, max_epsilon) as ledger, leaving(console.print) as (_, stop),
-        _listening(socket, name) as link,
+        held(state), participant.ledger_in(plan, state, name, max_epsilon) as ledger,
+        participant.leaving(console.print) as (_, stop), _listening(socket, name) as link,
     ):  # fmt: skip
         NetworkClient(
             link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,

@@ -12,24 +12,8 @@ import pyarrow.parquet as pq
 
 from fedkin.errors import RunError
 from fedkin.folders import holder
-from fedkin.records import reading
-from fedkin.records.files import (
-    GONE,
-    RESULT,
-    SEAL,
-    Seal,
-    begun,
-    faults,
-    free,
-    is_state,
-    seal_of,
-    told_state,
-    untidy,
-    versions,
-)
+from fedkin.records import files, reading
 from fedkin.records.recorder import Checkpoints
-
-__all__ = ["Checked", "check"]
 
 _BACK = "put the file back as it was"
 
@@ -55,8 +39,8 @@ def check(folder: Path) -> list[Checked]:
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
     results = list(_checked(folder))
-    if not results and is_state(folder):
-        raise RunError(told_state(folder))
+    if not results and files.is_state(folder):
+        raise RunError(files.told_state(folder))
     if not results:
         raise RunError(f"{folder}: no run, comparison or tuning is in it")
     return results
@@ -65,11 +49,11 @@ def check(folder: Path) -> list[Checked]:
 def _checked(folder: Path) -> Iterator[Checked]:
     if (busy := holder(folder)) is not None:
         raise RunError(f"{busy}, and check it then")
-    if not begun(folder):
-        if free(folder) and any(folder.iterdir()):
+    if not files.begun(folder):
+        if files.free(folder) and any(folder.iterdir()):
             yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
             return
-        if (folder / SEAL).exists():
+        if (folder / files.SEAL).exists():
             gone = f"{folder / 'experiment.toml'}: it is gone; {_BACK}"
             yield Checked(folder, (gone,), (), "it cannot be gone on with without its experiment")
     elif (folder / "plan.json").exists():
@@ -89,10 +73,12 @@ def _one(folder: Path) -> Checked:
     if (folder / "failed.json").exists():
         return Checked(folder, tuple(problems), notes, "failed: its reason is kept, and it is not run again")
     if (folder / "summary.json").exists():
-        problems += [f"{each}; {remedy}" for each in faults(folder, seal.files, RESULT)]
-        rest = [name for name in seal.files if name not in (*RESULT, "experiment.toml")]
-        problems += [f"{each}; {reading.MEND}" for each in (*faults(folder, seal.files, rest), *_rows(folder, seal))]
-        if untidy(folder):
+        problems += [f"{each}; {remedy}" for each in files.faults(folder, seal.files, files.RESULT)]
+        rest = [name for name in seal.files if name not in (*files.RESULT, "experiment.toml")]
+        problems += [
+            f"{each}; {reading.MEND}" for each in (*files.faults(folder, seal.files, rest), *_rows(folder, seal))
+        ]
+        if files.untidy(folder):
             notes += (f"a killed process left files: {_again(folder)} removes them",)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
     checkpoint, wrong = Checkpoints(folder).survey(all=True)
@@ -101,7 +87,7 @@ def _one(folder: Path) -> Checked:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
         where = "it cannot be gone on with" if wrong else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
-    lost = faults(
+    lost = files.faults(
         folder, checkpoint.seal.files, (name for name in checkpoint.seal.files if name.startswith(("graphs", "feat")))
     )
     problems += [f"{each}; {_BACK}, or go on without it" for each in lost]
@@ -112,10 +98,12 @@ def _one(folder: Path) -> Checked:
 def _several(folder: Path) -> Checked:
     """Check the files of a comparison or a tuning beside its runs."""
     seal, problems = _sealed(folder)
-    wrong = faults(folder, seal.files, (name for name in seal.files if name not in ("experiment.toml", "plan.json")))
-    problems += [f"{each}; {_again(folder)} writes it again" for each in wrong if not each.endswith(GONE)]
+    wrong = files.faults(
+        folder, seal.files, (name for name in seal.files if name not in ("experiment.toml", "plan.json"))
+    )
+    problems += [f"{each}; {_again(folder)} writes it again" for each in wrong if not each.endswith(files.GONE)]
     # A seal lists these files before they are written.
-    notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(GONE)))
+    notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(files.GONE)))
     try:
         command = reading.plan_in(folder).command
     except RunError as error:
@@ -141,18 +129,20 @@ def _again(folder: Path, restart: bool = False) -> str:
     return f"fedkin {command} --resume {folder}{' --restart' if restart else ''}"
 
 
-def _sealed(folder: Path) -> tuple[Seal, list[str]]:
+def _sealed(folder: Path) -> tuple[files.Seal, list[str]]:
     """Return the seal of the folder, and what is wrong with the files that every folder has."""
-    if not (folder / SEAL).exists():
-        return Seal({}, {}), [f"{folder / SEAL}: it is gone, so that the files here cannot be checked; {_BACK}"]
+    if not (folder / files.SEAL).exists():
+        return files.Seal({}, {}), [
+            f"{folder / files.SEAL}: it is gone, so that the files here cannot be checked; {_BACK}"
+        ]
     try:
-        seal = seal_of(folder)
+        seal = files.seal_of(folder)
     except RunError as error:
-        return Seal({}, {}), [str(error)]
-    return seal, [f"{each}; {_BACK}" for each in faults(folder, seal.files, ("experiment.toml", "plan.json"))]
+        return files.Seal({}, {}), [str(error)]
+    return seal, [f"{each}; {_BACK}" for each in files.faults(folder, seal.files, ("experiment.toml", "plan.json"))]
 
 
-def _rows(folder: Path, seal: Seal) -> Iterator[str]:
+def _rows(folder: Path, seal: files.Seal) -> Iterator[str]:
     """What is wrong with the rows of tables and lines that are as they were written."""
     for name, stamp in seal.files.items():
         path = folder / name
@@ -168,9 +158,9 @@ def _rows(folder: Path, seal: Seal) -> Iterator[str]:
             yield f"{path}: {count} rows, written were {stamp.rows}"
 
 
-def _versions(seal: Seal) -> tuple[str, ...]:
+def _versions(seal: files.Seal) -> tuple[str, ...]:
     """Return a note for each package of another version than the one that wrote this."""
-    here = versions()
+    here = files.versions()
     return tuple(
         f"written with {name} {was}, here is {here[name]}: what is computed here may differ in its last bits"
         for name, was in seal.versions.items() if name in here and here[name] != was

@@ -14,11 +14,6 @@ from fedkin.records.controls import parted, without_exchange
 from fedkin.records.metrics import largest_epsilon
 from fedkin.records.run import Result
 
-__all__ = [
-    "COUNTED", "Gains", "Scored", "added_by_exchange", "differences", "figures_of", "gains_over", "line", "spread",
-    "table", "unlike_conditions",
-]  # fmt: skip
-
 # Names of the verdicts' counts in tables.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
 # Figures in a row of `table`, in the order of the columns of compare.csv.

@@ -18,10 +18,6 @@ from fedkin.settings import choose
 if TYPE_CHECKING:
     from fedkin.records.run import Result
 
-__all__ = [
-    "CONTROLS", "changes_of", "control_of", "controls_of", "counterpart", "named", "parted", "with_controls",
-    "without_exchange",
-]  # fmt: skip
 
 R = TypeVar("R")
 

@@ -26,14 +26,6 @@ from fedkin.errors import RunError
 from fedkin.folders import LOCKS, held, made, synced
 from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
 
-__all__ = [
-    "GONE", "JSON_BYTES", "RESULT", "SEAL", "SETTINGS_BYTES", "Seal", "Stamp", "add_sealed", "begun", "check_claim",
-    "claimed", "conclude", "csv_text", "faults", "flat", "free", "is_state", "json_bytes", "leftovers", "lighten",
-    "read_json", "read_seal", "say", "seal_of", "stamp_of", "tidy", "told_state", "untidy", "versions",
-    "write_bytes", "write_json", "write_seal", "write_with",
-]  # fmt: skip
-
-
 # A line for the person who runs this; without a handler of their own it is on standard error.
 say = logging.getLogger("fedkin").warning
 # Bytes of a file of settings, and of one of JSON, both far beyond any real one.

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from fedkin.federation import Federation
     from fedkin.graph import Graph
 
-__all__ = [
-    "figures", "further", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
-    "missing_sentence", "missing_summary", "privacy_sentence", "privacy_spent", "statistics", "traffic", "value_of",
-    "worst",
-]  # fmt: skip
-
 
 def worst(values: npt.NDArray[np.float64], share: float) -> float:
     """Return the mean of the lowest `share` of the values, of at least one value.

@@ -37,9 +37,6 @@ from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal
 from fedkin.records.reading import Form
 from fedkin.untrusted import said
 
-__all__ = ["INDEX", "PLACE", "ModelContext", "NetFacts", "StoredModels", "file_names", "keep_models"]
-
-
 T = TypeVar("T")
 PLACE = "models"
 INDEX = f"{PLACE}/index.json"

@@ -22,8 +22,6 @@ from fedkin.records import reading
 from fedkin.records.files import Stamp, write_with
 from fedkin.tasks import Kind, Metric
 
-__all__ = ["FILE", "calibration_of", "outcomes_of", "read_outcomes", "with_outcomes", "write_outcomes"]
-
 FILE = "outcomes.parquet"
 _KINDS: Mapping[str, Kind] = {
     "accuracy": "classification", "auc": "risk", "squared_error": "regression", "dice": "segmentation",

@@ -16,12 +16,6 @@ from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
-__all__ = [
-    "MEND", "VALIDATION", "Facts", "Form", "Line", "Plan", "Settings", "Spent", "Statistics", "Summary",
-    "Validation", "checked", "files_in", "judged", "lines_in", "plan_in", "rows_in", "settings_in", "summary_in",
-    "table_in", "table_of",
-]  # fmt: skip
-
 
 class Form(BaseModel):
     """A strict JSON object: a text is not read as a number, true is not 1, and NaN is refused."""

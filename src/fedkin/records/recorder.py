@@ -40,31 +40,13 @@ from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.folders import synced
-from fedkin.records import metrics, reading
-from fedkin.records.files import (
-    GONE,
-    Seal,
-    Stamp,
-    conclude,
-    csv_text,
-    faults,
-    read_json,
-    read_seal,
-    say,
-    stamp_of,
-    write_bytes,
-    write_json,
-    write_seal,
-    write_with,
-)
+from fedkin.records import files, metrics, reading
 from fedkin.records.models import ModelContext, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.tasks import METRICS, Task
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
-
-__all__ = ["ANEW", "MESSAGES", "NEWEST", "Checkpoint", "Checkpoints", "Records", "client_schema", "rounds_so_far"]
 
 
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
@@ -108,7 +90,7 @@ class Records:
         self.last_graph: str | None = None
         self.safe = 0  # the round of the newest checkpoint
         # Files of this run with their stamps, by their paths in the folder.
-        self.sealed: dict[str, Stamp] = {}
+        self.sealed: dict[str, files.Stamp] = {}
 
     # -- while running ----------------------------------------------------------------------------------------
 
@@ -133,13 +115,13 @@ class Records:
                 self.graphs[outcome.round] = outcome.graph
             else:
                 name = f"graphs/round-{outcome.round:06d}.npz"
-                self.sealed[name] = write_with(self.folder / name, outcome.graph.save, sync=False)
+                self.sealed[name] = files.write_with(self.folder / name, outcome.graph.save, sync=False)
 
     def keep_features(self, features: Features | None) -> None:
         """Write the class means and heads of a round."""
         if self.folder is not None and features is not None:
             name = f"features/round-{features.round:06d}.safetensors"
-            self.sealed[name] = write_bytes(self.folder / name, features.to_bytes(), sync=False)
+            self.sealed[name] = files.write_bytes(self.folder / name, features.to_bytes(), sync=False)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
         """Write the new rows, then the state; after that the round is safe. A safe round is not written again."""
@@ -152,8 +134,8 @@ class Records:
         for place in sorted({(self.folder / name).parent for name in self.sealed}):
             synced(place)
         # The federation is described anew by whoever goes on.
-        files = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
-        Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, files)
+        stamps = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
+        Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)
         self.safe = round
 
     def finish(self, scores: Mapping[str, Score]) -> None:
@@ -165,8 +147,8 @@ class Records:
         for name, rows in self.rows.items():
             file = f"{name}.{_ending(name)}"
             self.sealed[file] = self._write_rows(file, name, rows)
-        text = csv_text(self.rows["rounds"]).encode()
-        self.sealed["rounds.csv"] = write_bytes(self.folder / "rounds.csv", text)
+        text = files.csv_text(self.rows["rounds"]).encode()
+        self.sealed["rounds.csv"] = files.write_bytes(self.folder / "rounds.csv", text)
 
     def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> None:
         """Write the models of the clients and what they need to be used again, unless they exceed the limit."""
@@ -176,7 +158,7 @@ class Records:
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Write the seal of all files, then the summary; after that the run is finished."""
         if self.folder is not None:
-            conclude(self.folder, self.sealed, summary)
+            files.conclude(self.folder, self.sealed, summary)
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Write `federation.json`, or check that a run that is resumed began with the same samples.
@@ -189,14 +171,14 @@ class Records:
         kept, now = self.folder / _FEDERATION, facts()
         if (
             kept.exists()
-            and reading.checked(reading.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
+            and reading.checked(reading.Facts, files.read_json(kept), kept).get("fingerprint") != now["fingerprint"]
         ):
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
                 "it was written; use another folder"
             )
         self.facts = now
-        self.sealed[_FEDERATION] = write_json(kept, now)
+        self.sealed[_FEDERATION] = files.write_json(kept, now)
 
     def all_graphs(self) -> Mapping[int, Graph | Path]:
         """The graphs by the round in which they changed, or their files."""
@@ -215,7 +197,7 @@ class Records:
         except RunError as error:
             if self.folder is None or not self.anew:
                 raise
-            say("%s", f"{error}; beginning anew at round 0")
+            files.say("%s", f"{error}; beginning anew at round 0")
             for name in (_FEDERATION, FILE, "rounds.csv", *(f"{name}.{_ending(name)}" for name in self.rows)):
                 (self.folder / name).unlink(missing_ok=True)
             self._drop_after(0)
@@ -273,14 +255,14 @@ class Records:
                 if number > round:
                     path.unlink()
 
-    def _write_rows(self, file: str, name: str, rows: list[Any]) -> Stamp:
+    def _write_rows(self, file: str, name: str, rows: list[Any]) -> files.Stamp:
         """Write rows of a table or lines into a file of the folder."""
         assert self.folder is not None
         if name in _LINES:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-            return write_bytes(self.folder / file, text.encode(), sync=False)._replace(rows=len(rows))
+            return files.write_bytes(self.folder / file, text.encode(), sync=False)._replace(rows=len(rows))
         table = self.table(name, rows)
-        stamp = write_with(self.folder / file, lambda aside: pq.write_table(table, aside), sync=False)
+        stamp = files.write_with(self.folder / file, lambda aside: pq.write_table(table, aside), sync=False)
         return stamp._replace(rows=len(rows))
 
     def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
@@ -306,7 +288,7 @@ class Checkpoint:
 
     round: int
     state: dict[str, Any]
-    seal: Seal
+    seal: files.Seal
 
 
 class Checkpoints:
@@ -315,19 +297,19 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, folder / "checkpoint"
 
-    def write(self, round: int, state: Mapping[str, Any], files: Mapping[str, Stamp]) -> None:
-        """Write a checkpoint and its seal, which lists `files` too; the checkpoint before it stays, older ones go."""
+    def write(self, round: int, state: Mapping[str, Any], stamps: Mapping[str, files.Stamp]) -> None:
+        """Write a checkpoint and its seal, which lists `stamps` too; the checkpoint before it stays, older ones go."""
         name = f"round-{round:06d}"
         older = [number for number in self._rounds() if number < round]
-        sealed = dict(files)
+        sealed = dict(stamps)
         if (self.folder / _EXPERIMENT).exists():
-            sealed[_EXPERIMENT] = stamp_of(self.folder / _EXPERIMENT)
+            sealed[_EXPERIMENT] = files.stamp_of(self.folder / _EXPERIMENT)
 
-        def seal(stamp: Stamp) -> None:
-            write_seal(self.place / f"{name}.json", sealed | {f"checkpoint/{name}.safetensors": stamp}, round)
+        def seal(stamp: files.Stamp) -> None:
+            files.write_seal(self.place / f"{name}.json", sealed | {f"checkpoint/{name}.safetensors": stamp}, round)
 
-        write_with(self.place / f"{name}.safetensors", lambda file: codec.write(state, file), before=seal)
-        write_json(self.folder / NEWEST, round)
+        files.write_with(self.place / f"{name}.safetensors", lambda file: codec.write(state, file), before=seal)
+        files.write_json(self.folder / NEWEST, round)
         self.keep({round, max(older, default=round)})
 
     def keep(self, rounds: set[int]) -> None:
@@ -349,12 +331,12 @@ class Checkpoints:
                                f"back as it was, or {ANEW}")  # fmt: skip
             return None
         if wrong:
-            say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")
-            write_json(self.folder / NEWEST, checkpoint.round)
-        for lost in faults(
+            files.say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")
+            files.write_json(self.folder / NEWEST, checkpoint.round)
+        for lost in files.faults(
             self.folder, checkpoint.seal.files, (n for n in checkpoint.seal.files if n.startswith(_RESULTS))
         ):
-            say("%s", f"{lost}; going on without it")
+            files.say("%s", f"{lost}; going on without it")
         self.keep({checkpoint.round, *(round for round in self._rounds() if round < checkpoint.round)})
         return checkpoint
 
@@ -380,15 +362,15 @@ class Checkpoints:
         path, sealed = (self.place / f"{name}.{kind}" for kind in ("safetensors", "json"))
         for each in (path, sealed):
             if not each.exists():
-                raise RunError(f"{each}: {GONE}")
-        seal = read_seal(sealed)
+                raise RunError(f"{each}: {files.GONE}")
+        seal = files.read_seal(sealed)
         if f"checkpoint/{path.name}" not in seal.files or seal.round != round:
             raise RunError(f"{sealed}: not the seal of this checkpoint")
-        if faults(self.folder, seal.files, [_EXPERIMENT]):
+        if files.faults(self.folder, seal.files, [_EXPERIMENT]):
             raise RunError(
                 f"{path}: the checkpoint of another run: its settings are not those of {self.folder / _EXPERIMENT}"
             )
-        if wrong := faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
+        if wrong := files.faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
             raise RunError(wrong[0])
         try:
             state = codec.read(path)
@@ -408,7 +390,7 @@ class Checkpoints:
         if not path.exists():
             return []
         try:
-            round = read_json(path)
+            round = files.read_json(path)
             if not isinstance(round, int):
                 raise RunError(f"{path}: expected the round of the newest checkpoint")
         except RunError:

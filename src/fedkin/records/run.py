@@ -30,12 +30,6 @@ from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
 from fedkin.tasks import Metric
 
-__all__ = [
-    "Listed", "Result", "bytes_by_client", "find_runs", "framed", "listed", "listed_difference",
-    "read_run", "unfinished",
-]  # fmt: skip
-
-
 _LARGEST_WEIGHT = 1e100  # sums and distances of larger ones are infinite
 _ROUNDING = 1e-9  # of shares that sum to 1
 _TABLES = ("last", "clients", "rounds", "messages")

@@ -5,34 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 from fedkin._version import __version__
 from fedkin.report.html import NONE, table
 
 Data = Mapping[str, Any]
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{method} on {suite}: fedkin bench</title>
-<style>
-{css}
-</style>
-</head>
-<body>
-<header><h1>{headline}</h1><p class="quiet">{budget}</p></header>
-<main id="main">
-<section><h2>By federation</h2>{federations}<p class="quiet">{notes}</p></section>
-<section><h2>All methods</h2>{ranks}</section>
-<section><h2>What ran</h2>{settings}</section>
-</main>
-<footer><p class="quiet">Made by fedkin {version}. bench.json has the same figures, and hashes of the data.</p></footer>
-</body>
-</html>
-"""
 
 NOTES = (
     "mean: of clients, accuracy or ROC-AUC in %, or % of variance explained",
@@ -88,9 +67,10 @@ def interval(gain: Mapping[str, Any] | None, brackets: bool = True) -> str:
 
 def page(data: Data) -> str:
     """Return the page as HTML text."""
-    return _PAGE.format(
+    parts = files("fedkin.report")
+    return Template(parts.joinpath("bench.html").read_text(encoding="utf-8")).substitute(
         method=escape(data["method"]), suite=escape(data["suite"]), version=escape(__version__),
-        css=files("fedkin.report").joinpath("page.css").read_text(encoding="utf-8"), headline=escape(headline(data)),
+        css=parts.joinpath("page.css").read_text(encoding="utf-8"), headline=escape(headline(data)),
         budget=escape(budget(data)), federations=_federations(data), notes=escape("; ".join(NOTES)),
         ranks=_ranks(data), settings=_settings(data),
     )  # fmt: skip

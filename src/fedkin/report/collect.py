@@ -20,19 +20,9 @@ from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
+from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
-from fedkin.report.ranks import (
-    entries,
-    entropy,
-    gains_of,
-    jain,
-    labels_of,
-    ranking,
-    ranks_html,
-    titles_of,
-    verdicts_of,
-)
 from fedkin.report.risks import risks_of
 from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
 from fedkin.report.units import half_interval
@@ -46,11 +36,11 @@ _CURVE_ROUNDS = 8_000
 def collect(places: Sequence[Path]) -> dict[str, Any]:
     """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
     runs = _runs(places)
-    metric, labels = runs[0].metric, labels_of(runs)
-    gained = [gains_of(run, runs) for run in runs]
+    metric, labels = runs[0].metric, ranks.labels_of(runs)
+    gained = [ranks.gains_of(run, runs) for run in runs]
     phases = [phases_in(run) for run in runs]
     federations = _Federations()
-    titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
+    titles, methods = ranks.titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
     about = Subject.of(runs, labels, gained, titles)
     return {
         "title": str(runs[0].summary.get("name", "run")),
@@ -124,7 +114,7 @@ def _each(
                 "curve": _curve(run, sent, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": verdicts_of(run, runs, gain, ids),
+                "sure": ranks.verdicts_of(run, runs, gain, ids),
                 "risks": risks_of(run),
                 "graph": graph,
                 "undrawn": bool(run.graphs) and graph is None,
@@ -149,10 +139,10 @@ def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str
 
 def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:
     """The section of ranks as HTML, or why there is no test; None with one method."""
-    comparison = ranking(entries(runs), runs[0].metric.higher)
+    comparison = ranks.ranking(ranks.entries(runs), runs[0].metric.higher)
     if comparison is None:
         return None
-    html = "" if comparison.diagram is None else ranks_html(comparison.diagram, comparison.what)
+    html = "" if comparison.diagram is None else ranks.ranks_html(comparison.diagram, comparison.what)
     return {"why": comparison.why, "html": html}
 
 
@@ -225,8 +215,8 @@ def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequ
         figures = {
             **figures_of(run, gain),
             "events": _events(run),
-            "entropy": entropy(last) if last else None,
-            "jain": jain(last) if last else None,
+            "entropy": ranks.entropy(last) if last else None,
+            "jain": ranks.jain(last) if last else None,
         }
         for name, value in figures.items():
             each[name].append(value)

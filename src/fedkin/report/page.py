@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,6 +60,12 @@ def _part(name: str) -> str:
     return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
 
 
+def _fixed(name: str) -> str:
+    """A fixed part of a section, which the scripts fill."""
+    parts = re.split(r"^<!-- ([\w-]+) -->\n", _part("sections.html"), flags=re.MULTILINE)
+    return parts[parts.index(name) + 1].removesuffix("\n")
+
+
 def _context(data: Mapping[str, Any]) -> str:
     clients = sorted({len(federation["ids"]) for federation in data["federations"]})
     rounds = sorted({run["rounds"] for run in data["rerun"]["runs"]})
@@ -98,28 +105,41 @@ def sections(data: Data) -> list[Section]:
     # One evaluated round is a point, which the comparison has as figures.
     curves = any(len(run["curve"].get("round") or ()) > 1 for run in runs)
     ranks = (data["ranks"] or {}).get("html")
-    # Whether there is something to show, and the section's id, name in the contents, heading and body.
-    known: list[tuple[Any, str, str, str, Callable[[], str]]] = [
-        (curves, "accuracy", title, f"{title} over the rounds", lambda: _CURVES),
-        (True, "comparison", "Comparison", "The methods side by side", lambda: _comparison(data)),
-        (ranks, "ranks", "Ranks", "Which methods are told apart", lambda: str(ranks)),
-        (True, "clients", "Clients", "Client by client", lambda: _clients(data, bool(graphs))),
-        (data["measures"], "measures", "Metrics", "Further metrics", lambda: str(data["measures"])),
-        (_any(runs, "risks"), "risks", "Risks", "Are the risks true, and worth acting on", lambda: _risks(data)),
-        (graphs or _any(runs, "undrawn"), "graph", "Graph", "The client graph", lambda: _GRAPH if graphs else _UNDRAWN),
-        (_any(graphs, "verdicts"), "tests", "Tests", "Why these groups: the tests", lambda: _TESTS),
-        (_any(graphs, "history"), "moves", "Moves", "Who moved group, and when", lambda: _MOVES),
-        (graphs, "matrix", "Matrix", "Similarity of clients", lambda: _MATRIX),
-        (_any(runs, "sharing"), "sharing", "Weights", "Weights, and what clients have in common", lambda: _SHARING),
+    # Whether there is something to show, and the section's id, name in the contents, and heading.
+    known: list[tuple[Any, str, str, str]] = [
+        (curves, "accuracy", title, f"{title} over the rounds"),
+        (True, "comparison", "Comparison", "The methods side by side"),
+        (ranks, "ranks", "Ranks", "Which methods are told apart"),
+        (True, "clients", "Clients", "Client by client"),
+        (data["measures"], "measures", "Metrics", "Further metrics"),
+        (_any(runs, "risks"), "risks", "Risks", "Are the risks true, and worth acting on"),
+        (graphs or _any(runs, "undrawn"), "graph", "Graph", "The client graph"),
+        (_any(graphs, "verdicts"), "tests", "Tests", "Why these groups: the tests"),
+        (_any(graphs, "history"), "moves", "Moves", "Who moved group, and when"),
+        (graphs, "matrix", "Matrix", "Similarity of clients"),
+        (_any(runs, "sharing"), "sharing", "Weights", "Weights, and what clients have in common"),
         (any(_any(graph["frames"], "values") for graph in graphs), "influence", "Influence",
-         "Influential clients, by region", lambda: _INFLUENCE),
-        (_any(runs, "features"), "features", "Features", "Classes in feature space, and heads", lambda: _FEATURES),
-        (data["phases"], "traffic", "Traffic", "What was sent, once and every round", lambda: _traffic(data)),
-        (data["missing"], "missing", "Missing", "What was lost, refused, or never came",
-         lambda: missing_html(data["missing"], _titles(data))),
-        (True, "settings", "Settings", "Settings, and how to run this again", lambda: _settings(data)),
+         "Influential clients, by region"),
+        (_any(runs, "features"), "features", "Features", "Classes in feature space, and heads"),
+        (data["phases"], "traffic", "Traffic", "What was sent, once and every round"),
+        (data["missing"], "missing", "Missing", "What was lost, refused, or never came"),
+        (True, "settings", "Settings", "Settings, and how to run this again"),
     ]  # fmt: skip
-    return [section(id, nav, heading, body()) for there, id, nav, heading, body in known if there]
+    bodies: dict[str, Callable[[], str]] = {
+        "comparison": lambda: _comparison(data),
+        "ranks": lambda: str(ranks),
+        "clients": lambda: _clients(data, bool(graphs)),
+        "measures": lambda: str(data["measures"]),
+        "risks": lambda: _risks(data),
+        "graph": lambda: _fixed("graph" if graphs else "undrawn"),
+        "traffic": lambda: _traffic(data),
+        "missing": lambda: missing_html(data["missing"], _titles(data)),
+        "settings": lambda: _settings(data),
+    }
+    return [
+        section(id, nav, heading, bodies[id]() if id in bodies else _fixed(id))
+        for there, id, nav, heading in known if there
+    ]  # fmt: skip
 
 
 def _any(parts: Iterable[Data], name: str) -> bool:
@@ -132,19 +152,14 @@ def section(id: str, nav: str, heading: str, body: str) -> Section:
     return Section(id, nav, html)
 
 
-_NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
-settings is among these runs.</p>"""
-_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
-all of these runs are Local's.</p>"""
-
-
 def _clients(data: Data, graphs: bool) -> str:
     """The choice for the sections below, the gain per client, and the followed client if no graph section has it."""
     scope = (
         '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
     )
-    none = _NO_GAIN if _kinds(data) - {LOCAL} else _ONLY_LOCAL
-    return _CHOOSER + scope + (_GAIN if _any(data["runs"], "gain") else none) + _CLIENTS + ("" if graphs else _PANEL)
+    none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
+    gain = _fixed("gain" if _any(data["runs"], "gain") else none)
+    return _fixed("chooser") + scope + gain + _fixed("clients") + ("" if graphs else _fixed("followed"))
 
 
 def _kinds(data: Data) -> set[str]:
@@ -288,7 +303,7 @@ def _risks(data: Data) -> str:
     return (
         table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
         + f'<p class="note">The last test outcomes of all clients that take part, pooled; {note}. {about} A single '
-        "client’s risks may be less true than those of all together.</p>" + _RISKS
+        "client’s risks may be less true than those of all together.</p>" + _fixed("risks")
     )
 
 
@@ -371,116 +386,3 @@ def _answer(answer: dict[str, Any]) -> str:
 
 def _escaped(value: Any) -> str:
     return escape(str(value))
-
-
-# -- the fixed parts of the sections; the page's script fills them -----------------------------------------------------
-
-
-def _chart(id: str, label: str, more: str = "") -> str:
-    """The place of a chart, which the script draws; more: further CSS classes."""
-    return f'<div class="chart {more}" id="{id}" role="img" aria-label="{label}"></div>'
-
-
-_PANEL = '<aside id="client" tabindex="-1" aria-label="The client that is followed"></aside>'
-
-_CURVES = f"""<div class="controls">
-  <label>Show <select id="curve-y"></select></label>
-  <fieldset id="curve-x"><legend>against</legend></fieldset>
-</div>
-<div class="legend" id="curve-legend" role="group" aria-label="Methods shown"></div>
-{_chart("curves", "Curves of the methods")}
-<p class="note" id="curve-note"></p>"""
-
-_GRAPH = f"""<div class="beside">
-  <div>
-    <div class="controls slider">
-      <button type="button" id="play" aria-label="Play the rounds">▶</button>
-      <input type="range" id="round" min="0" max="0" value="0" aria-label="Round of the graph">
-      <output id="round-text" for="round"></output>
-    </div>
-    {_chart("graph-plot", "Clients as points, strong similarities as lines", "square")}
-    <div class="legend" id="graph-legend"></div>
-    <p class="note" id="graph-note"></p>
-  </div>
-  {_PANEL}
-</div>"""
-
-_MOVES = f"""<p id="moves-text"></p>
-{_chart("history", "Group of each client over the rounds")}
-<p class="note" id="history-note"></p>"""
-
-_TESTS = """<p id="tests-text"></p>
-<div class="scroll" id="verdicts" tabindex="0" role="region" aria-label="Groups and their verdicts"></div>
-<div id="tests-body">
-  <h3 id="tests-head">The tree of tests</h3>
-  <div class="scroll tree" id="tests-tree" tabindex="0" role="region" aria-labelledby="tests-head"></div>
-  <p class="note" id="tests-note"></p>
-</div>"""
-
-_MATRIX = f"""<p class="note" id="matrix-note"></p>
-{_chart("matrix-plot", "Similarity matrix")}"""
-
-_SHARING = f"""<p id="sharing-text"></p>
-<div class="legend" id="sharing-legend"></div>
-{_chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
-
-_RISKS = f"""<div class="legend" id="risks-legend"></div>
-<div class="pair even">
-  <div>
-    <h3>Calibration</h3>
-    {_chart("calibration-plot", "Share of events against predicted risk")}
-  </div>
-  <div>
-    <h3>Decision curve</h3>
-    {_chart("decision-plot", "Net benefit of acting on risks above a threshold")}
-  </div>
-</div>
-<p class="note">For the chosen seed. Calibration: groups of about equal size, by risk; the chosen method has Wilson’s
-95 % intervals. On the dotted line risks are true. Decision curve: events found, less false alarms at the threshold’s
-odds, per test sample (Vickers and Elkin, 2006); a model is of use where it is above both “treat all” and 0.</p>"""
-
-_INFLUENCE = f"""<p id="influence-text"></p>
-<div class="controls" id="influence-controls"><label>Region <select id="influence-by"></select></label></div>
-{_chart("influence-plot", "Centrality of each client, by region")}
-<p class="note" id="influence-note"></p>
-<div class="scroll" id="influence-table" tabindex="0" role="region" aria-label="Influence by region"></div>"""
-
-_FEATURES = f"""<p id="features-text"></p>
-<div class="controls" id="features-controls">
-  <label>Round <select id="features-round"></select></label>
-  <label>Show <select id="features-what"></select></label>
-  <label>Colour by <select id="features-colour"></select></label>
-</div>
-<div class="pair" id="features-body">
-  <div>
-    {_chart("features-plot", "Classes of clients in feature space", "square")}
-    <div class="legend" id="features-legend"></div>
-  </div>
-  <div>
-    <h3>Similarity of heads</h3>
-    {_chart("heads-plot", "Similarity of clients' heads")}
-    <p class="note" id="heads-note"></p>
-    <h3>How far apart kinds of points lie</h3>
-    <div class="scroll" id="features-table" tabindex="0" role="region" aria-label="Silhouettes"></div>
-  </div>
-</div>
-<p class="note" id="features-note"></p>"""
-
-_CHOOSER = """<div class="controls" id="chooser">
-  <label>Method <select id="method"></select></label>
-  <label>Seed <select id="seed"></select></label>
-  <label>Follow client <input id="follow" list="ids" autocomplete="off" placeholder="name" size="14"></label>
-  <datalist id="ids"></datalist>
-  <button type="button" id="unfollow">Clear</button>
-</div>"""
-
-_GAIN = f"""<p id="gain-text"></p>
-{_chart("gain", "Gain over training alone, client by client")}
-<p class="note" id="gain-note"></p>"""
-
-_CLIENTS = """<details id="every-client"><summary>Every client as a table</summary>
-<div class="scroll" id="clients-table" tabindex="0" role="region" aria-label="Every client"></div>
-</details>"""
-
-_UNDRAWN = """<p class="note">The graphs of so many clients are not drawn here. They are in the run's folder
-<code>graphs/</code>; <code>fedkin.graph.load_graph</code> reads them.</p>"""

@@ -10,8 +10,6 @@ from typing import Any
 from fedkin.graph.picture import page_of
 from fedkin.tasks import METRICS
 
-__all__ = ["draw"]
-
 
 def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path, *, title: str) -> None:
     """Write a page with a line for each method and each combination of the settings but the first.
