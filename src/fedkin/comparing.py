@@ -25,9 +25,11 @@ from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
-from fedkin.records.controls import controls_of, named, parted, with_controls
-from fedkin.records.files import claimed, flat
-from fedkin.records.run import Result, framed
+from fedkin.records.controls import changes_of, named, parted, with_controls
+from fedkin.records.files import claimed
+from fedkin.records.run import Result, framed_rows
+from fedkin.report.tables import figure_text, half_of_deviation
+from fedkin.report.units import many
 from fedkin.running.api import AnyModel, metrics_in, prepared, run
 from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none
 from fedkin.running.grid import (
@@ -78,7 +80,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
         A pandas DataFrame, or an Arrow table where pandas is not installed.
         """
-        return _frame([line(row) for row in self.rows])
+        return framed_rows([line(row) for row in self.rows])
 
     def difference(self, method: str, other: str) -> Added:
         """Return how much better a method's clients are than another's with the same seeds: mean and interval.
@@ -97,8 +99,8 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
-        told = ", ".join(f"{row['method']} {_figure(row['mean'])}" for row in self.rows)
-        return f"Comparison({self._metric}, {_counted(len(seeds), 'seed')}: {told})"
+        told = ", ".join(f"{row['method']} {_figure(row, 'mean')}" for row in self.rows)
+        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {told})"
 
     def _repr_html_(self) -> str:
         return _html(self._metric, self.rows, self.folder, self.report)
@@ -130,32 +132,23 @@ class Sweep(Sequence[GridRun]):
     @property
     def table(self) -> Any:
         """A line per method and combination, as sweep.csv has it, in the form of `Comparison.table`."""
-        return _frame([line(row) for row in self.rows])
+        return framed_rows([line(row) for row in self.rows])
 
     def __repr__(self) -> str:
-        told = [f"{row['method']} {row['settings']} {_figure(row['mean'])}" for row in rows(self.found[:4])]
+        told = [f"{row['method']} {row['settings']} {_figure(row, 'mean')}" for row in rows(self.found[:4])]
         results = self.found[0].results
-        many = f"{_counted(len(results), 'seed')}, {_counted(len(self.found), 'combination')}"
+        counts = f"{many(len(results), 'seed')}, {many(len(self.found), 'combination')}"
         more = ", ..." if len(self.found) > 4 else ""
-        return f"Sweep({next(iter(results.values())).metric.title}, {many}: {', '.join(told)}{more})"
+        return f"Sweep({next(iter(results.values())).metric.title}, {counts}: {', '.join(told)}{more})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": f"{row['method']}, {row['settings']}"} for row in self.rows]
         return _html(named[0]["metric"], named, self.folder, self.report)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _frame(lines: Sequence[Mapping[str, Any]]) -> Any:
-    flattened = [flat(one) for one in lines]
-    names = dict.fromkeys(name for one in flattened for name in one)
-    return framed({name: [one.get(name) for one in flattened] for name in names})
-
-
-def _figure(value: tuple[float, float] | None) -> str:
-    return "-" if value is None else f"{value[0]:.3f}" + (f" ± {value[1]:.3f}" if value[1] else "")
+def _figure(row: Mapping[str, Any], name: str) -> str:
+    """A mean over seeds, ± half its 95 % interval."""
+    return figure_text(row[name], half_of_deviation(len(row["seeds"])))
 
 
 def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, report: Path | None) -> str:
@@ -163,15 +156,12 @@ def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, r
     shown_heads = [name for name in heads if any(row.get(name) for row in rows)]
     head = "".join(f"<th>{escape(heads[name])}</th>" for name in shown_heads)
     body = "".join(
-        f"<tr><th>{escape(row['method'])}</th>"
-        + "".join(f"<td>{_figure(row[name])}</td>" for name in shown_heads)
-        + "</tr>"
+        f"<tr><th>{escape(row['method'])}</th>{''.join(f'<td>{_figure(row, name)}</td>' for name in shown_heads)}</tr>"
         for row in rows
     )
-    where = "".join(
-        f"<p>{name}: {escape(str(path))}</p>" for name, path in (("records", folder), ("page", report)) if path
-    )
-    return f"<table><tr><th>method</th>{head}</tr>{body}</table>{where}"
+    notes = {"records": folder, "page": report, "±": "half the 95 % interval over seeds" if "±" in body else None}
+    below = "".join(f"<p>{name}: {escape(str(text))}</p>" for name, text in notes.items() if text)
+    return f"<table><tr><th>method</th>{head}</tr>{body}</table>{below}"
 
 
 # Sections of an experiment file, and the arguments of `fedkin.run` for them.
@@ -202,11 +192,7 @@ class OfFederation(Runs):
             made = made.with_changes(**{"run.label": name})
         if control is None:
             return made
-        known = controls_of(type(method))
-        if control not in known:
-            have = nearest(control, known) if known else f"{base} exchanges nothing"
-            raise ConfigError(f"{name}: {base} has no control {control!r}; {have}")
-        return made.with_changes(**known[control])
+        return made.with_changes(**changes_of(named(base, control), "methods", {base: type(method)}))
 
     def with_changes(self, **changes: Any) -> Self:
         assert self.method is not None

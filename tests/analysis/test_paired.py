@@ -16,7 +16,9 @@ from fedkin.analysis.paired import (
     difference,
     enough,
     figure_interval,
+    p_value,
     verdict,
+    verdicts,
 )
 
 
@@ -62,9 +64,10 @@ def test_the_interval_of_paired_rates_holds_what_the_score_test_does_not_reject(
 @pytest.mark.parametrize("b", range(9))
 def test_the_interval_of_paired_rates_agrees_with_mcnemars_test(b: int) -> None:
     pair = rates(5, b, 2, 3)
-    found, p = difference("accuracy", *pair), 2 * stats.norm.sf(abs(b - 2) / math.sqrt(b + 2))
+    found, p = difference("accuracy", *pair), p_value("accuracy", *pair)
     assert found.low is not None
     assert found.high is not None
+    assert p is not None
     assert (found.low > 0 or found.high < 0) == (p < 0.05)
 
 
@@ -92,6 +95,7 @@ def test_the_difference_of_aucs_is_paired_delong() -> None:
     found = difference("auc", mine, theirs)
     assert found[:3] == pytest.approx((gap.mean(), gap.mean() - 1.959964 * se, gap.mean() + 1.959964 * se))
     assert found[3:] == (80, 20)
+    assert p_value("auc", mine, theirs) == pytest.approx(2 * stats.norm.sf(gap.mean() / se))
 
 
 def test_two_perfect_rankings_are_not_certainly_equal() -> None:
@@ -110,6 +114,7 @@ def test_of_one_class_nothing_is_known() -> None:
     assert found == Difference(None, None, None, 30, 0)
     assert verdict(found) == "too few"
     assert figure_interval("auc", one) is None
+    assert p_value("auc", one, one) is None
 
 
 def test_errors_are_better_if_they_are_lower() -> None:
@@ -120,6 +125,7 @@ def test_errors_are_better_if_they_are_lower() -> None:
     found = difference("squared_error", *pair)
     known = stats.ttest_rel(theirs, mine)
     assert found[:3] == pytest.approx((np.mean(theirs - mine), *known.confidence_interval(0.95)))
+    assert p_value("squared_error", *pair) == pytest.approx(known.pvalue)
     assert verdict(found) == "gained"
     assert verdict(difference("squared_error", *pair[::-1])) == "hurt"
 
@@ -132,6 +138,19 @@ def test_below_the_least_numbers_no_verdict_is_given() -> None:
     assert verdict(Difference(0.5, 0.2, 0.7, LEAST_SAMPLES - 1)) == "too few"
     assert verdict(Difference(-0.5, -0.7, -0.2, 50)) == "hurt"
     assert verdict(Difference(-0.5, -0.7, 0.0, 50)) == "cannot be told apart"
+
+
+def test_holm_takes_back_verdicts_that_chance_alone_would_give() -> None:
+    rng = np.random.default_rng(9)
+    pairs = {f"c{k}": rates(60, b := int(rng.binomial(20, 0.5)), 20 - b, 20) for k in range(100)}
+    plain, held = (verdicts("accuracy", pairs, correction=kind) for kind in ("none", "holm"))
+    wrong = [sum(word in ("gained", "hurt") for _, word in found.values()) for found in (plain, held)]
+    assert wrong[0] > 0
+    assert wrong[1] == 0
+    sure = verdicts("accuracy", {**pairs, "sure": rates(40, 40, 2, 18)}, correction="holm")
+    assert sure["sure"][1] == "gained"
+    with pytest.raises(ValueError, match="'none' or 'holm'"):
+        verdicts("accuracy", pairs, correction="bonferroni")
 
 
 def test_outcomes_that_do_not_fit_are_refused() -> None:

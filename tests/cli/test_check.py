@@ -106,7 +106,7 @@ def test_rows_are_counted(folders: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """Also where hashes agree, as with a seal that was written after the harm."""
     folder = shutil.copytree(folders / "compare" / "fedavg-seed0", tmp_path / "run")
     (folder / "rounds.jsonl").write_bytes((folder / "rounds.jsonl").read_bytes() * 2)
-    monkeypatch.setattr("fedkin.records.checking.faults", lambda *_: [])
+    monkeypatch.setattr("fedkin.records.files.faults", lambda *_: [])
     code, lines = checked(folder)
     assert code == 1
     assert lines[0].startswith(f"{folder / 'rounds.jsonl'}: 2 rows, written were 1")
@@ -115,7 +115,7 @@ def test_rows_are_counted(folders: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_version_is_a_note_and_no_problem(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedkin.records.checking.versions", lambda: {"torch": "9.9"})
+    monkeypatch.setattr("fedkin.records.files.versions", lambda: {"torch": "9.9"})
     code, lines = checked(folders / "cut")
     assert code == 0
     assert "written with torch " in lines[0]

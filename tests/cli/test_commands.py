@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from cli.invoked import Terminal
 from fedkin import __version__
 from fedkin.cli import app
+from fedkin.cli.output import print_notes
 from fedkin.running.grid import numbers
 from tiny import TABLE
 
@@ -120,11 +121,22 @@ def test_what_tests_found_is_printed_for_the_methods_that_record_it(experiment: 
     summary = json.loads(Path("here/kin-seed0/summary.json").read_text())
     told = " ".join(both.stdout.split())
     assert f"kin: {summary['groups']['verdicts']['same']} group" in told
-    assert "within groups no difference is significant (alpha = 0.0005, corrected; " in told
+    assert "within groups no difference is significant (alpha = 0.0005, corrected for " in told
     assert len(both.stdout.partition("sent")[2].splitlines()) < 20
     one = CliRunner().invoke(app, ["run", str(experiment), "--set", "method={name='kin'}", *words, "--out", "one"])
     assert one.exit_code == 0, one.output
     assert "no difference is significant (alpha = 0.0005, corrected" in " ".join(one.stdout.split())
+
+
+def test_below_a_table_are_at_most_four_lines_of_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_notes({}, ["first", "long " * 60, "second"])
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["first", "second", "and 1 more note in the report"]
+    print_notes({}, ["note " * 30, "note"])
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:

@@ -36,11 +36,17 @@ def sure(*counts: int, events: int | None = None) -> Gains:
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
-        ([plain(38, 2)], "38 of 40 clients gain over Local, 2 lose, mean gain +9 points"),
-        ([plain(0, 0, 40)], "0 of 40 clients gain over Local, 0 lose, mean gain +0 points"),
-        ([plain(38, 2), plain(37, 3)], "37.5 of 40 clients gain over Local, 2.5 lose (means over 2 seeds), "),
-        ([sure(30, 1, 9, 0)], "30 of 40 clients surely gain over Local, 1 surely hurt, 9 cannot be told apart, mean"),
-        ([sure(1, 0, 0, 3, events=4)], "1 of 4 clients surely gain over Local, 0 surely hurt, 3 with too few events,"),
+        ([plain(38, 2)], "38 of 40 clients gain over training alone, 2 lose, mean gain +9 points"),
+        ([plain(0, 0, 40)], "0 of 40 clients gain over training alone, 0 lose, mean gain +0 points"),
+        ([plain(38, 2), plain(37, 3)], "37.5 of 40 clients gain over training alone, 2.5 lose (means over 2 seeds), "),
+        (
+            [sure(30, 1, 9, 0)],
+            "30 of 40 clients surely gain over training alone, 1 surely hurt, 9 cannot be told apart, mean",
+        ),
+        (
+            [sure(1, 0, 0, 3, events=4)],
+            "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with too few events,",
+        ),
         ([sure(1, 0, 0, 3)], "3 with too few test samples, mean gain +10 points (95 % interval over clients +10 to "),
         ([None], "mean test accuracy 90.0 % over 40 clients, and no like run of Local to say who gains"),
         ([plain(40), None], "mean test accuracy 90.0 % over 40 clients (means over 2 seeds), and no like run"),
@@ -96,9 +102,9 @@ def test_a_better_method_is_named_and_one_that_is_better_by_a_hair_is_not() -> N
         (
             [sure(30, 1, 9, 0)],
             0.9,
-            "FLT: 30 of 40 clients surely gain over Local, 1 surely lose; mean accuracy 90.0 %.",
+            "FLT: 30 of 40 clients surely gain over training alone, 1 surely lose; mean accuracy 90.0 %.",
         ),
-        ([plain(38, 2)], 0.9, "FLT: 38 of 40 clients gain over Local, 2 lose; mean accuracy 90.0 %."),
+        ([plain(38, 2)], 0.9, "FLT: 38 of 40 clients gain over training alone, 2 lose; mean accuracy 90.0 %."),
         ([None], 0.9, "FLT reaches a mean accuracy of 90.0 % over clients."),
         ([None], None, "FLT: no client has test data."),
     ],

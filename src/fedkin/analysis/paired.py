@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+from scipy import optimize, stats
 
 from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components, mean_interval, normal, over, wilson
+from fedkin.analysis.ranking import holm
 from fedkin.tasks import METRICS, Kind
 
 Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
@@ -105,8 +106,8 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     auc                 paired DeLong (1988); if its variance is 0, both intervals combined (Newcombe's square and add)
     squared_error, dice   Student's interval of the samples' differences
 
-    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it.
-    Raises ValueError for another metric, or for outcomes of other samples.
+    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it
+    (`verdicts` can correct for this). Raises ValueError for another metric, or for outcomes of other samples.
 
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> found = difference("accuracy", right, wrong)
@@ -129,15 +130,48 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
     return Difference(better, None, None, n, events) if bounds is None else Difference(better, *bounds, n, events)
 
 
+def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
+    """P-value of "no difference", of the same test as the interval: McNemar, DeLong, Student; None if not determined.
+
+    >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
+    >>> round(p_value("accuracy", right, wrong), 4)
+    0.0016
+    """
+    _check(metric_name, mine, theirs)
+    if figure(metric_name, mine) is None or figure(metric_name, theirs) is None:
+        return None
+    if np.array_equal(mine.values, theirs.values):
+        return 1.0
+    if metric_name == "accuracy":
+        here, there = _apart(mine.values, theirs.values)
+        return 2 * float(stats.norm.sf(abs(here - there) / math.sqrt(here + there)))
+    if metric_name == "auc":
+        value, variance = _delong(mine, theirs)
+        return None if variance <= 0 else 2 * float(stats.norm.sf(abs(value) / math.sqrt(variance)))
+    if len(mine) < 2:
+        return None
+    return float(stats.ttest_rel(mine.values, theirs.values).pvalue)
+
+
 def verdicts(
-    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], level: float = LEVEL
+    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], level: float = LEVEL, correction: str = "none"
 ) -> dict[str, tuple[Difference, Verdict]]:
     """The difference and verdict of each client by id; pairs: a client's outcomes of one model, and of the other.
 
-    Each client is judged by itself at `level`.
+    correction: "none" judges each client by itself at `level`; "holm" keeps the chance of one wrong "gained" or "hurt"
+    among all clients below 1 - level (Holm, 1979): what it does not keep becomes "cannot be told apart".
     """
+    if correction not in ("none", "holm"):
+        raise ValueError(f"correction: 'none' or 'holm' is needed, got {correction!r}")
     differences = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
-    return {id: (one, verdict(one)) for id, one in differences.items()}
+    words = {id: verdict(one) for id, one in differences.items()}
+    if correction == "holm":
+        judged = [id for id, word in words.items() if word != "too few"]
+        p = [p_value(metric_name, *pairs[id]) for id in judged]
+        for id, corrected in zip(judged, holm([1.0 if one is None else one for one in p]), strict=True):
+            if corrected > 1 - level:
+                words[id] = "cannot be told apart"
+    return {id: (differences[id], words[id]) for id in differences}
 
 
 def figure(metric_name: str, outcomes: Outcomes) -> float | None:

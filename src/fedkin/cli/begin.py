@@ -14,7 +14,7 @@ import typer
 
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
-from fedkin.cli.output import as_json, make_console, new_table
+from fedkin.cli.output import as_json, make_console, print_lines, print_table, say
 from fedkin.errors import ConfigError, RunError
 from fedkin.untrusted import shown
 
@@ -73,10 +73,7 @@ def init(
     first = first_experiment(data, columns)
     write_new(out, first.text.encode(), "name another file: --out")
     _print_findings(first.findings)
-    console = make_console(soft_wrap=True)
-    for note in first.notes:
-        console.print(note)
-    console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
+    say(*first.notes, f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
 def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) -> None:
@@ -105,12 +102,11 @@ def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) 
 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
     """Print what looks wrong, each with the clients that it is about."""
-    console = make_console(stderr=stderr, soft_wrap=True)
     for finding in findings:
         about = ""
         if len(finding.about) > 1:
             about = f": {', '.join(finding.about[:8])}{', ...' if len(finding.about) > 8 else ''}"
-        console.print(f"{finding.kind}: {finding.text}{about}")
+        say(f"{finding.kind}: {finding.text}{about}", stderr=stderr)
 
 
 def _print_columns(table: pa.Table, json: bool) -> None:
@@ -127,13 +123,13 @@ def _print_columns(table: pa.Table, json: bool) -> None:
     if json:
         print(as_json({"rows": table.num_rows, "columns": rows}))
         return
-    listing = new_table("column", "kind", "type", "empty", "different", "such as", right=("empty", "different"))
-    for row in rows:
-        listing.add_row(row["column"], row["kind"], row["type"], f"{row['empty']:,}", f"{row['different']:,}",
-                        ", ".join(row["values"]))  # fmt: skip
-    console = make_console()
-    console.print(listing)
-    console.print(f"{table.num_rows:,} rows. Name the column to predict, and that of the clients: --target, --client")
+    print_table(
+        ("column", "kind", "type", "empty", "different", "such as"),
+        [(row["column"], row["kind"], row["type"], f"{row['empty']:,}", f"{row['different']:,}",
+          ", ".join(row["values"])) for row in rows],
+        right=("empty", "different"),
+    )  # fmt: skip
+    print_lines([f"{table.num_rows:,} rows. Name the column to predict, and that of the clients: --target, --client"])
 
 
 def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
@@ -167,7 +163,7 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
     if not inspection.findings:
         from fedkin.data.inspection import CHECKS
 
-        make_console(soft_wrap=True).print(f"none of these checks found anything: {', '.join(CHECKS)}")
+        say(f"none of these checks found anything: {', '.join(CHECKS)}")
 
 
 def _print_federation(federation: Federation, json: bool) -> None:
@@ -186,7 +182,7 @@ def _print_federation(federation: Federation, json: bool) -> None:
     _print_clients(rows, f"samples, {task}", head, "group" if groups else None)
     if skew is not None and skew.matters:
         text = f"targets differ between clients beyond chance (effect {skew.effect:.2f} of 1)"
-        make_console(soft_wrap=True).print(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
+        say(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
 
 
 def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
@@ -211,19 +207,18 @@ def _skew(federation: Federation) -> Skew | None:
 def _print_clients(rows: Sequence[Mapping[str, Any]], about: str, head: str, last: str | None) -> None:
     """Print one line per client: sizes, a bar of its size, events or classes or means, and a last column."""
     train, test = sum(one["train"] for one in rows), sum(one["test"] for one in rows)
-    console = make_console(soft_wrap=True)
-    console.print(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
-    heads = ["client", "train", "test", "", head, *([last] if last else [])]
-    listing = new_table(*heads, right=("train", "test", "empty"))
+    say(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
     largest = max([1, *(one["train"] + one["test"] for one in rows)])
+    cells = []
     for one in rows[:_MAX_CLIENTS]:
         bar = "█" * max(1, round(_BAR_WIDTH * (one["train"] + one["test"]) / largest))
-        listing.add_row(
-            one["id"], f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *([one[last]] if last else [])
+        cells.append(
+            [one["id"], f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *([one[last]] if last else [])]
         )
-    make_console().print(listing)
+    heads = ["client", "train", "test", "", head, *([last] if last else [])]
+    print_table(heads, cells, right=("train", "test", "empty"))
     if len(rows) > _MAX_CLIENTS:
-        console.print(f"... and {len(rows) - _MAX_CLIENTS:,} more clients")
+        say(f"... and {len(rows) - _MAX_CLIENTS:,} more clients")
 
 
 def _target(client: Mapping[str, Any]) -> str:
@@ -289,20 +284,16 @@ def advise(
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
-        make_console(stderr=True, soft_wrap=True).print(f"{late}; the advice is complete")
+        say(f"{late}; the advice is complete", stderr=True)
     if json:
         print(as_json(advice.to_json()))
         return
-    console = make_console(soft_wrap=True)
-    console.print(advice.sentence)
-    table = new_table(*advice.heads, right=[head for at, head in enumerate(advice.heads) if at not in (0, 2)])
-    for row in advice.rows():
-        table.add_row(*row)
-    make_console().print(table)
-    for line in (advice.why, *advice.notes):
-        console.print(line)
-    console.print(f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}")
-    console.print(f"report:  {report}")
+    say(advice.sentence)
+    print_table(advice.heads, advice.rows(), right=[h for at, h in enumerate(advice.heads) if at not in (0, 2)])
+    say(
+        advice.why, *advice.notes,
+        f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}", f"report:  {report}",
+    )  # fmt: skip
 
 
 def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
@@ -366,17 +357,14 @@ def _fetch(
     from fedkin.data.origins import ORIGINS
 
     if name is not None:
-        fetch(name, root, make_console(soft_wrap=True).print)
+        fetch(name, root, say)
         return
     rows = [(name, origin.folder, "fetch" if origin.files else "by hand", origin.where)
             for name, origin in ORIGINS.items()]  # fmt: skip
     if json:
         print(as_json([dict(zip(("source", "folder", "how", "where"), row, strict=True)) for row in rows]))
         return
-    table = new_table("source", "folder below the data root", "how", "what")
-    for row in rows:
-        table.add_row(*row)
-    make_console().print(table)
+    print_table(("source", "folder below the data root", "how", "what"), rows)
 
 
 def new(
@@ -388,7 +376,4 @@ def new(
     from fedkin.running.new import write_new
 
     file, test, command = write_new(kind, name, out)
-    console = make_console(soft_wrap=True)
-    console.print(f"wrote {file} and {test}")
-    console.print(f"test it:  python -m pytest {test}")
-    console.print(f"use it:   {command}")
+    say(f"wrote {file} and {test}", f"test it:  python -m pytest {test}", f"use it:   {command}")

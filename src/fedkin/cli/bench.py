@@ -59,7 +59,7 @@ def bench(
         print(text, end="")
         return
     make_console().print(_table(data))
-    print_lines([bench_page.headline(data), bench_page.budget(data), *bench_page.NOTES, *_borders(data)])
+    print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *_borders(data)])])
     print_paths(folder, folder / "bench.html")
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from fedkin.cli import options
-from fedkin.cli.output import as_json, make_console, print_notes, print_paths, write_run_report
+from fedkin.cli.output import as_json, make_console, print_notes, print_paths, say, write_run_report
 from fedkin.cli.progress import Progress, ProgressOfSeveral, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
@@ -132,7 +132,7 @@ def compare(
         return
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
-    unlike = [] if is_tuned else unlike_conditions(results)
+    unlike = [] if validation else unlike_conditions({name: next(iter(of.values())) for name, of in results.items()})
     print_notes(results, filter(None, [*unlike, chosen, *tested(results)]))
     print_paths(folder, report)
 
@@ -249,9 +249,10 @@ def tune(
         }))  # fmt: skip
     else:
         make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan, candidates))
-        console = make_console(soft_wrap=True)
-        console.print(f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}")
-        console.print(f"experiment with the chosen settings: {folder / 'tuned.toml'}")
+        say(
+            f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
+            f"experiment with the chosen settings: {folder / 'tuned.toml'}",
+        )
     _raise_if_all_failed(results)
 
 
@@ -279,11 +280,10 @@ def _run_sweep(
         print(as_json(table_rows))
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
-    console = make_console(soft_wrap=True)
-    console.print("figures on test samples: to choose a setting, use fedkin tune --try or --equal")
-    console.print(f"records: {folder}")
-    console.print(f"table:   {folder / 'sweep.csv'}")
-    console.print(f"plot:    {page}")
+    say(
+        "figures on test samples: to choose a setting, use fedkin tune --try or --equal", f"records: {folder}",
+        f"table:   {folder / 'sweep.csv'}", f"plot:    {page}",
+    )  # fmt: skip
 
 
 def _candidates(choices: Sequence[str], equal: str | None, rates: str | None, halving: bool) -> list[Choice] | Equal:

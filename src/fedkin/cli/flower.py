@@ -14,7 +14,7 @@ import typer
 
 from fedkin.cli import participant
 from fedkin.cli.options import ROOT
-from fedkin.cli.output import make_console, write_run_report
+from fedkin.cli.output import make_console, say, write_run_report
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.untrusted import said
 
@@ -43,10 +43,10 @@ def _new(
     from fedkin.running.flowered import write_app
 
     write_app(folder, experiment, out, data_root)
-    console = make_console(soft_wrap=True)
-    console.print(f"app:     {folder}")
-    console.print(f"records: {out.absolute()}, on the machine of the SuperLink")
-    console.print(f"run it:  flwr run {folder} NAME-OF-THE-SUPERLINK --stream")
+    say(
+        f"app:     {folder}", f"records: {out.absolute()}, on the machine of the SuperLink",
+        f"run it:  flwr run {folder} NAME-OF-THE-SUPERLINK --stream",
+    )  # fmt: skip
 
 
 @flower.command("node")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli.output import as_json, make_console, new_table
+from fedkin.cli.output import as_json, print_table, say
 from fedkin.errors import ConfigError, DataError
+from fedkin.report.units import many
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
@@ -238,37 +239,30 @@ def _write(out: Path, writers: Writers) -> list[str]:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    console = make_console(soft_wrap=True)
     groups = summary["groups"]
-    console.print(
+    say(
         f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
-        f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
+        f"{many(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}"
     )
     several = [(at, group) for at, group in enumerate(groups) if group["size"] > 1]
-    table = new_table("group", "size", "inner similarity", "members")
+    rows = []
     for at, group in several[:30]:
         inner = group["inner_similarity"]
-        table.add_row(str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", _some(group["members"]))
-    if several:
-        make_console().print(table)
+        rows.append((str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", _some(group["members"])))
+    if rows:
+        print_table(("group", "size", "inner similarity", "members"), rows)
     if len(several) > 30:
-        console.print(f"and {_count(len(several) - 30, 'smaller group')}")
-    lone = [group["members"][0] for group in groups if group["size"] == 1]
-    if lone:
-        console.print(f"groups of one: {_some(lone)}")
-    console.print(f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}")
+        say(f"and {many(len(several) - 30, 'smaller group')}")
+    if lone := [group["members"][0] for group in groups if group["size"] == 1]:
+        say(f"groups of one: {_some(lone)}")
+    say(f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}")
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
         listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])
-        console.print(f"most central ({measure}): {listed}")
-    for path in summary.get("files", ()):
-        console.print(f"wrote {path}")
+        say(f"most central ({measure}): {listed}")
+    say(*(f"wrote {path}" for path in summary.get("files", ())))
 
 
 def _some(members: list[str], most: int = 8) -> str:
     left = len(members) - most
     return ", ".join(members[:most]) + (f" and {left} more" if left > 0 else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

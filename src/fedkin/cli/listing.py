@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.options import JSON, KINDS, check_kind, check_name, kind_names
-from fedkin.cli.output import as_json, make_console, new_table
+from fedkin.cli.output import as_json, make_console, print_table
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -135,10 +135,7 @@ def _print_methods(rows: list[dict[str, str]]) -> None:
 def _print_names(kind: str, rows: list[dict[str, str]]) -> None:
     columns = {"name": kind.removesuffix("s"), "better": "better", "about": "what it is", "from": "from"}
     filled = [name for name in columns if any(row.get(name) for row in rows)]
-    table = new_table(*(columns[name] for name in filled))
-    for row in rows:
-        table.add_row(*(row.get(name, "") for name in filled))
-    make_console().print(table)
+    print_table([columns[name] for name in filled], [[row.get(name, "") for name in filled] for row in rows])
 
 
 def _print_part(name: str, part: Any, section: str, facts: Mapping[str, str], settings: list[dict[str, str]]) -> None:
@@ -148,10 +145,7 @@ def _print_part(name: str, part: Any, section: str, facts: Mapping[str, str], se
         console.print(f"{key}: {value}")
     console.print(inspect.getdoc(part) or "")
     if settings:
-        table = new_table("setting", "default", "expected")
-        for row in settings:
-            table.add_row(row["setting"], row["default"], row["expected"])
-        console.print(table)
+        print_table(("setting", "default", "expected"), [list(row.values()) for row in settings])
     if tuned := _tuned_settings(part, section):
         console.print(f"tuned by `fedkin tune --equal`, beside training.lr: {tuned}")
 

@@ -35,12 +35,21 @@ def as_json(value: Any) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def new_table(*heads: str, right: Sequence[str] = ()) -> Table:
-    """Return a table without lines; right: the heads of columns that are aligned to the right."""
+def say(*lines: str, stderr: bool = False) -> None:
+    """Print lines as they are, without wrapping them."""
+    console = make_console(stderr=stderr, soft_wrap=True)
+    for line in lines:
+        console.print(line)
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print a table without lines between cells; right: the heads of columns that are aligned to the right."""
     table = Table(box=None, pad_edge=False)
     for head in heads:
         table.add_column(head, justify="right" if head in right else "left")
-    return table
+    for row in rows:
+        table.add_row(*row)
+    make_console().print(table)
 
 
 def write_run_report(folders: Iterable[Any], out_folder: Path) -> Path:
@@ -52,35 +61,44 @@ def write_run_report(folders: Iterable[Any], out_folder: Path) -> Path:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print sentences, wrapped to the width of the terminal."""
-    console = make_console(soft_wrap=True)
-    for line in lines:
-        console.print(fill(line, console.width, subsequent_indent="    "))
+    width = make_console().width
+    say(*(_wrapped(line, width) for line in lines))
+
+
+def _wrapped(text: str, width: int) -> str:
+    return fill(text, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def print_notes(results: Mapping[str, Mapping[int, Any]], notes: Iterable[str] = ()) -> None:
-    """Print notes, what tests said of the groups, and warnings: at most four, of which the report has the rest."""
+    """Print warnings, what tests said of the groups, and notes: at most four lines; the report has the rest."""
     from fedkin.report.words import groups_in_terminal
 
-    lines = list(notes)
-    for method, by_seed in results.items():
-        lines += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
     warnings: dict[str, list[str]] = {}
+    texts: list[str] = []
     for method, by_seed in results.items():
         for seed, result in by_seed.items():
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
-    lines += [f"warning: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}: {text}" for text, runs in warnings.items()]
-    if len(lines) > _NOTES:
-        lines = [*lines[: _NOTES - 1], f"and {len(lines) - _NOTES + 1} more notes in the report"]
-    print_lines(lines)
+        texts += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
+    told = [f"warning: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}: {text}" for text, runs in warnings.items()]
+    texts = [*told, *texts, *notes]
+    width = make_console().width
+    blocks = [_wrapped(text, width) for text in texts]
+    lines = {block: block.count("\n") + 1 for block in blocks}
+    room = _NOTES if sum(lines.values()) <= _NOTES else _NOTES - 1
+    kept = []
+    for block in lines:
+        if lines[block] <= room:
+            room -= lines[block]
+            kept.append(block)
+    if left := len(lines) - len(kept):
+        kept.append(f"and {left} more note{'s' * (left > 1)} in the report")
+    say(*kept)
 
 
 def print_paths(folder: Path, *reports: Path) -> None:
     """Print where records and reports are."""
-    console = make_console(soft_wrap=True)
-    console.print(f"records: {folder}")
-    for report in reports:
-        console.print(f"report:  {report}")
+    say(f"records: {folder}", *(f"report:  {report}" for report in reports))
 
 
 class _PlainConsole(Console):

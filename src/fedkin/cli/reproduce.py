@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli.options import JSON, table_names
-from fedkin.cli.output import as_json, make_console, new_table
+from fedkin.cli.output import as_json, print_table, say
 from fedkin.cli.progress import ProgressOfSeveral, StopFlag, stop_on_signals
 from fedkin.errors import ConfigError
 
@@ -63,7 +63,7 @@ def reproduce(
             some = _chosen(this, federation or [])
             _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, stop, keep)
     _index(known, others, shown)
-    make_console(soft_wrap=True).print(f"index: {shown / 'index.md'}")
+    say(f"index: {shown / 'index.md'}")
 
 
 def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
@@ -108,7 +108,7 @@ def _one(
         done.append(one)
         written = True
         _write(name, table, done, figures, claims, how, pages, quick)
-    make_console(soft_wrap=True).print(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
+    say(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
 
 
 def _write(
@@ -159,9 +159,5 @@ def _list(tables: Mapping[str, PaperTable], others: Mapping[str, str], json: boo
     if json:
         print(as_json([*rows, *({"table": name, "what": f"{title} ({unread})"} for name, title in others.items())]))
         return
-    listing = new_table("table", "what", "federations", "runs", "claims", right=("federations", "runs", "claims"))
-    for row in rows:
-        listing.add_row(*map(str, row.values()))
-    for name, title in others.items():
-        listing.add_row(name, f"{title} ({unread})")
-    make_console().print(listing)
+    listing = [*(tuple(map(str, row.values())) for row in rows), *((n, f"{t} ({unread})") for n, t in others.items())]
+    print_table(("table", "what", "federations", "runs", "claims"), listing, right=("federations", "runs", "claims"))

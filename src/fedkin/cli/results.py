@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.options import JSON
-from fedkin.cli.output import as_json, make_console
+from fedkin.cli.output import as_json, make_console, say
 from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
@@ -41,16 +41,14 @@ def report(
     from fedkin.errors import RunError
     from fedkin.report import write_report
 
-    console = make_console(soft_wrap=True)
     if paper is not None:
         from fedkin.report.paper import write_paper
 
-        for path in write_paper(runs, out if out is not None else runs[0] / "paper", paper):
-            console.print(f"wrote {path}")
+        say(*(f"wrote {path}" for path in write_paper(runs, out if out is not None else runs[0] / "paper", paper)))
         return
     if out is not None and out.is_dir():
         raise RunError(f"--out {out}: a folder; name the file to write, for example {out / 'report.html'}")
-    console.print(f"report:  {write_report(runs, out if out is not None else runs[0] / 'report.html')}")
+    say(f"report:  {write_report(runs, out if out is not None else runs[0] / 'report.html')}")
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
@@ -84,9 +82,7 @@ def export(
     # A name that Python can import too.
     name = re.sub(r"\W", "_", id if client else "model")
     place = out if out is not None else Path(f"m{name}" if name[0].isdigit() else name).with_suffix(ENDINGS[to.value])
-    console = make_console(soft_wrap=True)
-    for path in export_model(models, id, to.value, place):
-        console.print(f"written: {path}")
+    say(*(f"written: {path}" for path in export_model(models, id, to.value, place)))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -108,7 +104,6 @@ def _list(
     from fedkin.records.run import listed
 
     listed_runs = listed(folders)
-    console = make_console(soft_wrap=True)
     if json:
         print(as_json([
             {"folder": str(run.folder), "method": run.method, "seed": run.seed, "rounds": run.rounds,
@@ -116,7 +111,7 @@ def _list(
         ]))  # fmt: skip
         return
     if not listed_runs:
-        console.print(f"no runs in {', '.join(map(str, folders))}")
+        say(f"no runs in {', '.join(map(str, folders))}")
         return
     _print(_columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders)), wrapped=("run",))
 
@@ -150,14 +145,11 @@ def _check(
     """Say whether every file of a folder is as it was written, and what can be continued; exit status 1 if not."""
     from fedkin.records.checking import check
 
-    console = make_console(soft_wrap=True)
     reports = check(folder)
     for each in reports:
-        for line in (*each.problems, *(f"{each.folder}: {note}" for note in each.notes)):
-            console.print(line)
-        console.print(f"{each.folder}: {each.standing}")
+        say(*each.problems, *(f"{each.folder}: {text}" for text in (*each.notes, each.standing)))
     count = sum(len(each.problems) for each in reports)
-    console.print("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
+    say("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
     if count:
         raise typer.Exit(1)
 
@@ -171,15 +163,14 @@ def _diff(one: Path, other: Path) -> None:
     settings, figures = listed_difference(*both)
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     names = _distinct_names([one, other], home)
-    console = make_console(soft_wrap=True)
     if settings:
         values = [["(not set)" if value is None else str(value) for value in row] for row in settings]
         _print(dict(zip(("setting", *names), zip(*values, strict=True), strict=True)), wrapped=("setting", *names))
     else:
-        console.print("no setting differs")
+        say("no setting differs")
     if unfinished := [str(run.folder) for run in both if run.summary is None]:
         text = " and ".join(dict.fromkeys(unfinished))
-        console.print(f"{text}: not finished, so there are no figures to compare")
+        say(f"{text}: not finished, so there are no figures to compare")
         return
     rows = [(name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}") for name, a, b in figures]
     _print(dict(zip(("figure", *names, "difference"), zip(*rows, strict=True), strict=True)), wrapped=names)

@@ -198,20 +198,30 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
     return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
 
 
-def unlike_conditions(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
-    """Sentences where methods of a comparison have unlike learning rates or are told unlike things; no controls."""
+def unlike_conditions(runs: Mapping[str, Result]) -> list[str]:
+    """Sentences where methods have unlike learning rates or are told unlike things; runs: one of each, by its name."""
     rates: dict[Any, list[str]] = {}
     given: dict[str, list[str]] = {}
-    for name, by_seed in results.items():
+    for name, run in runs.items():
         if parted(name)[1] is None:
-            result = next(iter(by_seed.values()))
-            rates.setdefault(result.settings.get("training", {}).get("lr"), []).append(name)
-            given.setdefault(", ".join(result.summary.get("given", ())), []).append(name)
+            rates.setdefault(run.settings.get("training", {}).get("lr"), []).append(name)
+            given.setdefault(", ".join(run.summary.get("given", ())), []).append(name)
     sentences = []
     if len(rates) > 1:
-        each = "; ".join(f"{', '.join(names)}: {lr:g}" for lr, names in sorted(rates.items()))
-        sentences.append(f"learning rates differ ({each}); fedkin tune --equal gives all methods the same budget")
+        named = _named_but_most({f"{lr:g}" if lr is not None else "none": names for lr, names in rates.items()})
+        sentences.append(f"learning rates differ ({named}): fedkin tune --equal gives all the same budget")
     if len(given) > 1:
-        each = "; ".join(f"{', '.join(names)}: {text or 'nothing'}" for text, names in given.items())
-        sentences.append(f"not all methods are told the same ({each})")
+        named = _named_but_most({text or "nothing": names for text, names in given.items()})
+        sentences.append(f"not all methods are told the same ({named})")
     return sentences
+
+
+def _named_but_most(methods: Mapping[str, list[str]]) -> str:
+    """The methods by what they have in common; the largest set of several is "others", and comes last.
+
+    >>> _named_but_most({"0.3": ["local", "fedavg"], "0.01": ["mapl"]})
+    'mapl: 0.01; others: 0.3'
+    """
+    *first, (most, others) = sorted(methods.items(), key=lambda pair: len(pair[1]))
+    each = [f"{', '.join(names)}: {text}" for text, names in first]
+    return "; ".join([*each, f"{'others' if len(others) > 1 else others[0]}: {most}"])

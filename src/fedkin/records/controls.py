@@ -86,10 +86,10 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
     return controls
 
 
-def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
+def changes_of(name: str, where: str = "--methods", kinds: Mapping[str, type[Method]] = METHODS) -> dict[str, Any]:
     """Return the changes of settings of a method or control by its name; raises ConfigError for an unknown one."""
     method, control = parted(name)
-    kind = choose(METHODS, method, where)
+    kind = choose(kinds, method, where)
     if control is None:
         return {}
     controls = controls_of(kind)

@@ -231,14 +231,16 @@ class Result:
             id: self.metric.better(value, other.values[id]) for id, value in self.values.items() if id in other.values
         }
 
-    def difference(self, other: Result, level: float = LEVEL) -> dict[str, tuple[Difference, Verdict]]:
+    def difference(
+        self, other: Result, level: float = LEVEL, correction: str = "none"
+    ) -> dict[str, tuple[Difference, Verdict]]:
         """Return how much better each client is here than in `other`, on the same test samples, with its verdict.
 
         Clients whose outcomes only one of the runs has are left out. See `fedkin.analysis.paired.verdicts`. Raises
         ValueError if the runs' test samples differ.
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
-        return verdicts(self.metric.name, pairs, level)
+        return verdicts(self.metric.name, pairs, level, correction)
 
     # -- for people --------------------------------------------------------------------------------------------------
 
@@ -275,9 +277,7 @@ class Result:
         messages: a row per message. Raises ConfigError for another name.
         """
         if what == "rounds":
-            lines = [flat(row) for row in self.rounds]
-            names = dict.fromkeys(name for line in lines for name in line)
-            return framed({name: [line.get(name) for line in lines] for name in names})
+            return framed_rows(self.rounds)
         if what == "messages":
             return framed(self.message_table.to_pydict())
         if what == "clients":
@@ -388,6 +388,13 @@ def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> 
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
+
+
+def framed_rows(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Return rows as `framed` does, each nested value in a column `a.b`."""
+    lines = [flat(row) for row in rows]
+    names = dict.fromkeys(name for line in lines for name in line)
+    return framed({name: [line.get(name) for line in lines] for name in names})
 
 
 def framed(columns: Mapping[str, list[Any]]) -> Any:

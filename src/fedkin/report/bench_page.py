@@ -14,11 +14,11 @@ from fedkin.report.html import NONE, table
 Data = Mapping[str, Any]
 
 NOTES = (
-    "mean: of clients, accuracy or ROC-AUC in %, or % of variance explained",
-    "difference: from the best simple method (local, fedavg, fedavg-ft, ditto, fedper)",
-    "exchange adds: the method minus its control without exchange (@self)",
-    "in brackets: 95 % intervals over seeds, paired; * an interval that excludes 0",
-    "hurt: clients below training alone, and those whose interval excludes 0",
+    "mean: over clients, accuracy, ROC-AUC or variance explained, in %",
+    "difference: from the best of local, fedavg, fedavg-ft, ditto, fedper",
+    "adds, less @self: the method minus its control without exchange",
+    "in brackets: paired 95 % intervals over seeds; *: it excludes 0",
+    "hurt: clients below training alone (surely below)",
 )
 
 

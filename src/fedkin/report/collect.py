@@ -15,7 +15,7 @@ from scipy import stats
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import Gains, figures_of
+from fedkin.records.comparison import Gains, figures_of, unlike_conditions
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
@@ -57,7 +57,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "federations": federations.facts,
         "table": [_row(name, runs, labels, gained) for name in titles],
         "phases": phases_of(runs, labels, phases),
-        "warnings": _warnings(runs, labels, titles),
+        "warnings": _warnings(runs, labels, titles, tuned=about.tuned),
         "missing": missing_of(runs, labels),
         "privacy": [
             {"label": label, "seed": run.seed, "told": privacy_sentence(run.summary["privacy"])}
@@ -125,16 +125,23 @@ def _each(
     return rows
 
 
-def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str]) -> list[str]:
-    """The warnings of all runs, each with its method and the seeds that have it."""
+def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str], tuned: bool) -> list[str]:
+    """The warnings of all runs, each with its method and the seeds that have it, and how methods that were not tuned
+    together differ.
+    """
     seeds_of: dict[tuple[str, str], list[int]] = {}
     for run, label in zip(runs, labels, strict=True):
         for text in run.summary.get("warnings") or ():
             seeds_of.setdefault((titles[label], text), []).append(run.seed)
-    return [
+    texts = [
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
         for (title, text), seeds in seeds_of.items()
     ]
+    return (
+        texts
+        if tuned
+        else texts + unlike_conditions({titles[label]: run for run, label in zip(runs, labels, strict=True)})
+    )
 
 
 def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:

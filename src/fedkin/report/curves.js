@@ -70,7 +70,7 @@ function drawCurves() {
     hovermode: curves.x === "round" ? "x unified" : "closest",
     xaxis: {
       title: { text: AXES[curves.x] + (log ? " (logarithmic)" : "") }, type: log ? "log" : "linear", ticksuffix: log ? "B" : "", exponentformat: "SI",
-      ...(log ? { dtick: 1 } : { rangemode: "tozero" }),
+      ...(log ? { dtick: 1 } : { rangemode: "tozero" }), ...(curves.x === "round" && Math.max(...xs) <= 10 ? { dtick: 1 } : {}),
     },
     yaxis: { title: { text: narrow() ? "" : figure[1] }, tickformat: figure[2] ? ".0%" : "" },
   });

@@ -255,8 +255,6 @@ def _comparison(data: Data) -> str:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
         notes.append(f"The sentence at the top is about {title}, chosen on {escape(data['chosen'])}{good}.")
-    if any(row["gained"] for row in rows):
-        notes.append(escape(RULE))
     if data["ranks"] and data["ranks"]["why"]:
         notes.append(escape(data["ranks"]["why"][:1].upper() + data["ranks"]["why"][1:]) + ".")
     if not any(row["mean"] for row in rows):
@@ -268,11 +266,12 @@ def _comparison(data: Data) -> str:
         f"<li>{titles[one['label']]}, seed {one['seed']}: {escape(one['told'])}</li>" for one in data["privacy"]
     )
     about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
+    rule = f'<p class="note">{escape(RULE)}</p>' if any(row["gained"] for row in rows) else ""
     return (
         table(heads, cells, "Comparison of the methods")
         + f'<p class="note">{" ".join(notes)}</p>'
         + (f"<h3>Privacy of uploads</h3><ul>{noised}</ul>" if noised else "")
-        + details("What the columns are", f"<ul>{about}</ul>")
+        + details("What the columns are", f"<ul>{about}</ul>{rule}")
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,9 +141,11 @@ def _curves(plt: Any, data: Data) -> Figures:
         if len(by_round) > 1:
             bands = True
             halves = [half_interval(each) for each in values]
-            low = [mean - half for mean, half in zip(means, halves, strict=True)]
-            high = [mean + half for mean, half in zip(means, halves, strict=True)]
+            least, most = (0, 100) if scale == 100 else (-math.inf, math.inf)
+            low = [max(mean - half, least) for mean, half in zip(means, halves, strict=True)]
+            high = [min(mean + half, most) for mean, half in zip(means, halves, strict=True)]
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="round", ylabel=f"mean test {data['metric']['title']}" + (" (%)" if scale == 100 else ""))
     _legend(axes)
     seeds = len(data["seeds"])
@@ -254,6 +257,10 @@ def method_table(data: Data) -> str:
     if seeds > 1:
         caption = [f"{caption[0]} and {seeds} seeds", "±: half of Student's 95 % interval over seeds"]
     caption += [about for *_, about in shown if about]
+    if any(row["given"] for row in data["table"]):
+        caption.append("in brackets: what a method was told")
+    if any(row.get(key) is None for row in data["table"] for key, *_ in shown):
+        caption.append("--: does not apply")
     return _table_text([("method"), *(head for _, head, *_ in shown)], rows, "; ".join(caption) + ".", "table")
 
 

@@ -25,6 +25,7 @@ from fedkin.report.html import details, table
 
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed
+_NAMED = 3  # methods that a line names
 _NETWORKED = ("network", "peer")  # engines
 
 RULE = (
@@ -170,13 +171,19 @@ class Ranking(NamedTuple):
     why: str
     diagram: Diagram | None = None
 
-    def lines(self) -> list[str]:
-        """The comparison in a line or two of text."""
-        if self.diagram is None:
-            return [self.why]
-        pairs = zip(self.diagram.methods, self.diagram.ranks, strict=True)
-        ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in pairs)
-        return [f"mean ranks (1 is best): {ranks}", f"{tests_text(self.diagram)}; {self.what}"]
+    def line(self) -> str:
+        """The comparison in a sentence: which methods are not told apart from the one with the best mean rank."""
+        diagram = self.diagram
+        if diagram is None:
+            return self.why
+        if diagram.friedman is None or diagram.friedman > _ALPHA:
+            return tests_text(diagram)
+        best = diagram.methods[0]
+        near = [name for name in next((group for group in diagram.groups if best in group), ()) if name != best]
+        more = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
+        apart = f"not told apart from it: {', '.join(near[:_NAMED])}{more}" if near else "told apart from all others"
+        pairs = math.comb(len(diagram.methods), 2)
+        return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {_ALPHA:g}, corrected for {pairs} pairs)"
 
 
 def tests_text(diagram: Diagram) -> str:
@@ -230,13 +237,13 @@ def _method_settings(run: Result) -> dict[str, Any]:
 
 
 def tested(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
-    """The comparison of methods on one federation in lines of text; results: by method and seed."""
+    """The comparison of methods on one federation in a line, if it is one; results: by method and seed."""
     runs = [(method, seed, run) for method, by_seed in results.items() for seed, run in by_seed.items()]
     comparison = ranking(
         [Entry(method, "", seed, (run.summary[run.metric.name] or {}).get("mean")) for method, seed, run in runs],
         runs[0][2].metric.higher,
     )
-    return [] if comparison is None else comparison.lines()
+    return [] if comparison is None else [comparison.line()]
 
 
 def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
@@ -263,8 +270,8 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
     if len(cells) > len(rows):
         counted += f" that all methods have ({len(cells) - len(rows)} left out)"
     if len(rows) < LEAST_BLOCKS:
-        more = "" if several else "; add seeds (--seeds 0-5)"
-        return Ranking("", f"no test of the methods is possible over {counted}: {LEAST_BLOCKS} are needed{more}")
+        more = "" if several else " (--seeds 0-5)"
+        return Ranking("", f"no test of the methods over {counted}: {LEAST_BLOCKS} are needed{more}")
     meaning = (
         "each is a mean over its seeds, so that this speaks for federations like these" if several else
         "each seed is a block, so that this speaks for other seeds on the same data, not for other data"
@@ -303,7 +310,7 @@ def _p(value: float) -> str:
 def svg(diagram: Diagram) -> str:
     """The critical-difference diagram (Demsar, 2006): ranks on an axis, and a bar under methods not told apart."""
     methods, count = diagram.methods, len(diagram.methods)
-    side = 16 + 7.2 * (max(map(len, methods)) + 6)  # room for the longest name and its rank
+    side = 16 + 8.4 * (max(map(len, methods)) + 6)  # room for the longest name and its rank, also in wide fonts
     right, axis = max(760.0, 2 * side + 240) - side, 58.0
     parts: list[str] = []
 

@@ -81,15 +81,15 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     seeds = rows[0]["seeds"]
     over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     metric = METRICS[rows[0].get("metric", "accuracy")]
-    half = _half_of_deviation(len(seeds))
+    half = half_of_deviation(len(seeds))
     further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
     columns = {
-        "mean": [_figure(row["mean"], half) for row in rows],
-        "worst 10%": [_figure(row["worst10"], half) for row in rows],
-        "unseen": [_figure(row.get("unseen"), half) for row in rows],
-        "gap": [_figure(row.get("gap"), half, "+") for row in rows],
+        "mean": [figure_text(row["mean"], half) for row in rows],
+        "worst 10%": [figure_text(row["worst10"], half) for row in rows],
+        "unseen": [figure_text(row.get("unseen"), half) for row in rows],
+        "gap": [figure_text(row.get("gap"), half, "+") for row in rows],
         **{name: [_further((row.get("metrics") or {}).get(name), half) for row in rows] for name in further},
-        "gain": [_figure(row["gain"], half, "+") for row in rows],
+        "gain": [figure_text(row["gain"], half, "+") for row in rows],
         "adds": [_added(row.get("adds"), len(seeds)) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
         "surely": ["-" if not row.get("surely") else _verdict_counts(row["surely"]) for row in rows],
@@ -154,7 +154,7 @@ def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) 
     return table
 
 
-def _half_of_deviation(seeds: int) -> float:
+def half_of_deviation(seeds: int) -> float:
     """What a sample standard deviation is multiplied by for half of Student's 95 % interval of the mean; 0 for one."""
     if seeds < 2:
         return 0.0
@@ -213,7 +213,7 @@ def _unseen_mean(runs: Iterable[Result]) -> float | None:
     return sum(known) / len(known) if len(known) == len(means) else None
 
 
-def _figure(value: tuple[float, float] | None, half: float, sign: str = "") -> str:
+def figure_text(value: tuple[float, float] | None, half: float, sign: str = "") -> str:
     """A mean over seeds; half: by which its standard deviation is multiplied, 0 for one seed."""
     if value is None:
         return "-"
@@ -222,7 +222,7 @@ def _figure(value: tuple[float, float] | None, half: float, sign: str = "") -> s
 
 
 def _further(value: Mapping[str, float] | None, half: float) -> str:
-    return "-" if value is None else _figure((value["mean"], value["sd"]), half)
+    return "-" if value is None else figure_text((value["mean"], value["sd"]), half)
 
 
 def _added(value: Mapping[str, float | None] | None, seeds: int) -> str:

@@ -96,6 +96,11 @@ class Subject:
         """The number of clients that take part."""
         return max(len(run.client_facts) - len(run.unseen) for run in self.runs)
 
+    @property
+    def tuned(self) -> bool:
+        """Whether a tuning chose the settings of all methods among which it was chosen."""
+        return self.chosen_on != _TEST
+
     def known_gains(self) -> list[Gains]:
         """The gains of all runs; empty if those of any are not known."""
         known = [gain for gain in self.gains if gain is not None]
@@ -112,11 +117,11 @@ def headline(about: Subject) -> str:
         return f"{title} reaches a mean {about.metric.title} of {_value(about.mean, about.metric)} over clients."
     total, surely, (better, worse, *_) = _fates(gains)
     mean = f"mean {about.metric.title} {_value(about.mean, about.metric)}"
-    return f"{title}: {better} of {total} clients {surely}gain over Local, {worse} {surely}lose; {mean}."
+    return f"{title}: {better} of {total} clients {surely}gain over training alone, {worse} {surely}lose; {mean}."
 
 
 def sentence(about: Subject, runs: Sequence[Result], titles: Mapping[str, str]) -> str:
-    """Who gains with the method, its groups, what it sent, and whether another is better."""
+    """Sentences: who gains with the method, its groups, what it sent, and whether another is better."""
     rivals = {
         titles[label]: mean for label, mean in about.means.items()
         if mean is not None and label != about.label and "@" not in label
@@ -128,7 +133,7 @@ def sentence(about: Subject, runs: Sequence[Result], titles: Mapping[str, str]) 
         f"{head}: {_who_gains(about)}", _unseen(about), _groups(about.runs), _sent(about.runs, runs),
         _rival(about, rivals),
     ]  # fmt: skip
-    return "; ".join(part for part in parts if part) + "."
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 
 
 def _who_gains(about: Subject) -> str:
@@ -141,7 +146,7 @@ def _who_gains(about: Subject) -> str:
         return text if about.runs[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
     total, surely, (better, worse, apart, few) = _fates(gains)
     need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
-    text = f"{better} of {total} clients {surely}gain over Local, {worse} {f'{surely}hurt' if surely else 'lose'}"
+    text = f"{better} of {total} clients {surely}gain over training alone, {worse} {f'{surely}hurt' if surely else 'lose'}"
     text += f", {apart} cannot be told apart" if apart != "0" else ""
     text += f", {few} with too few {need}" if few != "0" else ""
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
@@ -292,10 +297,7 @@ def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher:
     if held is not None and set(candidates) <= set(held.means):
         best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
         return f"by {_on(held)}, the best of {len(candidates)} methods is {best}"
-    return (
-        f"the best of these {len(candidates)} methods, chosen on {_TEST}, has a mean that is too good on average; "
-        "fedkin tune chooses on held-out samples"
-    )
+    return f"the best of {len(candidates)} methods, chosen on {_TEST}, looks too good; use fedkin tune"
 
 
 # -- groups and the tests behind them ----------------------------------------------------------------------------------
@@ -389,7 +391,7 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:66]
     '4 groups with nothing told: within groups no difference is signifi'
     >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[66:]
-    'cant (alpha = 0.001, corrected; 12 tests, smallest p 0.1)'
+    'cant (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
     >>> in_words([Told({"same": 1}, alone=1)])
     '1 group and 1 client alone with nothing told: within groups no difference is significant'
     """
@@ -410,7 +412,7 @@ def _inside(seeds: Sequence[Told]) -> str:
     if "same" in words and known:
         tests = sum(one.tests for one in seeds)
         alpha = next((one.alpha for one in seeds if one.alpha is not None), None)
-        level = "" if alpha is None else f"alpha = {alpha:g}, corrected; {many(tests, 'test')}, "
+        level = "" if alpha is None else f"alpha = {alpha:g}, corrected for {many(tests, 'test')}; "
         words["same"] += f" ({level}smallest {p_text(min(known))})"
     if len(kinds) == 1:
         return f"within groups {next(iter(words.values()))}"
