@@ -146,7 +146,8 @@ def _who_gains(about: Subject) -> str:
         return text if about.runs[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
     total, surely, (better, worse, apart, few) = _fates(gains)
     need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
-    text = f"{better} of {total} clients {surely}gain over training alone, {worse} {f'{surely}hurt' if surely else 'lose'}"
+    lose = "surely hurt" if surely else "lose"
+    text = f"{better} of {total} clients {surely}gain over training alone, {worse} {lose}"
     text += f", {apart} cannot be told apart" if apart != "0" else ""
     text += f", {few} with too few {need}" if few != "0" else ""
     return f"{text}{seeds}, {_mean_gain(gains, metric)}"
