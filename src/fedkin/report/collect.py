@@ -126,9 +126,7 @@ def _each(
 
 
 def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str], tuned: bool) -> list[str]:
-    """The warnings of all runs, each with its method and the seeds that have it, and how methods that were not tuned
-    together differ.
-    """
+    """The warnings of all runs with method and seeds, and in what methods differ that were not tuned together."""
     seeds_of: dict[tuple[str, str], list[int]] = {}
     for run, label in zip(runs, labels, strict=True):
         for text in run.summary.get("warnings") or ():
