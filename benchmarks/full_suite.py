@@ -23,10 +23,8 @@ from torch import Tensor
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.natural import Regions
-from fedkin.data.sources.cifar import Cifar10
-from fedkin.data.sources.digits import Digits
 from fedkin.data.sources.eicu import EicuDemo
-from fedkin.data.sources.mnist import FashionMnist, Mnist, Qmnist
+from fedkin.data.sources.images import Cifar10, Digits, FashionMnist, Mnist, Qmnist
 from fedkin.data.sources.tpt48 import Tpt48
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from fedkin import untrusted
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.folder import read_image
-from fedkin.data.sources.mnist import read_idx
+from fedkin.data.sources.images import read_idx, read_svhn
 from fedkin.data.sources.nifti import read_volume
-from fedkin.data.sources.svhn import _read as read_svhn
 from fedkin.errors import DataError
 from fedkin.graph.tables import read_signatures
 from fedkin.untrusted import Refused, arrays_in, cell, json_of, most, parquet_in, shown, text_in, toml_of

@@ -15,7 +15,7 @@ import typer
 
 from fedkin.cli import app, options
 from fedkin.cli.commands import EXAMPLES
-from fedkin.data.origins import ORIGINS
+from fedkin.data.fetching import ORIGINS
 from fedkin.data.scenarios import SCENARIOS
 from fedkin.data.sources import SOURCES
 from fedkin.learning.models import MODELS

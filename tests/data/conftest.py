@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.images import Digits
 from fedkin.federation import Scale, Task
 
 WriteIdx = Callable[..., Path]

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fedkin.data import fetching, origins
-from fedkin.data.fetching import fetch
-from fedkin.data.origins import ORIGINS, File, Origin
+from fedkin.data import fetching
+from fedkin.data.fetching import ORIGINS, File, Origin, fetch
 from fedkin.data.sources import SOURCES
 from fedkin.errors import ConfigError, DataError
 from fedkin.settings import parse
@@ -220,9 +219,9 @@ def test_who_gives_data_to_people_only_is_named(tmp_path: Path) -> None:
 def test_a_missing_data_set_says_where_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         parse(SOURCES[name], {"source": name}, "data").load(tmp_path)
-    text, origin = str(refused.value), origins.ORIGINS[name]
+    text, origin = str(refused.value), fetching.ORIGINS[name]
     # The digits of qmnist are those of mnist, which are read first.
-    wanted = origins.ORIGINS["mnist"] if name == "qmnist" else origin
+    wanted = fetching.ORIGINS["mnist"] if name == "qmnist" else origin
     assert "--data-root DIR" in text
     assert f"{wanted.where}, in DIR/{wanted.folder}" in text
     assert ("fedkin data fetch" in text) == bool(origin.files)

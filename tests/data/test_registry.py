@@ -12,12 +12,12 @@ from fedkin.data import SCENARIOS, SOURCES, Dataset, federate
 from fedkin.data.registry import discover
 from fedkin.data.scenarios.label_skew import Iid
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.images import Digits
 from fedkin.errors import ConfigError
 
 MODULE = """
 from typing import Literal
-from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.images import Digits
 from fedkin.data.sources.base import Source
 
 class Family(Source):

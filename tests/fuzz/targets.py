@@ -26,12 +26,10 @@ from fedkin.analysis.embeddings import read_features
 from fedkin.data.inspection import inspect
 from fedkin.data.sources import cifar
 from fedkin.data.sources.eicu import read_csv
-from fedkin.data.sources.femnist import Femnist
 from fedkin.data.sources.folder import read_image
-from fedkin.data.sources.mnist import read_idx
+from fedkin.data.sources.images import Femnist, Svhn, read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
-from fedkin.data.sources.svhn import Svhn
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
 from fedkin.data.tables import arrays

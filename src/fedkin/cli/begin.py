@@ -353,8 +353,7 @@ def _fetch(
     json: bool = options.JSON,
 ) -> None:
     """Fetch an open data set below the data root and check its checksum; a download that was cut continues."""
-    from fedkin.data.fetching import fetch
-    from fedkin.data.origins import ORIGINS
+    from fedkin.data.fetching import ORIGINS, fetch
 
     if name is not None:
         fetch(name, root, say)

@@ -51,6 +51,17 @@ class Part:
         return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
 
 
+def parted(
+    x: Tensor, y: Tensor, held: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None
+) -> tuple[Part, Part]:
+    """(the training samples, those that are held out); held: [N] which these are."""
+    train, test = (
+        Part(x[rows], y[rows], *(None if names is None else names[rows] for names in (client, group)))
+        for rows in (~held, held)
+    )
+    return train, test
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Samples to assign to clients. Scenarios index or copy them, and never change them.

@@ -1,4 +1,4 @@
-"""Data sets fetched from where their publishers have them: resumable, and never used before their checksum is right."""
+"""Where data sets come from (the table origins.toml), where their files must lie, and how they are fetched."""
 
 from __future__ import annotations
 
@@ -6,19 +6,67 @@ import hashlib
 import http.client
 import shutil
 import tarfile
+import tomllib
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
-from fedkin.data.origins import ORIGINS, File
+from pydantic import TypeAdapter
+
 from fedkin.errors import DataError
 from fedkin.settings import choose
 from fedkin.untrusted import said
+
+# What an error says of a data set that is not there.
+ROOTED = "; --data-root DIR (in Python data_root=) says where data sets lie"
+
+
+class File(NamedTuple):
+    """A file to fetch: its address, its place below the data root, its checksum, and what to take out of it.
+
+    kind: "md5" or "sha256". holds: (pattern of the names of an archive's members, how many there are).
+    """
+
+    url: str
+    to: str
+    kind: str
+    digest: str
+    holds: tuple[str, int] | None = None
+
+
+class Origin(NamedTuple):
+    """A data set: its folder below the data root, what a person is told, the files to fetch, and what else it needs."""
+
+    folder: str
+    where: str
+    files: tuple[File, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+ORIGINS: Mapping[str, Origin] = TypeAdapter(dict[str, Origin]).validate_python(
+    tomllib.loads(Path(__file__).with_name("origins.toml").read_text(encoding="utf-8"))
+)
+
+
+def missing(path: Path) -> str:
+    """What an error says of a missing file or folder of a data set: where data sets lie, and where to get this one.
+
+    >>> missing(Path("data/MNIST/raw/train-images-idx3-ubyte")).partition("lie; ")[2]
+    '`fedkin data fetch mnist` gets it: four idx.gz files, as torchvision lays them out, in DIR/MNIST/raw'
+    """
+    for name, origin in ORIGINS.items():
+        if f"/{origin.folder}/" in f"/{path.as_posix()}/":
+            how = f"`fedkin data fetch {name}` gets it: " if origin.files else "get "
+            return f"{ROOTED}; {how}{origin.where}, in DIR/{origin.folder}"
+    return ROOTED
+
+
+# -- fetching: resumable, and never used before the checksum is right ----------------------------------------------
 
 _CHUNK = 1 << 20
 _LARGEST = 4 << 30  # bytes; what sends more is not what the table names
@@ -41,15 +89,14 @@ def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None)
         fetch(other, root, say)
     for file in origin.files:
         place, folder = root / file.to, root / origin.folder
-        if file.holds is None:
-            if not (place.is_file() and _digest(place, file.kind) == file.digest):
-                _download(file, place, say)
-            say(f"{place}: is there, and its checksum is right")
-        elif _unpacked(folder, *file.holds):
+        if file.holds is not None and _unpacked(folder, *file.holds):
             say(f"{folder}: its {file.holds[1]} files are there; what they hold was not checked")
+            continue
+        if not (place.is_file() and _digest(place, file.kind) == file.digest):
+            _download(file, place, say)
+        if file.holds is None:
+            say(f"{place}: is there, and its checksum is right")
         else:
-            if not (place.is_file() and _digest(place, file.kind) == file.digest):
-                _download(file, place, say)
             _unpack(place, folder, *file.holds)
             place.unlink()
             say(f"{folder}: is there, and its checksum was right")
@@ -89,34 +136,27 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
 def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
     """Append what `part` lacks of the file at this address."""
     have = part.stat().st_size if part.exists() else 0
-    with ExitStack() as stack:
-        try:
-            answer = stack.enter_context(_asked(url, have))
-        except urllib.error.HTTPError as error:
-            if error.code != _GONE or not have:
-                raise
-            # All is there already, or this is another file: the checksum says which.
-            return
-        goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-        length = answer.headers.get("Content-Length")
-        say(f"{url}: {'goes on, ' if goes_on else ''}{int(length):,} bytes" if length else url)
-        have = have if goes_on else 0
-        end = have + int(length) if length else None
-        with part.open("ab" if goes_on else "wb") as file:
-            while piece := answer.read(_CHUNK):
-                have += len(piece)
-                if have > _LARGEST:
-                    raise OSError(f"more than {_LARGEST >> 30} GiB")
-                file.write(piece)
-        if end is not None and have < end:
-            raise OSError(f"the connection was cut after {have:,} of {end:,} bytes")
-
-
-def _asked(url: str, have: int) -> http.client.HTTPResponse:
     headers = {"User-Agent": "fedkin", **({"Range": f"bytes={have}-"} if have else {})}
-    answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_WAIT)
-    assert isinstance(answer, http.client.HTTPResponse)
-    return answer
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_WAIT)
+    except urllib.error.HTTPError as error:
+        if error.code != _GONE or not have:
+            raise
+        # All is there already, or this is another file: the checksum says which.
+        return
+    goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+    length = answer.headers.get("Content-Length")
+    say(f"{url}: {'goes on, ' if goes_on else ''}{int(length):,} bytes" if length else url)
+    have = have if goes_on else 0
+    end = have + int(length) if length else None
+    with answer, part.open("ab" if goes_on else "wb") as file:
+        while piece := answer.read(_CHUNK):
+            have += len(piece)
+            if have > _LARGEST:
+                raise OSError(f"more than {_LARGEST >> 30} GiB")
+            file.write(piece)
+    if end is not None and have < end:
+        raise OSError(f"the connection was cut after {have:,} of {end:,} bytes")
 
 
 def _unpack(archive: Path, folder: Path, pattern: str, count: int) -> None:

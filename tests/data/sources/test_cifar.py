@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.data.sources.cifar import Cifar10, Cifar100
+from fedkin.data.sources.images import Cifar10, Cifar100
 from fedkin.errors import DataError
 
 Write = Callable[..., Path]

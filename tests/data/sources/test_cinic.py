@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkin.data.sources.cifar import Cinic10
 from fedkin.data.sources.folder import read_image, read_images
+from fedkin.data.sources.images import Cinic10
 from fedkin.errors import ConfigError, DataError
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

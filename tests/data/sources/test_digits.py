@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.images import Digits
 
 
 def test_split(digits: Dataset) -> None:

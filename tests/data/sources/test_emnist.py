@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.data.sources.mnist import Emnist
+from fedkin.data.sources.images import Emnist
 from fedkin.errors import DataError
 
 CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedkin.data import federate
-from fedkin.data.sources.femnist import Femnist
+from fedkin.data.sources.images import Femnist
 from fedkin.errors import DataError
 
 SIZES = {"f0000_14": 10, "f0001_41": 5, "f0002_09": 15}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.data.sources.mnist import Mnist, Qmnist
+from fedkin.data.sources.images import Mnist, Qmnist
 from fedkin.errors import DataError
 
 Write = Callable[..., Path]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from fedkin.data.sources.svhn import Svhn
+from fedkin.data.sources.images import Svhn
 from fedkin.errors import DataError
 
 

@@ -1,34 +1,56 @@
-"""The interface of every source."""
+"""The interface of every source, and what several of them do with files."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedkin.data.dataset import Dataset
+from fedkin.data.fetching import missing
 from fedkin.errors import DataError
 from fedkin.settings import Settings
 
 
 class Source(Settings):
-    """Settings of a data set on disk (or embedded); `source` is its name."""
+    """Settings of a data set on disk (or embedded); `source` is its name.
+
+    below: where its files are below the data root, unless the setting `path` names another place.
+    """
 
     source: str
+
+    below: ClassVar[str] = ""
 
     @abstractmethod
     def load(self, root: Path) -> Dataset:
         """Read it from the folder of data sets; raises DataError naming the file and what was expected."""
 
+    def place(self, root: Path) -> Path:
+        """The file or folder that it is read from."""
+        path: Path | None = getattr(self, "path", None)
+        return root / self.below if path is None else locate(root, path)
 
 def locate(root: Path, path: Path) -> Path:
     """`path` unchanged if absolute; else below `root`, or below the current folder if it exists only there."""
     path = path.expanduser()
     below = root / path
     return path if not below.exists() and path.exists() else below
+
+
+def need_file(path: Path, expected: str) -> None:
+    """Raise DataError if there is no such file."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected {expected}{missing(path)}")
+
+
+def need_folder(path: Path, expected: str) -> None:
+    """Raise DataError if there is no such folder."""
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder; expected {expected}{missing(path)}")
 
 
 def check_labels(labels: npt.NDArray[Any], allowed: range, where: Path) -> None:

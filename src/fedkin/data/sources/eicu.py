@@ -19,7 +19,7 @@ from pydantic import Field
 from scipy import sparse
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import missing
+from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest

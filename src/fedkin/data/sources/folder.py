@@ -16,9 +16,8 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import ROOTED
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.dataset import Dataset, parted
+from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
@@ -73,8 +72,7 @@ class Folder(Source):
 
     def of_one(self, name: str, place: Path) -> tuple[Dataset, tuple[str, ...]]:
         """Read a single client's folder of CLASS/*.jpg, as `load` reads it in a folder of clients, and its classes."""
-        if not place.is_dir():
-            raise DataError(f"{place}: no such folder; expected a folder of images for each class in it")
+        need_folder(place, "a folder of images for each class in it")
         files = [(name, file) for file in _images(place)]
         if not files:
             raise DataError(f"{place}: no image in it; expected folders CLASS/ of .jpg or .png images")
@@ -99,25 +97,22 @@ class Folder(Source):
         x = read_images([file for _, file in files], size, resize=self.size != "same", grey=self.grey)
         held = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
-        def part(chosen: npt.NDArray[np.bool_]) -> Part:
-            own, named = (x[torch.from_numpy(chosen)], torch.from_numpy(label[chosen])), domain[chosen]
-            return Part(*own, client=named) if self.folders == "clients" else Part(*own, group=named)
-
+        named = {"client" if self.folders == "clients" else "group": domain}
+        train, test = parted(x, torch.from_numpy(label), held, **named)
         task = Task(len(classes), (channels, *size))
-        return Dataset(place.name, part(~held), part(held), task, scale), classes
+        return Dataset(place.name, train, test, task, scale), classes
 
     def files(self, place: Path) -> list[tuple[str, Path]]:
         """(domain, file) of every image in this folder, in alphabetical order; raises DataError if there is none."""
-        expected = "expected folders DOMAIN/CLASS/ of .jpg or .png images"
-        if not place.is_dir():
-            raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
+        expected = "folders DOMAIN/CLASS/ of .jpg or .png images"
+        need_folder(place, expected)
         there = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
         for name in self.domains:
             if name not in there:
                 raise ConfigError(f"data.domains: no folder {name!r} in {place}; {nearest(name, there)}")
         files = [(name, file) for name in (self.domains or there) for file in _images(place / name)]
         if not files:
-            raise DataError(f"{place}: no image in it; {expected}")
+            raise DataError(f"{place}: no image in it; expected {expected}")
         _say_left_out(place, {file for _, file in files}, self.domains or there)
         return files
 

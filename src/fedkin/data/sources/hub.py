@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.folder import as_bytes
 from fedkin.data.sources.tables import ids_of
@@ -90,15 +90,11 @@ class Hub(Source):
         x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
         group = None if self.group is None else self._names(held, self.group, where)
 
-        def part(chosen: npt.NDArray[np.bool_]) -> Part:
-            rows = torch.from_numpy(np.flatnonzero(chosen))
-            owner, planted = (None if names is None else names[chosen] for names in (client, group))
-            return Part(x[rows], y[rows], owner, planted)
-
+        train, held_out = parted(x, y, test, client, group)
         shape = tuple(x.shape[1:])
         task = Task(classes, shape, self.kind or "classification") if classes else Task.regression(1, shape)
         scale = Scale() if self.image is not None else None
-        return Dataset(Path(where).name or "hub", part(~test), part(test), task, scale)
+        return Dataset(Path(where).name or "hub", train, held_out, task, scale)
 
     def _opened(self, root: Path, where: str) -> Any:
         """A Dataset or DatasetDict."""

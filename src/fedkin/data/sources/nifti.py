@@ -14,9 +14,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import ROOTED
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.dataset import Dataset, parted
+from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
@@ -59,21 +58,12 @@ class Nifti(Source):
         owner = np.array([folder.parent.name for folder in subjects], dtype=np.str_)
         held = hold_out(owner, self.test_fraction, self.seed)
         slices = [self._slices(folder) for folder in subjects]
-
-        def part(test: bool) -> Part:
-            chosen = [
-                (x, y, name) for (x, y), name, is_test in zip(slices, owner, held, strict=True) if is_test == test
-            ]
-            count = [len(y) for _, y, _ in chosen]
-            return Part(
-                torch.cat([x for x, _, _ in chosen]) if chosen else slices[0][0][:0],
-                torch.cat([y for _, y, _ in chosen]) if chosen else slices[0][1][:0],
-                np.repeat(np.array([name for *_, name in chosen], dtype=np.str_), count),
-            )
-
+        count = [len(y) for _, y in slices]
+        x, y = torch.cat([x for x, _ in slices]), torch.cat([y for _, y in slices])
+        train, test = parted(x, y, np.repeat(held, count), np.repeat(owner, count))
         classes = 2 if self.whole else len(self.values)
         task = Task(classes, (len(self.channels), self.size, self.size), "segmentation")
-        return Dataset(place.name, part(False), part(True), task)
+        return Dataset(place.name, train, test, task)
 
     def _slices(self, folder: Path) -> tuple[Tensor, Tensor]:
         """A subject's slices: inputs [slices, channels, size, size] and labels [slices, size, size]."""
@@ -132,12 +122,11 @@ def read_volume(file: Path) -> Volume:
 
 def _subjects(place: Path) -> list[Path]:
     """The folders of all subjects, in alphabetical order of institutions and subjects."""
-    expected = "expected folders INSTITUTION/SUBJECT/ of NIfTI files"
-    if not place.is_dir():
-        raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
+    expected = "folders INSTITUTION/SUBJECT/ of NIfTI files"
+    need_folder(place, expected)
     paths = sorted(folder for folder in place.glob("*/*") if folder.is_dir() and any(map(_is_volume, folder.iterdir())))
     if not paths:
-        raise DataError(f"{place}: no volume in it; {expected}")
+        raise DataError(f"{place}: no volume in it; expected {expected}")
     return paths
 
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, field_validator
 
-from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import ROOTED
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.dataset import Dataset, parted
+from fedkin.data.sources.base import Source, locate, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import (
@@ -95,11 +94,8 @@ class Npz(Source):
         except DataError as error:
             raise DataError(f"{path}: array {error}") from None
 
-        def part(chosen: npt.NDArray[np.bool_]) -> Part:
-            owner, planted = (None if values is None else values[chosen] for values in (client, group))
-            return Part(x[torch.from_numpy(chosen)], torch.from_numpy(y[chosen]), owner, planted)
-
-        return Dataset(path.stem, part(~held), part(held), task, self._scale(x, path))
+        train, test = parted(x, torch.from_numpy(y), held, client, group)
+        return Dataset(path.stem, train, test, task, self._scale(x, path))
 
     def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:
         where = f"{path}: array x"
@@ -152,8 +148,7 @@ class Npz(Source):
 
 def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of the file that fedkin uses; raises DataError naming the file and the array."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y{ROOTED}")
+    need_file(path, "a numpy .npz file with arrays x and y")
     try:
         arrays, names = arrays_in(path, _NAMES.__contains__)
     except (OSError, Refused) as error:

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import ROOTED
+from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError, nearest
 from fedkin.federation import Task

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.origins import missing
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import Source, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Task
 from fedkin.untrusted import Refused, arrays_in, said
@@ -44,9 +43,11 @@ class Tpt48(Source):
     split: Literal["east-west", "north-south"] = "east-west"
     test_years: int = Field(2, ge=0, le=11)
 
+    below = "TPT-48/tpt48.npz"
+
     def load(self, root: Path) -> Dataset:
         """Read the file; raises DataError naming it and what was expected."""
-        path = root / "TPT-48" / "tpt48.npz" if self.path is None else locate(root, self.path)
+        path = self.place(root)
         degrees, states = _read(path)
         names, inside, outside = _SPLITS[self.split]
         training = names.split()
@@ -71,18 +72,17 @@ class Tpt48(Source):
 
 def _read(path: Path) -> tuple[Array, npt.NDArray[np.str_]]:
     """(temperatures [states, months], states)."""
-    expected = "expected a numpy .npz file with temp_f [48, 144] and states [48]"
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; {expected}{missing(path)}")
+    expected = "a numpy .npz file with temp_f [48, 144] and states [48]"
+    need_file(path, expected)
     try:
         arrays, _ = arrays_in(path, ("temp_f", "states").__contains__)
         degrees, states = arrays["temp_f"], arrays["states"]
     except (OSError, KeyError, Refused) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
+        raise DataError(f"{path}: cannot be read ({said(error)}); expected {expected}") from None
     if degrees.dtype.kind != "f" or degrees.ndim != 2 or degrees.shape[1] != _MONTHS:
-        raise DataError(f"{path}: array temp_f is {degrees.dtype} {list(degrees.shape)}; {expected}")
+        raise DataError(f"{path}: array temp_f is {degrees.dtype} {list(degrees.shape)}; expected {expected}")
     if states.dtype.kind != "U" or states.shape != degrees.shape[:1]:
-        raise DataError(f"{path}: array states is {states.dtype} {list(states.shape)}; {expected}")
+        raise DataError(f"{path}: array states is {states.dtype} {list(states.shape)}; expected {expected}")
     if not np.isfinite(degrees).all():
         raise DataError(f"{path}: array temp_f holds NaN or infinite values")
     return degrees.astype(np.float32), states

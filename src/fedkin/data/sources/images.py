@@ -1,0 +1,500 @@
+"""Public data sets of images: digits, MNIST and its relatives, FEMNIST, CIFAR, SVHN and CINIC-10."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+
+from fedkin.data.dataset import Dataset, Part, parted
+from fedkin.data.fetching import missing
+from fedkin.data.sources.base import Source, check_labels, need_file, need_folder
+from fedkin.data.sources.folder import ENDINGS, read_images
+from fedkin.errors import DataError
+from fedkin.federation import Scale, Task
+from fedkin.federation.arrays import check_ids, hold_out
+from fedkin.untrusted import Refused, most, said
+
+
+class Digits(Source):
+    """1,797 handwritten digits, 8x8 grey, embedded in scikit-learn: needs no file.
+
+    x [N, 1, 8, 8] uint8, 0..16; 10 classes. Of every class, `test_fraction` is held out, drawn by `seed`:
+    1,438 training and 359 test samples by default, independent of the seed of the run.
+
+    >>> from pathlib import Path
+    >>> data = Digits().load(Path("data"))
+    >>> len(data.train), len(data.test), data.task.shape
+    (1438, 359, (1, 8, 8))
+    """
+
+    source: Literal["digits"] = "digits"
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+    def load(self, root: Path) -> Dataset:
+        """The data set; `root` is not used."""
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        held = hold_out(y.astype(np.str_), self.test_fraction, self.seed)
+        images = torch.from_numpy(x.astype(np.uint8).reshape(-1, 1, 8, 8))
+        train, test = parted(images, torch.from_numpy(y.astype(np.int64)), held)
+        return Dataset("digits", train, test, Task(10, (1, 8, 8)), Scale(divide=16.0))
+
+
+# -- MNIST and its relatives: idx files, plain or gzipped, as torchvision lays them out ----------------------------
+
+# The third byte of the header; values are big-endian.
+_TYPES: dict[str, tuple[int, np.dtype[Any]]] = {"bytes": (0x08, np.dtype(np.uint8)), "ints": (0x0C, np.dtype(">i4"))}
+# EMNIST's labels in the files; those of the letters begin at 1.
+_EMNIST = {
+    "balanced": range(47), "byclass": range(62), "bymerge": range(47), "digits": range(10), "letters": range(1, 27),
+    "mnist": range(10),
+}  # fmt: skip
+# QMNIST's column of the writer.
+_WRITER = 2
+
+
+class _Idx(Source):
+    """A pair of idx files of each split."""
+
+    path: Path | None = None
+
+    scale: ClassVar[Scale]
+
+    def load(self, root: Path) -> Dataset:
+        """Read the four files; raises DataError naming the file and what was expected."""
+        train, test = (_labelled(self.place(root) / prefix, range(10)) for prefix in ("train", "t10k"))
+        return Dataset(self.source, train, test, Task(10, (1, 28, 28)), self.scale)
+
+
+class Mnist(_Idx):
+    """MNIST: 60,000 / 10,000 handwritten digits, 28x28 grey, as idx or idx.gz.
+
+    Below the data root: MNIST/raw/{train,t10k}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz]; `path`
+    names the folder of these four files instead. x [N, 1, 28, 28] uint8; 10 classes.
+    """
+
+    source: Literal["mnist"] = "mnist"
+
+    below = "MNIST/raw"
+    scale = Scale((0.1307,), (0.3081,))
+
+
+class FashionMnist(_Idx):
+    """Fashion-MNIST: 60,000 / 10,000 images of clothes, 28x28 grey, as idx or idx.gz.
+
+    Below the data root: FashionMNIST/raw/{train,t10k}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz];
+    `path` names the folder of these four files instead. x [N, 1, 28, 28] uint8; 10 classes.
+    """
+
+    source: Literal["fashion-mnist"] = "fashion-mnist"
+
+    below = "FashionMNIST/raw"
+    scale = Scale((0.2860,), (0.3530,))
+
+
+class Emnist(Source):
+    """EMNIST: digits and letters, 28x28 grey, as idx or idx.gz (Cohen et al., 2017).
+
+    Below the data root: EMNIST/raw/emnist-SPLIT-{train,test}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz];
+    `path` names the folder of these files instead. split: "balanced" (47 classes, 112,800 / 18,800), "byclass" (62,
+    697,932 / 116,323), "bymerge" (47, the same images), "letters" (26, 124,800 / 20,800; labels 1..26 become 0..25),
+    "digits" (10, 240,000 / 40,000), "mnist" (10, 60,000 / 10,000). x [N, 1, 28, 28] uint8, upright: the files store
+    rows and columns exchanged.
+    """
+
+    source: Literal["emnist"] = "emnist"
+    split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "balanced"
+    path: Path | None = None
+
+    below = "EMNIST/raw"
+
+    def load(self, root: Path) -> Dataset:
+        """Read the four files; raises DataError naming the file and what was expected."""
+        labels = _EMNIST[self.split]
+        stored = [_labelled(self.place(root) / f"emnist-{self.split}-{name}", labels) for name in ("train", "test")]
+        train, test = (Part(part.x.transpose(2, 3).contiguous(), part.y) for part in stored)
+        return Dataset(f"emnist-{self.split}", train, test, Task(len(labels), (1, 28, 28)), Scale((0.1736,), (0.3248,)))
+
+
+class Qmnist(Source):
+    """MNIST by writer: its digits, and the writer of each by QMNIST's labels (Yadav and Bottou, 2019).
+
+    Below the data root: the files of `mnist`, and QMNIST/raw/qmnist-{train,test}-labels-idx2-int[.gz], whose
+    first rows describe MNIST's digits in their order; `path` and `mnist` name the two folders instead.
+
+    split = "writers": all 70,000 digits, of 539 + 297 writers; `test_fraction` of every writer's is held out, drawn by
+    `seed`. split = "mnist": MNIST's own split, in which no writer is in both parts. Clients are the writers,
+    "w" and NIST's number of four digits; x [N, 1, 28, 28] uint8; 10 classes.
+    """
+
+    source: Literal["qmnist"] = "qmnist"
+    path: Path | None = None
+    mnist: Path | None = None
+    split: Literal["writers", "mnist"] = "writers"
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+    below = "QMNIST/raw"
+
+    def load(self, root: Path) -> Dataset:
+        """Read the six files; raises DataError naming the file and what was expected."""
+        digits = Mnist(path=self.mnist).load(root)
+        train, test = digits.train, digits.test
+        each = [
+            _writers(self.place(root) / f"qmnist-{name}-labels-idx2-int", part.y.numpy())
+            for name, part in (("train", train), ("test", test))
+        ]
+        writers = np.concatenate(each)
+        if self.split == "writers":
+            held = hold_out(writers, self.test_fraction, self.seed)
+        else:
+            held = np.arange(len(writers)) >= len(train)
+        train, test = parted(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]), held, writers)
+        return Dataset("qmnist", train, test, digits.task, digits.scale)
+
+
+def _writers(path: Path, digits: npt.NDArray[np.int64]) -> npt.NDArray[np.str_]:
+    """The writer of each digit; raises DataError unless the file describes these digits."""
+    path = _packed_or_not(path)
+    labels = read_idx(path, 2, "ints")
+    if len(labels) < len(digits) or labels.shape[1] != 8:
+        size = " x ".join(map(str, labels.shape))
+        raise DataError(f"{path}: holds {size} numbers, expected N x 8 with N at least {len(digits)}, MNIST's digits")
+    labels = labels[: len(digits)]
+    wrong = np.flatnonzero(labels[:, 0] != digits)
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"{path}: row {row} is about a {labels[row, 0]}, but MNIST's digit {row} is a {digits[row]}")
+    return np.char.mod("w%04d", labels[:, _WRITER])
+
+
+def _labelled(stem: Path, labels: range) -> Part:
+    """A split from two idx files: 28x28 images [N, 1, 28, 28], and labels, which become 0, 1, ..
+
+    labels: the values that the file may hold. Raises DataError naming the file and what was expected.
+    """
+    images_at = _packed_or_not(stem.with_name(f"{stem.name}-images-idx3-ubyte"))
+    labels_at = _packed_or_not(stem.with_name(f"{stem.name}-labels-idx1-ubyte"))
+    images, given = read_idx(images_at, 3), read_idx(labels_at, 1)
+    if len(images) == 0 or images.shape[1:] != (28, 28):
+        size = " x ".join(map(str, images.shape))
+        raise DataError(f"{images_at}: holds {size} bytes, expected N x 28 x 28 with N at least 1")
+    if len(given) != len(images):
+        raise DataError(
+            f"{labels_at}: holds {len(given)} labels, expected {len(images)}: one for each image of {images_at.name}"
+        )
+    check_labels(given, labels, labels_at)
+    return Part(torch.from_numpy(images[:, None]), torch.from_numpy(given.astype(np.int64) - labels.start))
+
+
+def _packed_or_not(path: Path) -> Path:
+    """`path`, or `path`.gz if only that exists; raises DataError if neither does."""
+    packed = path.with_name(path.name + ".gz")
+    if path.is_file():
+        return path
+    if not packed.is_file():
+        raise DataError(
+            f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out{missing(path)}"
+        )
+    return packed
+
+
+def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") -> npt.NDArray[Any]:
+    """The array in an idx file of `dims` dimensions, gzipped if its name ends in .gz: uint8, or int32 for ints.
+
+    Raises DataError naming the file if it cannot be read, is truncated, is longer than its header says,
+    is not valid gzip, or is of another type.
+    """
+    code, dtype = _TYPES[kind]
+    packed = path.suffix == ".gz"
+    opened: Callable[..., Any] = gzip.open if packed else open
+    try:
+        stored = path.stat().st_size
+        with opened(path, "rb") as file:
+            header = file.read(4 + 4 * dims)
+            shape = tuple(int.from_bytes(header[at : at + 4]) for at in range(4, len(header), 4))
+            size = math.prod(shape) * dtype.itemsize
+            # No more memory than may come of this file, whatever the header says.
+            body = file.read(min(size, most(stored) if packed else stored) + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be read to its end ({error}); expected {'a gzipped' if packed else 'an'} idx file"
+        ) from None
+    magic = bytes((0, 0, code, dims))
+    if len(header) >= 4 and header[:4] != magic:
+        raise DataError(
+            f"{path}: starts with 0x{header[:4].hex()}, expected 0x{magic.hex()}, "
+            f"which is an idx file of {kind} in {dims} dimensions"
+        )
+    if len(header) < 4 + 4 * dims:
+        raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
+    if len(body) != size:
+        what = f"truncated: {len(body)} bytes of data" if len(body) < size else "longer than it should be"
+        raise DataError(f"{path}: {what}; its header says {size} ({' x '.join(map(str, shape))})")
+    return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+# -- FEMNIST -------------------------------------------------------------------------------------------------------
+
+_WRITTEN = 62
+_LEAF = "LEAF's json: users, num_samples, and user_data with x (rows of 784 numbers) and y for each user"
+
+
+class Femnist(Source):
+    """FEMNIST: digits and letters of about 3,500 writers, 28x28 grey, LEAF's json files (Caldas et al., 2018).
+
+    Below the data root: femnist/train/*.json and femnist/test/*.json, LEAF's own split; or, without these folders,
+    femnist/all_data/*.json or femnist/*.json, of which `test_fraction` of every writer's samples is held out, drawn by
+    `seed`. `path` names the folder instead. Clients are the writers. x [N, 1, 28, 28] uint8: LEAF's numbers from 0 to
+    1 times 255, which restores the original bytes; paper is white, 255. 62 classes: 0-9, A-Z, a-z.
+    """
+
+    source: Literal["femnist"] = "femnist"
+    path: Path | None = None
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+    below = "femnist"
+
+    def load(self, root: Path) -> Dataset:
+        """Read all files; raises DataError naming the file, the user and what was expected."""
+        folder = self.place(root)
+        need_folder(folder, "LEAF's json files in train and test, or in all_data")
+        if (folder / "train").is_dir() or (folder / "test").is_dir():
+            train, test = (Part(*_of_leaf(folder / name)) for name in ("train", "test"))
+        else:
+            x, y, writers = _of_leaf(folder / "all_data" if (folder / "all_data").is_dir() else folder)
+            train, test = parted(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
+        return Dataset("femnist", train, test, Task(_WRITTEN, (1, 28, 28)), Scale())
+
+
+def _of_leaf(folder: Path) -> tuple[torch.Tensor, torch.Tensor, npt.NDArray[np.str_]]:
+    """The images of all files in a folder, their labels and writers."""
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if not files:
+        raise DataError(f"{folder}: no json file there; expected {_LEAF}")
+    images, labels, writers = [], [], []
+    file_of = dict[str, Path]()
+    for path in files:
+        try:
+            content = json.loads(path.read_bytes())
+            users = list(zip(map(str, content["users"]), content["num_samples"], strict=True))
+            samples = {str(user): own for user, own in content["user_data"].items()}
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: not as LEAF writes it ({said(error)}); expected {_LEAF}") from None
+        check_ids((user for user, _ in users), f"{path}: users")
+        for user, count in users:
+            if user in file_of:
+                raise DataError(f"{path}: user {user!r} is also in {file_of[user].name}; expected each in one file")
+            file_of[user] = path
+            x, y = _of_user(samples.get(user), count, f"{path}: user {user!r}")
+            images.append(x)
+            labels.append(y)
+            writers += [user] * len(y)
+    if not writers:
+        raise DataError(f"{folder}: no sample in its json files; expected {_LEAF}")
+    x = np.concatenate(images).reshape(-1, 1, 28, 28)
+    return torch.from_numpy(x), torch.from_numpy(np.concatenate(labels)), np.array(writers)
+
+
+def _of_user(samples: Any, count: Any, where: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """(images [n, 784], labels [n]) of a user."""
+    try:
+        x = np.asarray(samples["x"], np.float64).reshape(-1, 784)
+        y = np.asarray(samples["y"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: not as LEAF writes it ({said(error)}); expected {_LEAF}") from None
+    if not len(x) == y.size == count:
+        raise DataError(f"{where}: {len(x)} images and {y.size} labels, but num_samples says {count}")
+    if len(x) and not (x.min() >= 0 and x.max() <= 1):
+        raise DataError(f"{where}: pixels from {x.min()} to {x.max()}, expected 0 to 1")
+    if len(y) and (y.dtype.kind != "i" or y.min() < 0 or y.max() >= _WRITTEN):
+        raise DataError(f"{where}: labels {y.min()} to {y.max()}, expected whole numbers 0..{_WRITTEN - 1}")
+    return np.rint(x * 255).astype(np.uint8), y.reshape(-1).astype(np.int64)
+
+
+# -- CIFAR: records of one or two label bytes and three planes of pixels -------------------------------------------
+
+
+class Cifar10(Source):
+    """CIFAR-10: 50,000 / 10,000 images of ten classes, 32x32 colour, official binary files.
+
+    Below the data root: cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin; `path` names the folder of
+    these six files instead. x [N, 3, 32, 32] uint8.
+    """
+
+    source: Literal["cifar10"] = "cifar10"
+    path: Path | None = None
+
+    below = "cifar-10-batches-bin"
+
+    def load(self, root: Path) -> Dataset:
+        """Read the six files; raises DataError naming the file and what was expected."""
+        names = ("data_batch_1..5.bin and test_batch.bin of CIFAR-10", (10,), 0)
+        train = _records([self.place(root) / f"data_batch_{number}.bin" for number in range(1, 6)], *names)
+        test = _records([self.place(root) / "test_batch.bin"], *names)
+        scale = Scale((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+        return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), scale)
+
+
+class Cifar100(Source):
+    """CIFAR-100: 50,000 / 10,000 images of a hundred classes, 32x32 colour, official binary files.
+
+    Below the data root: cifar-100-binary/{train,test}.bin; `path` names the folder of these two files instead.
+    labels: the 100 "fine" ones, or the 20 "coarse" ones, each of five classes. x [N, 3, 32, 32] uint8.
+    """
+
+    source: Literal["cifar100"] = "cifar100"
+    path: Path | None = None
+    labels: Literal["fine", "coarse"] = "fine"
+
+    below = "cifar-100-binary"
+
+    def load(self, root: Path) -> Dataset:
+        """Read the two files; raises DataError naming the file and what was expected."""
+        counts, which = (20, 100), int(self.labels == "fine")
+        train, test = (
+            _records([self.place(root) / f"{name}.bin"], "train.bin and test.bin of CIFAR-100", counts, which)
+            for name in ("train", "test")
+        )
+        scale = Scale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+        return Dataset("cifar100", train, test, Task(counts[which], (3, 32, 32)), scale)
+
+
+def _records(files: Sequence[Path], expected: str, labels: tuple[int, ...], which: int) -> Part:
+    """The records of these files, one after another.
+
+    labels: how many values each label byte of a record may have; which: the one to use.
+    """
+    length = len(labels) + 3 * 32 * 32
+    parts = []
+    for path in files:
+        need_file(path, f"{expected} beside it")
+        try:
+            values = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error})") from None
+        if values.size == 0 or values.size % length:
+            raise DataError(
+                f"{path}: {values.size} bytes, truncated or another file; expected records of {length} bytes"
+            )
+        parts.append(values.reshape(-1, length))
+        # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
+        for place, count in enumerate(labels):
+            check_labels(parts[-1][:, place], range(count), path)
+    records = np.concatenate(parts)
+    x = records[:, len(labels) :].reshape(-1, 3, 32, 32)
+    return Part(torch.from_numpy(x), torch.from_numpy(records[:, which].astype(np.int64)))
+
+
+# -- SVHN and CINIC-10 ---------------------------------------------------------------------------------------------
+
+
+class Svhn(Source):
+    """SVHN: 73,257 / 26,032 digits cut out of images of house numbers, 32x32 colour (Netzer et al., 2011).
+
+    Below the data root: SVHN/{train,test}_32x32.mat (and extra_32x32.mat, whose 531,131 digits `extra` adds to the
+    training split); `path` names their folder instead. A zero is 10 in the files and 0
+    here. x [N, 3, 32, 32] uint8; 10 classes.
+    """
+
+    source: Literal["svhn"] = "svhn"
+    path: Path | None = None
+    extra: bool = False
+
+    below = "SVHN"
+
+    def load(self, root: Path) -> Dataset:
+        """Read the files; raises DataError naming the file and what was expected."""
+        names = ["train", "test", *(["extra"] if self.extra else [])]
+        train, test, *extra = (read_svhn(self.place(root) / f"{name}_32x32.mat") for name in names)
+        if extra:
+            train = Part(torch.cat([train.x, extra[0].x]), torch.cat([train.y, extra[0].y]))
+        scale = Scale((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+        return Dataset("svhn", train, test, Task(10, (3, 32, 32)), scale)
+
+
+def read_svhn(path: Path) -> Part:
+    """The digits of a MATLAB file; raises DataError naming it and what was expected."""
+    from scipy.io import loadmat, whosmat
+
+    need_file(path, "SVHN's train_32x32.mat and test_32x32.mat in this folder")
+    expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
+    try:
+        for name, shape, _ in whosmat(str(path)):
+            if name in ("X", "y") and math.prod(shape) > most(path.stat().st_size):
+                raise Refused(f"{name} has shape {shape}, too much for a file of its size")
+        held: dict[str, Any] = loadmat(str(path), variable_names=["X", "y"])
+    # With a damaged file the reader raises many kinds of exceptions.
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
+    if not {"X", "y"} <= held.keys():
+        raise DataError(f"{path}: no {' and no '.join(sorted({'X', 'y'} - held.keys()))} in it; {expected}")
+    images, labels = np.asarray(held["X"]), np.asarray(held["y"]).reshape(-1)
+    count = images.shape[3] if images.ndim == 4 else 0
+    if images.shape != (32, 32, 3, count) or images.dtype != np.uint8 or not count:
+        raise DataError(f"{path}: X is {list(images.shape)} {images.dtype}; {expected}")
+    if labels.size != count or labels.dtype.kind not in "uif":
+        raise DataError(f"{path}: y is [{labels.size}] {labels.dtype}, one for each of {count} images; {expected}")
+    check_labels(labels, range(1, 11), path)
+    x = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
+    return Part(torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64) % 10))
+
+
+# CINIC-10's folders, in the order of CIFAR-10's labels, which is alphabetical.
+_CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+class Cinic10(Source):
+    """CINIC-10: 90,000 / 90,000 images of ten classes from CIFAR-10 and ImageNet, 32x32 colour (Darlow et al., 2018).
+
+    Below the data root: CINIC-10/{train,valid,test}/CLASS/*.png; `path` names the folder of these instead. valid: the
+    use of the 90,000 images there: "unused", or added to "train" or to "test". x [N, 3, 32, 32] uint8;
+    labels are CIFAR-10's. Needs Pillow.
+    """
+
+    source: Literal["cinic10"] = "cinic10"
+    path: Path | None = None
+    valid: Literal["unused", "train", "test"] = "unused"
+
+    below = "CINIC-10"
+
+    def load(self, root: Path) -> Dataset:
+        """Read all images; raises DataError naming the file or folder, ConfigError without Pillow."""
+        folder = self.place(root)
+        need_folder(folder, "CINIC-10's folders train, valid and test in it")
+        train, test = (
+            _by_class([folder / name, *([folder / "valid"] if self.valid == name else [])])
+            for name in ("train", "test")
+        )
+        scale = Scale((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587))
+        return Dataset("cinic10", train, test, Task(10, (3, 32, 32)), scale)
+
+
+def _by_class(folders: list[Path]) -> Part:
+    """The images of CINIC-10's classes in these folders."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for folder in folders:
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
+        if odd := sorted(names ^ set(_CINIC)):
+            raise DataError(f"{folder}: expected ten folders, {', '.join(_CINIC)}; missing or foreign: {odd[0]}")
+        for label, name in enumerate(_CINIC):
+            pictures = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in ENDINGS)
+            if not pictures:
+                raise DataError(f"{folder / name}: no image in it; expected files {', '.join(ENDINGS)}")
+            files += pictures
+            labels += [label] * len(pictures)
+    return Part(read_images(files, (32, 32), resize=False), torch.tensor(labels))
