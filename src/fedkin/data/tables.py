@@ -46,12 +46,9 @@ _AMOUNT = re.compile(
 )
 # Marks between thousands: spaces of all kinds are one, and so are apostrophes.
 _SPACES, _APOSTROPHES = "\u00a0\u2009\u202f", "\u2019"
-_MARKS = ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))  # fmt: skip
 _TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
 _TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
 _ZONED = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
-# So many values of a text column are looked at before all are.
-_SAMPLE = 200
 # Numbers with a group of three digits behind a mark are thousands for sure only if there are so many of them.
 _SURE = 10
 _NOTES, _CODES = b"fedkin.notes", b"fedkin.codes"
@@ -407,38 +404,30 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
 def _typed_table(table: pa.Table, written: Written, delimiter: str) -> pa.Table:
     """The table of texts with the type of each column."""
     columns: list[pa.ChunkedArray] = list(table.columns)
-    notes, leading, doubtful = dict[str, str](), dict[str, str](), list[int]()
-    signs = set[str]()
-
-    def take(place: int, typed: Typed) -> None:
-        name, texts = table.column_names[place], columns[place]
-        columns[place] = _named(texts, typed.values, name, written)
-        if typed.note:
-            notes[name] = typed.note
-        if pa.types.is_integer(columns[place].type):
-            like = pc.match_substring_regex(texts, _LEADING)
-            if (row := next(_rows_where(like), None)) is not None:
-                leading[name] = texts[row].as_py().strip()
-
+    typed: dict[int, Typed] = {}
+    doubtful = []
     for place, name in enumerate(table.column_names):
         if name in written.untyped:
             continue
         try:
-            typed = _typed(columns[place], name, written, delimiter, None)
+            typed[place] = _typed(columns[place], name, written, delimiter, None)
         except _Doubt:
             doubtful.append(place)
-            continue
-        if typed.sign is not None:
-            signs.add(typed.sign)
-        take(place, typed)
+    signs = {one.sign for one in typed.values() if one.sign is not None}
     sign = signs.pop() if len(signs) == 1 else ""
     for place in doubtful:
-        take(place, _typed(columns[place], table.column_names[place], written, delimiter, sign))
-    return with_notes(pa.table(columns, schema=_schema(table, columns)), notes, leading)
-
-
-def _schema(table: pa.Table, columns: list[pa.ChunkedArray]) -> pa.Schema:
-    return pa.schema([(name, column.type) for name, column in zip(table.column_names, columns, strict=True)])
+        typed[place] = _typed(columns[place], table.column_names[place], written, delimiter, sign)
+    notes, leading = dict[str, str](), dict[str, str]()
+    for place, one in typed.items():
+        name, texts = table.column_names[place], columns[place]
+        columns[place] = _named(texts, one.values, name, written)
+        if one.note:
+            notes[name] = one.note
+        if pa.types.is_integer(columns[place].type):
+            padded = list(_rows_where(pc.match_substring_regex(texts, _LEADING)))
+            if padded:
+                leading[name] = texts[padded[0]].as_py().strip()
+    return with_notes(pa.Table.from_arrays(columns, table.column_names), notes, leading)
 
 
 def _named(texts: pa.ChunkedArray, typed: pa.ChunkedArray, name: str, written: Written) -> pa.ChunkedArray:
@@ -472,9 +461,7 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
         if (dates := _dates(texts, name, written.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
-    if _all(pc.match_substring_regex(texts.slice(0, _SAMPLE), _WHOLE)) and _all(
-        pc.match_substring_regex(texts, _WHOLE)
-    ):
+    if _all(pc.match_substring_regex(texts, _WHOLE)):
         whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
         # Beyond 64 bits these are names, whose digits a float would not keep.
         return Typed(column if whole is None else whole)
@@ -492,11 +479,8 @@ _GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
 
 def _is_grouped(texts: pa.ChunkedArray) -> bool:
     """Whether some of these texts have points, and three digits behind each."""
-    for some in (texts.slice(0, _SAMPLE), texts):
-        dotted = some.filter(pc.match_substring(some, "."))
-        if not _all(pc.match_substring_regex(dotted, _GROUPED)):
-            return False
-    return len(dotted) > 0
+    dotted = texts.filter(pc.match_substring(texts, "."))
+    return _all(pc.match_substring_regex(dotted, _GROUPED), least=1)
 
 
 def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
@@ -547,7 +531,12 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
 def is_number_like(text: str) -> bool:
     """Whether a text is a number in some way of writing: "65,2", "1.104", "$1,037", "103 mg/dL", "1 037"."""
     match = _AMOUNT.fullmatch(_usual_marks(text.strip()))
-    return match is not None and any(_pattern(*marks).fullmatch(match["number"]) for marks in _MARKS)
+    return match is not None and _is_written(match["number"])
+
+
+def _is_written(number: str) -> bool:
+    """Whether some marks make a number of it."""
+    return any(pattern.fullmatch(number) for pattern in _PATTERNS.values())
 
 
 def _usual_marks(text: str) -> str:
@@ -562,39 +551,38 @@ def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     return re.compile(rf"[+-]?(?:(?:{whole})(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
+# (decimal sign, mark between thousands), with the form of such a number.
+_PATTERNS = {
+    marks: _pattern(*marks)
+    for marks in ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))
+}
+
+
 def _amounts(
     texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None
 ) -> Typed:
     """A column of numbers with marks between thousands, decimal commas, a currency or a unit; else its texts."""
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
-    matches = [_AMOUNT.fullmatch(text) for text in values[:_SAMPLE]]
-    if sum(match is not None for match in matches) > _MIXED * len(matches):
-        matches += [_AMOUNT.fullmatch(text) for text in values[_SAMPLE:]]
-    around = {(match["before"] or "", (match["after"] or "")) for match in matches if match}
-    bare = [match["number"] for match in matches if match]
-    units = {(before.strip(), after.strip()) for before, after in around}
-    like = sum(any(_pattern(*marks).fullmatch(number) for marks in _MARKS) for number in bare) if bare else 0
-    if not like or len(bare) < len(values) or like < len(values) or len(units) > 1:
-        return Typed(column, _mixed(texts, values) if bare and like > _MIXED * len(values) else "")
+    matches = [match for match in map(_AMOUNT.fullmatch, values) if match and _is_written(match["number"])]
+    units = {((match["before"] or "").strip(), (match["after"] or "").strip()) for match in matches}
+    bare = [match["number"] for match in matches]
+    if not matches or len(matches) < len(values) or len(units) > 1:
+        return Typed(column, _mixed(texts, values) if len(matches) > _MIXED * len(values) else "")
     marks = _marks_of(bare, texts, name, written, delimiter, sign)
     if marks is None:
         return Typed(column, _mixed(texts, values))
-    ((before, after),) = units
-    canonical = dict(zip(values, (_canonical(number, marks) for number in bare), strict=True))
-    numbers = pa.chunked_array([
-        pa.array([None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()],
-                 pa.float64())
-    ])  # fmt: skip
+    canonical = {value: _canonical(number, marks) for value, number in zip(values, bare, strict=True)}
+    floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
+    numbers = pa.chunked_array([pa.array(floats, pa.float64())])
+    if all(number.lstrip("-").isdigit() for number in canonical.values()):
+        exact = _cast(numbers, pa.int64())
+        numbers = numbers if exact is None else exact
     used = next((value for value, number in zip(values, bare, strict=True) if canonical[value] != number), values[0])
-    plain = not (before or after) and all(canonical[value] == value for value in values)
-    whole = all(number.lstrip("-").isdigit() for number in canonical.values())
-    if whole and (exact := _cast(numbers, pa.int64())) is not None:
-        numbers = exact
+    plain = units == {("", "")} and all(canonical[value] == value for value in values)
     note = "" if plain else f"{used!r} is read as {canonical[used]}"
     with_decimals = any(marks[0] in number for number in bare) and not _grouped_only(bare, marks[0])
     with_thousands = marks[1] in (".", ",") and any(marks[1] in number for number in bare)
-    proven = marks[0] if with_decimals or with_thousands else None
-    return Typed(numbers, note, proven)
+    return Typed(numbers, note, marks[0] if with_decimals or with_thousands else None)
 
 
 def _grouped_only(numbers: list[str], mark: str) -> bool:
@@ -618,17 +606,13 @@ def _marks_of(
     Raises Refused if two readings differ and nothing decides, _Doubt while other columns may.
     """
     readings: dict[tuple[str, ...], tuple[str, str]] = {}
-    for marks in _MARKS:
-        if written.decimal is not None and marks[0] != written.decimal:
+    for marks, pattern in _PATTERNS.items():
+        if written.decimal not in (None, marks[0]) or (marks[1] and written.thousands not in (None, marks[1])):
             continue
-        if written.thousands is not None and marks[1] not in ("", written.thousands):
-            continue
-        if all(_pattern(*marks).fullmatch(number) for number in numbers):
+        if all(map(pattern.fullmatch, numbers)):
             readings.setdefault(tuple(_canonical(number, marks) for number in numbers), marks)
     if len(readings) > 1 and written.thousands is not None:
         readings = {key: marks for key, marks in readings.items() if marks[1] == written.thousands}
-    if len(readings) > 1 and written.decimal is not None:
-        readings = {key: marks for key, marks in readings.items() if marks[0] == written.decimal}
     if len(readings) <= 1:
         return next(iter(readings.values()), None)
     mark = next(mark for mark in ",." if any(mark in number for number in numbers))
