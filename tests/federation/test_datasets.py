@@ -117,12 +117,12 @@ def test_pictures_are_bytes_channels_first() -> None:
     ({"a": Sites(0), "b": Sites(0, broken=[7])}, "client 'b': sample 7: OSError: no such picture"),
     ({"a": (Sites(0), Sites(0, broken=[2]))}, "client 'a': test sample 2: OSError"),
     ({"a": Sites(0, short=[4])}, r"client 'a': sample 4: its input has shape \[3\], those before have \[4\]; resize"),
-    ({"a": Sites(0), "b": [(np.zeros(5), 0)] * 5}, "client 'b': training inputs have shape"),
-    ({"a": (Sites(0), [(np.zeros(5), 0)] * 5)}, "client 'a': train inputs have shape .4,., test inputs .5,."),
+    ({"a": Sites(0), "b": [(np.zeros(5), 0)] * 5}, r"client .b.: sample 0: its input has shape \[5\], those"),
+    ({"a": (Sites(0), [(np.zeros(5), 0)] * 5)}, r"client 'a': test sample 0: its input has shape \[5\], those"),
     ({"a": [(1.0, 2.0, 3.0)]}, "client 'a': sample 0: expected .input, target., or a dict .*, got tuple of 3"),
     ({"a": [{"x": 1.0, "diagnosis": 1}]}, "sample 0: no 'labels or label or target or y' in it, only x, diagnosis"),
     ({"a": [("a text", 0)]}, "sample 0: expected numbers, a tensor or a picture, got str"),
-    ({"a": [([1.0, float("nan")], 0), ([1.0, 2.0], 1)]}, "client 'a': sample 0: x holds NaN"),
+    ({"a": [([1.0, float("nan")], 0), ([1.0, 2.0], 1)]}, "client 'a': sample 0: its input holds NaN"),
     ({"a": [([1.0], 0.5), ([1.0], 1.0)]}, "y: expected whole numbers"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(given: Any, words: str) -> None:
@@ -130,16 +130,16 @@ def test_what_is_wrong_is_named(given: Any, words: str) -> None:
         Federation.from_datasets(given)
 
 
-def test_more_than_fits_is_refused_after_the_first_sample() -> None:
+def test_more_than_fits_is_refused_after_the_first_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """1e9 samples would take an hour to read."""
 
     class Endless(Sites):
         def __len__(self) -> int:
             return 10**9
 
-    with pytest.raises(
-        DataError, match=r"client 'a': sample 0: the samples up to this one take 24.00 GB, more than limit"
-    ):
-        Federation.from_datasets({"a": Endless(0)}, limit_gb=2)
-    with pytest.raises(DataError, match=r"client 'b': sample \d+: the samples up to this one take 0.00 GB"):
-        Federation.from_datasets({"a": DataLoader(Sites(0), 5), "b": DataLoader(Sites(1), 5)}, limit_gb=7e-7)
+    monkeypatch.setattr("fedkin.federation.datasets.half_of_memory", lambda: 2e9)
+    with pytest.raises(DataError, match=r"client 'a': sample 0: the samples up to this one take more than half of"):
+        Federation.from_datasets({"a": Endless(0)})
+    monkeypatch.setattr("fedkin.federation.datasets.half_of_memory", lambda: 700)
+    with pytest.raises(DataError, match=r"client 'b': sample \d+: the samples up to this one take more"):
+        Federation.from_datasets({"a": DataLoader(Sites(0), 5), "b": DataLoader(Sites(1), 5)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from fedkin.errors import DataError
-from fedkin.federation.arrays import as_parts, first_not_finite, hold_out, targets_of
-from fedkin.federation.inputs import Inputs, joined, parts, shape_of
-from fedkin.federation.samples import Client, Samples, Scale
+from fedkin.federation.arrays import clients_of, hold_out
+from fedkin.federation.samples import Client, Scale
 from fedkin.tasks import Kind, Task
 from fedkin.untrusted import said
 
@@ -23,52 +23,37 @@ from fedkin.untrusted import said
 _TARGETS = ("labels", "label", "target", "y")
 # Names of the arrays of a client where its inputs are one array, and of its targets.
 _INPUT, _TARGET = "its input", "its target"
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 def clients_of_datasets(
     datasets: Mapping[str, Any], group: Mapping[str, str] | None, target: str | None, test_fraction: float,
-    classes: int | None, scale: Scale | None, limit_gb: float | None, seed: int, kind: Kind,
+    classes: int | None, scale: Scale | None, seed: int, kind: Kind,
 ) -> tuple[list[Client], Task]:  # fmt: skip
     """See `Federation.from_datasets`. Raises DataError naming client and sample."""
     if not isinstance(datasets, Mapping) or not datasets:
         raise DataError(
             'datasets: expected {"client": dataset or loader or (train, test), ...} with at least one client'
         )
-    reader = _Reader(target, _half_of_memory() if limit_gb is None else limit_gb * 1e9)
-    inputs: dict[str, Inputs] = {}
-    targets, held = dict[str, npt.NDArray[Any]](), dict[str, npt.NDArray[np.bool_]]()
+    reader = _Reader(target)
+    owner, held = list[str](), list[npt.NDArray[np.bool_]]()
     for id, given in datasets.items():
-        splits = {"": given}
-        if isinstance(given, tuple) and len(given) == 2:
-            splits = {"train ": given[0], "test ": given[1]}
-        read = [reader.read(data, f"client {id!r}: {split}") for split, data in splits.items()]
-        x = [as_parts(each, f"client {id!r}: inputs") for each, _ in read]
-        y = [each for _, each in read]
-        if shape_of(x[0]) != shape_of(x[-1]):
-            raise DataError(f"client {id!r}: train inputs have shape {shape_of(x[0])}, test inputs {shape_of(x[-1])}")
-        inputs[id] = joined(x)
-        for name, part in parts(inputs[id]).items():
-            bad = first_not_finite(part)
-            if bad is not None:
-                raise DataError(f"client {id!r}: sample {bad}: {name} holds NaN or an infinite value")
-        if len({each.shape[1:] for each in (*y, *targets.values())}) > 1:
-            raise DataError(f"client {id!r}: targets of unlike shapes, within it or beside the clients before it")
-        targets[id] = np.concatenate(y)
-        count = len(targets[id])
-        held[id] = np.arange(count) >= len(y[0]) if len(y) == 2 else hold_out(np.full(count, id), test_fraction, seed)
-    owner = np.repeat(np.array(list(targets), np.str_), [len(y) for y in targets.values()])
-    shape = shape_of(next(iter(inputs.values())))
-    task, every = targets_of(np.concatenate(list(targets.values())), owner, classes, kind, shape)
-    clients, start = [], 0
-    for id, test in held.items():
-        stored = torch.from_numpy(every[start : start + len(test)])
-        start += len(test)
-        of_bytes = any(part.dtype == torch.uint8 for part in parts(inputs[id]).values())
-        whole = Samples(inputs[id], stored, torch.arange(len(test)), (scale or Scale()) if of_bytes else scale)
-        train, tested = whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test))
-        clients.append(Client(id, train, tested, (group or {}).get(id)))
-    return clients, task
+        pair = isinstance(given, tuple) and len(given) == 2
+        if pair:
+            counts = [
+                reader.read(data, f"client {id!r}: {n} ") for n, data in zip(("train", "test"), given, strict=True)
+            ]
+            test = np.arange(sum(counts)) >= counts[0]
+        else:
+            test = hold_out(np.full(reader.read(given, f"client {id!r}: "), id), test_fraction, seed)
+        owner += [id] * len(test)
+        held.append(test)
+    arrays = {name: np.concatenate(values) for name, values in reader.arrays.items()}
+    y = arrays.pop(_TARGET)
+    if scale is None and any(array.dtype == np.uint8 for array in arrays.values()):
+        scale = Scale()
+    split = np.where(np.concatenate(held), "test", "train")
+    clients, task = clients_of(arrays.get(_INPUT, arrays), y, owner, None, split, 0, classes, scale, seed, kind)
+    return [replace(client, group=(group or {}).get(client.id)) for client in clients], task
 
 
 def picture(image: Any) -> npt.NDArray[Any]:
@@ -83,21 +68,20 @@ def picture(image: Any) -> npt.NDArray[Any]:
     return held[None] if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
 
 
-def _half_of_memory() -> float:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
-    except (AttributeError, OSError, ValueError):  # not every system says
-        return 8e9
+def half_of_memory() -> float:
+    """Bytes; 8 GB where the system does not say."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if hasattr(os, "sysconf") else 8e9
 
 
 class _Reader:
-    """Reads datasets into arrays. target: its name where samples are dicts. limit: bytes that all may take."""
+    """Reads datasets into one array for the targets and each input. target: its name where samples are dicts."""
 
-    def __init__(self, target: str | None, limit: float) -> None:
-        self.target, self.limit, self.taken = target, limit, 0
+    def __init__(self, target: str | None) -> None:
+        self.target, self.room = target, half_of_memory()
+        self.arrays = dict[str, list[npt.NDArray[Any]]]()
 
-    def read(self, data: Any, where: str) -> tuple[Any, npt.NDArray[Any]]:
-        """(x, y) as arrays, read once and in order."""
+    def read(self, data: Any, where: str) -> int:
+        """Add the samples of a dataset, in order; returns their number."""
         if isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
             rows = torch.as_tensor(list(data.indices), dtype=torch.int64)
             data = TensorDataset(*(tensor[rows] for tensor in data.dataset.tensors))
@@ -112,60 +96,52 @@ class _Reader:
                 f"{where}expected a torch Dataset, a DataLoader, a list of samples, or (train, test); "
                 f"got {type(data).__name__}"
             ) from None
-        read = dict[str, list[npt.NDArray[Any]]]()
-        rows_read = 0
+        count = 0
         while True:
-            place = f"{where}sample {rows_read}"
             try:
                 item = next(items)
             except StopIteration:
                 break
             except Exception as error:  # the dataset is the user's code
-                raise DataError(f"{place}: {type(error).__name__}: {said(error)}") from None
-            arrays = self._arrays(item, place, batched)
-            size = sum(array.nbytes for array in arrays.values())
+                raise DataError(f"{where}sample {count}: {type(error).__name__}: {said(error)}") from None
             # The first sample says what all will take.
-            expected = len(data) if not read and not batched and hasattr(data, "__len__") else 1
-            self._check_room(size * expected, place)
-            self.taken += size
-            _add(read, arrays, place)
-            rows_read += len(arrays[_TARGET])
-        if not rows_read:
+            expected = len(data) if not count and not batched and hasattr(data, "__len__") else 1
+            count += self._add(item, where, count, batched, expected)
+        if not count:
             raise DataError(f"{where}no samples")
-        made = {name: np.concatenate(values) for name, values in read.items()}
-        y = made.pop(_TARGET)
-        return made.get(_INPUT, made), y
+        return count
 
-    def _check_room(self, size: int, place: str) -> None:
-        if self.taken + size > self.limit:
-            raise DataError(
-                f"{place}: the samples up to this one take {(self.taken + size) / 1e9:.2f} GB, more than limit_gb = "
-                f"{self.limit / 1e9:.2f}; give fewer or smaller samples (resize images in the dataset, keep bytes), or "
-                "raise limit_gb"
-            )
-
-    def _arrays(self, item: Any, place: str, batched: bool) -> Arrays:
-        """The inputs and the target of a sample, or of a batch of them."""
+    def _add(self, item: Any, where: str, row: int, batched: bool, expected: int) -> int:
+        """Add a sample, or a batch, that must be like those before; expected: how many such there will be."""
+        place = f"{where}sample {row}"
         x, y = _apart(item, place, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
-        return {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
-
-
-def _add(read: dict[str, list[npt.NDArray[Any]]], arrays: Arrays, place: str) -> None:
-    """Add a sample, or a batch, whose arrays must be like those before."""
-    if read and arrays.keys() != read.keys():
-        raise DataError(f"{place}: has {', '.join(arrays)}, the samples before have {', '.join(read)}")
-    rows = len(arrays[_TARGET])
-    for name, array in arrays.items():
-        before = read.setdefault(name, [])
-        if len(array) != rows:
-            raise DataError(f"{place}: {len(array)} inputs and {rows} targets in one batch")
-        if before and array.shape[1:] != before[0].shape[1:]:
+        arrays = {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
+        size = sum(array.nbytes for array in arrays.values())
+        if size * expected > self.room:
             raise DataError(
-                f"{place}: {name} has shape {list(array.shape[1:])}, those before have {list(before[0].shape[1:])}; "
-                "resize or pad samples to one shape in the dataset, or in the loader's collate_fn"
+                f"{place}: the samples up to this one take more than half of the memory (this one {size:,} bytes, of "
+                f"{expected:,}); give fewer or smaller samples: resize images in the dataset, keep bytes"
             )
-        before.append(array)
+        self.room -= size
+        if self.arrays and arrays.keys() != self.arrays.keys():
+            raise DataError(f"{place}: has {', '.join(arrays)}, the samples before have {', '.join(self.arrays)}")
+        count = len(arrays[_TARGET])
+        for name, array in arrays.items():
+            before = self.arrays.setdefault(name, [])
+            if len(array) != count:
+                raise DataError(f"{place}: {len(array)} inputs and {count} targets in one batch")
+            if before and array.shape[1:] != before[0].shape[1:]:
+                raise DataError(
+                    f"{place}: {name} has shape {list(array.shape[1:])}, those before have "
+                    f"{list(before[0].shape[1:])}; resize or pad samples to one shape in the dataset, or in the "
+                    "loader's collate_fn"
+                )
+            if not np.isfinite(array).all():
+                bad = row + int(np.flatnonzero(~np.isfinite(array.reshape(count, -1)).all(1))[0])
+                raise DataError(f"{where}sample {bad}: {name} holds NaN or an infinite value")
+            before.append(array)
+        return count
 
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -180,20 +180,20 @@ class Federation(Mapping[str, Client]):
     def from_datasets(
         cls, datasets: Mapping[str, Any], *, group: Mapping[str, str] | None = None, target: str | None = None,
         test_fraction: float = 0.2, classes: int | None = None, scale: Scale | None = None,
-        limit_gb: float | None = None, seed: int = 0, name: str = "datasets", kind: Kind = "classification",
+        seed: int = 0, name: str = "datasets", kind: Kind = "classification",
     ) -> Self:  # fmt: skip
         """A federation from a torch Dataset or DataLoader of each client, or a pair (train, test) of them.
 
         datasets: by client. A sample is (input, target), or a dict with `target` (default: "labels", "label", "target"
         or "y"): tensors, arrays, numbers or Pillow images of one shape, read once, in order. Whole numbers stay token
-        ids; bytes are scaled by `scale` (divided by 255, if unset). limit_gb: the most that they take (half the memory,
-        if unset). Without a pair, `test_fraction` is held out. Errors (DataError) name client and sample.
+        ids; bytes are scaled by `scale` (divided by 255, if unset). Without a pair, `test_fraction` is held out. Errors
+        (DataError) name client and sample.
 
         >>> sites = {"a": [([0.1, 2.0], 0), ([0.3, 1.0], 1)], "b": [([0.5, 0.0], 1), ([0.2, 0.1], 0)]}
         >>> Federation.from_datasets(sites, test_fraction=0.5)
         Federation('datasets', 2 clients, 2 classes)
         """
-        of = clients_of_datasets(datasets, group, target, test_fraction, classes, scale, limit_gb, seed, kind)
+        of = clients_of_datasets(datasets, group, target, test_fraction, classes, scale, seed, kind)
         return cls(*of, name)
 
     @classmethod

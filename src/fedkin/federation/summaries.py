@@ -6,17 +6,17 @@ summaries are those of a simulation over the same tables, bit for bit.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from fedkin.errors import DataError
 from fedkin.federation.table import (
+    AsJson,
     Column,
     Encoding,
     Moments,
@@ -25,7 +25,6 @@ from fedkin.federation.table import (
     Target,
     classes_of,
     columns_of,
-    from_json,
     kind_of,
     kinds_of,
     name_of_type,
@@ -44,22 +43,13 @@ _MOST_VALUES = 10_000
 
 
 @dataclass(frozen=True)
-class ColumnTypes:
+class ColumnTypes(AsJson):
     """What the columns of a table hold: the inputs, in the table's order, and the target. No value is in it."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    what: ClassVar[str] = "the columns of a table"
 
     types: Mapping[str, Held]
     target: Held
-
-    def to_json(self) -> str:
-        """The same as JSON text."""
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> ColumnTypes:
-        """What `to_json` wrote; raises DataError for any other text."""
-        return from_json(cls, text, "the columns of a table")
 
     def unlike(self, common: ColumnTypes) -> str:
         """Return why a table of these columns cannot take part where `common` are needed; empty if it can."""
@@ -88,7 +78,7 @@ def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
 
 
 @dataclass(frozen=True)
-class TableSummary:
+class TableSummary(AsJson):
     """All that a participant says of its table before the federation begins.
 
     types: of each input column, in the table's order; numbers of CSV files that name categories are "text", since
@@ -96,7 +86,7 @@ class TableSummary:
     values: its different values, without counts; moments: its count, mean and sum of squares. Each only where needed.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    what: ClassVar[str] = "the summary of a table"
 
     types: Mapping[str, Held]
     profile: Profile
@@ -119,18 +109,11 @@ class TableSummary:
         types = {name: held for name, held in self.types.items() if name in names}
         return replace(self, types=types, profile=replace(self.profile, numbers=numbers, categories=categories))
 
-    def to_json(self) -> str:
-        """The same as JSON text: all that leaves, to be read before it does."""
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> TableSummary:
-        """What `to_json` wrote; raises DataError for any other text."""
-        summary = from_json(cls, text, "the summary of a table")
-        summary.profile.checked()
-        if set(summary.types) != {*summary.profile.numbers, *summary.profile.categories}:
-            raise DataError("the summary of a table: the profile is of other columns")
-        return summary
+    def check(self) -> None:
+        """Raise DataError if the profile contradicts itself, or is of other columns."""
+        self.profile.check()
+        if set(self.types) != {*self.profile.numbers, *self.profile.categories}:
+            raise DataError(f"{self.what}: the profile is of other columns")
 
     def words(self) -> list[str]:
         """The same for people, in lines."""
@@ -153,26 +136,19 @@ class TableSummary:
 
 
 @dataclass(frozen=True)
-class SharedEncoding:
+class SharedEncoding(AsJson):
     """What all participants share: how columns become inputs, and what the target means."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    what: ClassVar[str] = "an encoding"
 
     encoding: Encoding
     target: Target
 
-    def to_json(self) -> str:
-        """The same as JSON text, for every participant."""
-        return json.dumps(asdict(self), ensure_ascii=False, default=sorted)
-
-    @classmethod
-    def from_json(cls, text: str) -> SharedEncoding:
-        """What `to_json` wrote, with the same bits; raises DataError for any other text."""
-        shared = from_json(cls, text, "an encoding")
-        shared.encoding.checked()
-        if shared.target.kind != "regression" and len(shared.target.classes) < 2:
+    def check(self) -> None:
+        """Raise DataError if the encoding lacks something, or the target has no classes."""
+        self.encoding.check()
+        if self.target.kind != "regression" and len(self.target.classes) < 2:
             raise DataError("an encoding: the target has no classes")
-        return shared
 
 
 def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = False) -> TableSummary:

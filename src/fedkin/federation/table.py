@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,8 @@ CLASSES = 20
 _LARGEST = 1e150
 _MISSING, _OTHER = "(missing)", "(other)"
 
-T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -364,24 +362,38 @@ def _is_text(kind: pa.DataType) -> bool:
 # -- what a client tells of its rows -------------------------------------------------------------------------------
 
 
-def from_json(kind: type[T], text: str, what: str) -> T:
-    """The dataclass that this JSON text holds, with the same bits; raises DataError for any other text."""
-    try:
-        json_of(text)  # refuses unusual depth, sizes and characters
-        value = TypeAdapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(f"{what}: {'.'.join(map(str, first['loc']))}: {said(ValueError(first['msg']))}") from None
-    except ValueError as error:
-        raise DataError(f"{what}: cannot be read as JSON ({said(error)})") from None
-    return value
+class AsJson:
+    """A dataclass that is sent or stored as JSON text and read with the same bits; what: its name in errors."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    what: ClassVar[str] = ""
+
+    def to_json(self) -> str:
+        """All of it as JSON text, to be read by people too before it leaves."""
+        return json.dumps(asdict(self), ensure_ascii=False, default=sorted)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote; raises DataError for any other text."""
+        try:
+            json_of(text)  # refuses unusual depth, sizes and characters
+            value = TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DataError(f"{cls.what}: {where}: {said(ValueError(first['msg']))}") from None
+        except ValueError as error:
+            raise DataError(f"{cls.what}: cannot be read as JSON ({said(error)})") from None
+        value.check()
+        return value
+
+    def check(self) -> None:
+        """Raise DataError where its fields contradict each other."""
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(AsJson):
     """Known values of a number's column at one client: how many, their mean, and the sum of squares about it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     count: Count
     mean: Finite
@@ -402,10 +414,10 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(AsJson):
     """All that a client tells of its training rows: moments of numbers, and counts of categories."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    what: ClassVar[str] = "a profile"
 
     rows: Count
     numbers: Mapping[str, Moments]
@@ -440,23 +452,13 @@ class Profile:
             counts[name] = dict(sorted(total.items()))
         return cls(sum(one.rows for one in parts), moments, counts)
 
-    def to_json(self) -> str:
-        """The profile as JSON text: all that leaves a client, to be read before it does."""
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Profile:
-        """The profile that `to_json` wrote, with the same bits; raises DataError for any other text."""
-        return from_json(cls, text, "a profile").checked()
-
-    def checked(self) -> Profile:
-        """Itself; raises DataError if it counts more values than rows."""
+    def check(self) -> None:
+        """Raise DataError if it counts more values than rows."""
         known = {name: one.count for name, one in self.numbers.items()}
         known |= {name: sum(counts.values()) for name, counts in self.categories.items()}
         for name, count in known.items():
             if count > self.rows:
                 raise DataError(f"a profile: column {name!r} has {count} values in {self.rows} rows")
-        return self
 
 
 def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
@@ -500,14 +502,14 @@ def profiles_of(columns: Columns, table: pa.Table, kinds: Mapping[str, Column], 
 
 
 @dataclass(frozen=True)
-class Encoding:
+class Encoding(AsJson):
     """How rows of a table become inputs [n, d] of a net.
 
     kinds: the columns, in the order in which they are encoded. means, deviations: of numbers, over the training rows of
     all clients. values: the categories that have a column each. flagged: columns whose missing values have a column.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    what: ClassVar[str] = "an encoding"
     # Values beyond this number of standard deviations are clipped: they are typing errors, not what is to be learned.
     FAR: ClassVar[float] = 10.0
 
@@ -537,21 +539,11 @@ class Encoding:
                 flagged.add(name)
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
 
-    def to_json(self) -> str:
-        """The encoding as JSON text, for every participant and for a model's later use."""
-        return json.dumps(asdict(self), ensure_ascii=False, default=sorted)
-
-    @classmethod
-    def from_json(cls, text: str) -> Encoding:
-        """The encoding that `to_json` wrote, with the same bits; raises DataError for any other text."""
-        return from_json(cls, text, "an encoding").checked()
-
-    def checked(self) -> Encoding:
-        """Itself; raises DataError if it lacks a mean, a deviation or the values of one of its columns."""
+    def check(self) -> None:
+        """Raise DataError if it lacks a mean, a deviation or the values of one of its columns."""
         number = {name for name, kind in self.kinds.items() if kind == "number"}
         if not (number == set(self.means) == set(self.deviations) and set(self.values) == set(self.kinds) - number):
             raise DataError("an encoding: means, deviations and values are not those of its columns")
-        return self
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -608,10 +600,8 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(AsJson):
     """What the values of the target mean: names of the classes in their order, or mean and deviation of a number."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Kind
     classes: tuple[str, ...] = ()
