@@ -73,7 +73,7 @@ def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (TEXT, "il", "no column 'il'; did you mean 'ill'"),
         ("age,ill\n4,0.5\n", "ill", "expected classes as whole numbers from 0, got 0.5"),
         ("age,ill\n4,1\n,0\n", "ill", "column 'age': row 2 is empty or no finite number"),
-        ("age,ill\nold,1\n", "ill", "column 'age': expected numbers, got <U3"),
+        ("age,ill\nold,1\n", "ill", "column 'age': expected numbers, got texts"),
         ("age,age\n1,1\n", "age", "expected a name for each column, every one differently"),
         ("ill\n1\n", "ill", "no column but 'ill'"),
         ("age,ill,split\n1,1,train\n1,0,valid\n", "ill", "expected 'train' or 'test' for every sample, got 'valid'"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedkin.data.skew import of_classes, of_numbers
+from fedkin.data.inspection import of_classes, of_numbers
 
 
 def test_p_is_that_of_scipy() -> None:

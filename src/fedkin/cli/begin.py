@@ -21,8 +21,7 @@ from fedkin.untrusted import shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.data.inspection import Finding, Inspection
-    from fedkin.data.skew import Skew
+    from fedkin.data.inspection import Finding, Inspection, Skew
     from fedkin.federation import Client, Federation
     from fedkin.running.experiment import Experiment
     from fedkin.running.init_experiment import DataOptions
@@ -194,7 +193,7 @@ def _client_facts(federation: Federation, client: Client) -> dict[str, Any]:
 
 
 def _skew(federation: Federation) -> Skew | None:
-    from fedkin.data.skew import of_classes, of_numbers
+    from fedkin.data.inspection import of_classes, of_numbers
 
     labels = {id: client.train.labels() for id, client in federation.items()}
     if federation.task.kind == "regression":

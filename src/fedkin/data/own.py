@@ -18,11 +18,10 @@ import torch
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.npz import opened
 from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
-from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
-from fedkin.federation.table import Reading
+from fedkin.federation.table import Reading, name_of_type, numbers, texts
 from fedkin.tasks import Kind
 from fedkin.untrusted import said, shown
 
@@ -157,30 +156,33 @@ def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
         raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, columns)}")
     warn(table, Reading(target, "", split="split"), str(path), "if they are codes, the experiment's source must be a "
          "table, with data.categories, or leave them out")  # fmt: skip
-    values = arrays(table)
-    split = values.pop("split", None)
-    numbers = {name: _numbers(column, f"{path}: column {name!r}") for name, column in values.items()}
-    y = numbers.pop(target)
-    names = sorted(numbers)
+    names = sorted(set(columns) - {target, "split"})
     if not names:
         raise DataError(f"{path}: no column but {target!r}; expected columns of numbers to learn from")
+    y = _numbers(table, target, path)
     if kind != "regression":
         if (y % 1).any():
             raise DataError(f"{path}: column {target!r}: expected classes as whole numbers from 0, got "
                             f"{y[y % 1 != 0][0]:g}")  # fmt: skip
         y = y.astype(np.int64)
-    x = np.stack([numbers[name] for name in names], axis=1).astype(np.float32)
-    return {"x": x, "y": y, "columns": names, **({} if split is None else {"split": split})}
+    x = np.stack([_numbers(table, name, path) for name in names], axis=1).astype(np.float32)
+    split = {"split": texts(table, "split").astype(np.str_)} if "split" in columns else {}
+    return {"x": x, "y": y, "columns": names, **split}
 
 
-def _numbers(values: npt.NDArray[Any], where: str) -> npt.NDArray[np.float64]:
-    if values.dtype.kind not in "buif":
-        raise DataError(f"{where}: expected numbers, got {values.dtype}; leave the column out, or write it as numbers")
-    numbers = values.astype(np.float64)
-    if not np.isfinite(numbers).all():
-        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        raise DataError(f"{where}: row {row + 1} is empty or no finite number; fill it, or leave the row out")
-    return numbers
+def _numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:
+    kind = table.schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: column {name!r}: expected numbers, got {name_of_type(kind)}; leave it out, or write it as numbers"
+        )
+    values = numbers(table, name)
+    if np.isnan(values).any():
+        row = int(np.flatnonzero(np.isnan(values))[0])
+        raise DataError(
+            f"{path}: column {name!r}: row {row + 1} is empty or no finite number; fill it, or leave the row out"
+        )
+    return values
 
 
 def _returned(data: str) -> dict[str, Any]:

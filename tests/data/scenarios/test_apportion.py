@@ -76,7 +76,9 @@ def test_dirichlet_at_its_ends(alpha: float) -> None:
 def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
     dataset = labelled(30, 40, classes=4)
     counts = np.random.default_rng(seed).integers(0, 9, (clients, 4)) + np.eye(4, dtype=np.int64)[seed % 4]
-    parts = tests_like(dataset, counts, None, seed, "t")
+    pools = dataset.train.by_class(4)
+    train = [np.concatenate([rows[:n] for rows, n in zip(pools, own, strict=True)]) for own in counts]
+    parts = tests_like(dataset, train, None, seed, "t")
     everyone = np.concatenate(parts)
     assert len(np.unique(everyone)) == len(everyone)
     for label in range(4):
@@ -85,7 +87,7 @@ def test_tests_in_proportion(labelled: Make, seed: int, clients: int) -> None:
             assert got.sum() == 40, "a class is dealt out in full"
         assert (got[counts[:, label] == 0] == 0).all(), "only classes that a client trains on"
     assert min(map(len, parts)) >= 1
-    drawn = tests_like(dataset, counts, 7, seed, "t")
+    drawn = tests_like(dataset, train, 7, seed, "t")
     for own, part in zip(counts, drawn, strict=True):
         assert len(set(part.tolist())) == 7
         got = np.bincount(dataset.test.y.numpy()[part], minlength=4)

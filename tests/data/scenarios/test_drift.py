@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from fedkin.data import federate
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.label_skew import Dirichlet, Iid
+from fedkin.data.scenarios.label_skew import Dirichlet, GroupedClasses, Iid, Mapl
 from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from fedkin.data import SCENARIOS
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios import Scenario
-from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl, Structured
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.label_skew import ClassesPerClient, Dirichlet, Iid, QuantitySkew, Shards
+from fedkin.data.scenarios.label_skew import (
+    ClassesPerClient,
+    Dirichlet,
+    GroupedClasses,
+    Iid,
+    Mapl,
+    QuantitySkew,
+    Shards,
+    Structured,
+)
 from fedkin.data.scenarios.natural import Domains, Natural, Regions
 from fedkin.data.scenarios.shifts import LabelSwap, RotatedMasked
 from fedkin.federation import Federation

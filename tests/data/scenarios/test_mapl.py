@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.class_groups import Mapl
+from fedkin.data.scenarios.label_skew import Mapl
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.settings import parse

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.class_groups import Structured, skewed_sizes
+from fedkin.data.scenarios.label_skew import Structured, skewed_sizes
 from fedkin.errors import ConfigError
 from fedkin.settings import parse
 

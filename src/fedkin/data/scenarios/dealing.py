@@ -116,22 +116,17 @@ def rows_of(owner: Rows, clients: int) -> list[Rows]:
     return np.split(order, np.searchsorted(owner[order], np.arange(clients + 1)))[1:-1]
 
 
-def label_counts(labels: Rows, owner: Rows, clients: int, classes: int) -> Rows:
-    """[clients, classes] how many rows of each class every client owns."""
-    taken = owner >= 0
-    flat = np.bincount(owner[taken] * classes + labels[taken], minlength=clients * classes)
-    return flat.reshape(clients, classes)
-
-
-def tests_like(dataset: Dataset, counts: Rows, per_client: int | None, seed: int, purpose: str) -> list[Rows]:
+def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, seed: int, purpose: str) -> list[Rows]:
     """Test rows of every client in the proportions of its training labels.
 
-    counts: [clients, classes] training samples. Without `per_client` each class of the test split is divided among
+    train: the training rows of every client. Without `per_client` each class of the test split is divided among
     its owners, no sample twice; as long as there are enough, a client gets at least one of its most common class.
     With `per_client` every client draws that number by itself: two clients may draw the same sample. Raises
     ConfigError if a class has fewer samples than a client would draw.
     """
     pools = dataset.test.by_class(dataset.task.classes)
+    labels = dataset.train.y.numpy()
+    counts = np.stack([np.bincount(labels[rows], minlength=len(pools)) for rows in train])
     if per_client is None:
         return _cut_tests(shuffled_classes(dataset, "test", seed, purpose), counts, len(dataset.test))
     wanted = np.stack([apportion(per_client, own) for own in counts])
@@ -205,10 +200,11 @@ def check_sets(sets: Sequence[Sequence[int]], what: str, apart: bool = False) ->
         raise ValueError(f"two {what} have the same classes: they would be one")
 
 
-def check_groups(clients: int, groups: int, what: str) -> None:
-    """Raise ConfigError for fewer clients than groups."""
+def spread(clients: int, groups: int, what: str) -> list[int]:
+    """The group of each client, spread evenly; raises ConfigError for fewer clients than groups."""
     if clients < groups:
         raise ConfigError(f"scenario.clients: {clients} clients for {groups} {what}; at least {groups}")
+    return [client % groups for client in range(clients)]
 
 
 def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) -> list[Rows]:

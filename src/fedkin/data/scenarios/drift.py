@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import Scenario
-from fedkin.data.scenarios.class_groups import GroupedClasses
+from fedkin.data.scenarios.label_skew import GroupedClasses
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation
 from fedkin.keys import rng

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario
-from fedkin.data.scenarios.dealing import label_counts, tests_like
+from fedkin.data.scenarios.dealing import tests_like
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.keys import rng
@@ -49,22 +49,13 @@ class Partitioned(Scenario):
                     f"scenario.test: {len(train)} partitions of training samples, and {len(test)} of test samples"
                 )
         else:
-            test = self._alike(dataset, train, seed)
+            dataset.train.by_class(dataset.task.classes)  # raises if samples have no class
+            test = tests_like(dataset, train, None, seed, self.name)
         if empty := [number for number, rows in enumerate(train) if len(rows) == 0]:
             raise ConfigError(
                 f"scenario.arguments: {len(empty)} of {len(train)} partitions of {self.partitioner} have no sample"
             )
         return self.assembled(dataset, seed, train, test)
-
-    def _alike(self, dataset: Dataset, parts: list[Rows], seed: int) -> list[Rows]:
-        """Test samples by the labels of the training samples; raises ConfigError if there are no classes."""
-        classes = dataset.task.classes
-        dataset.train.by_class(classes)  # raises if samples have no class
-        owner = np.full(len(dataset.train), -1)
-        for number, rows in enumerate(parts):
-            owner[rows] = number
-        counts = label_counts(dataset.train.y.numpy(), owner, len(parts), classes)
-        return tests_like(dataset, counts, None, seed, self.name)
 
     def _parts(self, dataset: Dataset, split: Split, seed: int) -> list[Rows]:
         """The rows of each partition of a split, in the partitioner's order."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
-from fedkin.data.scenarios.dealing import check_groups, deal
+from fedkin.data.scenarios.dealing import deal, spread
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.keys import rng
@@ -48,6 +48,7 @@ class LabelSwap(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError for more groups than clients, or than possible permutations."""
+        member = spread(self.clients, self.groups, "groups")
         self._check(dataset)
         renamed = self._permutations(dataset.task.classes, seed)
         train_y, test_y = (
@@ -59,7 +60,6 @@ class LabelSwap(Scenario):
         def samples(split: Split, labels: torch.Tensor, rows: Rows) -> Samples:
             return Samples(dataset.part(split).x, labels, torch.from_numpy(rows), dataset.scale)
 
-        member = (np.arange(self.clients) % self.groups).tolist()
         return self.assembled(
             dataset, seed,
             [samples("train", train_y[group], rows) for group, rows in zip(member, train, strict=True)],
@@ -69,7 +69,6 @@ class LabelSwap(Scenario):
         )  # fmt: skip
 
     def _check(self, dataset: Dataset) -> None:
-        check_groups(self.clients, self.groups, "groups")
         total = len(dataset.train.by_class(dataset.task.classes))
         # Beyond 20 classes there are more permutations than clients.
         most = {"pairs": total // 2 + 1, "shift": total, "random": math.factorial(min(total, 20))}[self.how]
@@ -135,7 +134,8 @@ class RotatedMasked(Scenario):
         train_rows = deal(dataset, "train", self.clients, self.train_per_client, seed)
         test_rows = deal(dataset, "test", self.clients, self.test_per_client, seed)
         ids = shuffled_ids(self.clients, seed)
-        angles = [int(angle) for angle in np.repeat(self.rotations, self._spread())]
+        parts = np.array_split(np.arange(self.clients), len(self.rotations))
+        angles: list[int] = [angle for angle, part in zip(self.rotations, parts, strict=True) for _ in part]
         masks = [self._mask(height, width, seed, id) for id in ids]
         train = _turned(dataset, "train", train_rows, angles, masks)
         test = _turned(dataset, "test", test_rows, angles, masks)
@@ -162,11 +162,6 @@ class RotatedMasked(Scenario):
                 f"{width}; at most {min(height, width)}"
             )
         return height, width
-
-    def _spread(self) -> list[int]:
-        """How many clients each rotation gets."""
-        whole, rest = divmod(self.clients, len(self.rotations))
-        return [whole + (number < rest) for number in range(len(self.rotations))]
 
     def _mask(self, height: int, width: int, seed: int, id: str) -> Tensor:
         """Which pixels are white: [height, width] bool."""

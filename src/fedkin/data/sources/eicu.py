@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from scipy import sparse
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import arrays
@@ -84,14 +84,8 @@ class _Stays(Source):
         x = self._inputs(records, stays, ~test & ~np.isin(stays["region"], self.unseen)).astype(np.float32)
         y = stays["died"].astype(np.int64)
 
-        def part(chosen: Flags) -> Part:
-            return Part(
-                torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]), stays["hospital"][chosen],
-                stays["region"][chosen],
-            )  # fmt: skip
-
-        task = Task(2, (x.shape[1],), "risk")
-        return Dataset(self.source, part(~test), part(test), task, unseen=self.unseen)
+        parts = parted(torch.from_numpy(x), torch.from_numpy(y), test, stays["hospital"], stays["region"])
+        return Dataset(self.source, *parts, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
 
     @abstractmethod
     def _records(self, folder: Path) -> Any:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from pydantic import Field, model_validator
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.folder import as_bytes
-from fedkin.data.sources.tables import ids_of
+from fedkin.data.sources.tables import dataset_of, ids_of
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import as_names, check_ids, hold_out
 from fedkin.federation.datasets import picture
+from fedkin.federation.table import Reading
 from fedkin.untrusted import said
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fedkin.federation.table import Reading
-
-__all__ = ["Hub"]
 
 
 class Hub(Source):
@@ -198,10 +193,6 @@ class Hub(Source):
 
     def _tabular(self, held: Any, is_test: npt.NDArray[np.bool_] | None, where: str) -> Dataset:
         """The columns as those of a table."""
-        import pyarrow as pa
-
-        from fedkin.data.sources.tables import dataset_of
-
         table: pa.Table = held.with_format("arrow")[:]
         for name, feature in held.features.items():
             if hasattr(feature, "int2str"):
@@ -210,20 +201,12 @@ class Hub(Source):
                 table = table.set_column(table.column_names.index(name), name, pa.array(names, pa.string()))
         split = None
         if is_test is not None:
-            split = _FREE
+            split = "(split)"
             if split in table.column_names:
                 raise DataError(f"{where}: a column is called {split!r}; rename it")
             table = table.append_column(split, pa.array(np.where(is_test, "test", "train")))
-        return dataset_of(table, self._reading(split), where)
-
-    def _reading(self, split: str | None) -> Reading:
-        from fedkin.federation.table import Reading
-
-        return Reading(
-            self.target, self.client or "", None, self.group, self.kind, None, split, self.test_fraction,
-            self.leave_out, seed=self.seed,
+        reading = Reading(
+            self.target, self.client or "", group=self.group, kind=self.kind, split=split,
+            test_fraction=self.test_fraction, leave_out=self.leave_out, seed=self.seed,
         )  # fmt: skip
-
-
-# A column that says which rows are test rows.
-_FREE = "(split)"
+        return dataset_of(table, reading, where)

@@ -8,25 +8,22 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 from pydantic import Field
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
+from fedkin.data.tables import Written, code_like, listed, noted, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, nearest
 from fedkin.federation import Task
+from fedkin.federation.summaries import SharedEncoding
+from fedkin.federation.table import Reading, columns_of, encoded, target_of, with_files
 from fedkin.untrusted import most, said, shown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fedkin.data.tables import Written
-    from fedkin.federation.summaries import SharedEncoding
-    from fedkin.federation.table import Reading
 
 _LOG = logging.getLogger("fedkin")
 
@@ -74,9 +71,6 @@ class TableSource(Source):
 
     def rows(self, root: Path) -> tuple[pa.Table, str | None]:
         """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
-        from fedkin.data.tables import read_folder
-        from fedkin.federation.table import with_files
-
         place = locate(root, self.path)
         if not place.exists():
             raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
@@ -98,8 +92,6 @@ class TableSource(Source):
 
     def reading(self, client: str) -> Reading:
         """What the columns are for; client: the column of the clients."""
-        from fedkin.federation.table import Reading
-
         names = [field.name for field in fields(Reading) if field.name != "client"]
         return Reading(client=client, **{name: getattr(self, name) for name in names})
 
@@ -113,8 +105,6 @@ class TableSource(Source):
         return dataset_of(table, reading, where)
 
     def _file(self, path: Path) -> pa.Table:
-        import pyarrow as pa
-
         try:
             return self.read(path)
         except (OSError, EOFError, ValueError, KeyError, zlib.error, pa.ArrowException) as error:
@@ -148,8 +138,6 @@ class Csv(TableSource):
     @property
     def written(self) -> Written:
         """How the files are written, as far as the settings say it."""
-        from fedkin.data.tables import Written
-
         names = [name for name in (self.client, self.group, self.person) if name is not None]
         untyped = [*self.leave_out, *([] if self.tokens is None else [self.tokens])]
         return Written(
@@ -157,8 +145,6 @@ class Csv(TableSource):
         )
 
     def read(self, path: Path) -> pa.Table:
-        from fedkin.data.tables import read_csv
-
         return read_csv(path, self.written)
 
 
@@ -172,8 +158,6 @@ class Parquet(TableSource):
         return (".parquet", ".pq")
 
     def read(self, path: Path) -> pa.Table:
-        from fedkin.data.tables import read_parquet
-
         return read_parquet(path, lists=() if self.tokens is None else (self.tokens,))
 
 
@@ -182,8 +166,6 @@ class Parquet(TableSource):
 
 def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
     """Inputs that are read as numbers and written like codes, each with such a value."""
-    from fedkin.data.tables import code_like
-
     no_inputs = {reading.target, reading.client, reading.time, reading.group, reading.person, reading.split}
     named = {*no_inputs, *reading.leave_out, *reading.categories}
     return {name: value for name, value in code_like(table).items() if name not in named}
@@ -193,8 +175,6 @@ def warn(
     table: pa.Table, reading: Reading, where: str, advice: str = "if they are codes, name them in data.categories"
 ) -> None:
     """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
-    from fedkin.data.tables import listed, noted
-
     if codes := unnamed_codes(table, reading):
         columns = listed([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
         _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; %s", where, columns, advice)
@@ -213,29 +193,17 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
 
     shared: the encoding of a whole federation, of which these are the rows of one participant.
     """
-    from fedkin.federation.table import encoded
-
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
     x, y = torch.from_numpy(arrays.x), torch.from_numpy(arrays.y)
-    train, test = _parts(x, y, arrays.client, arrays.group, arrays.held)
+    train, test = parted(x, y, arrays.held, arrays.client, arrays.group)
     name = Path(where).name.split(".")[0]
     return Dataset(name, train, test, arrays.task, encoding=arrays.encoding, target=arrays.target)
-
-
-def _parts(x: torch.Tensor, y: torch.Tensor, client: Any, group: Any, held: Any) -> tuple[Part, Part]:
-    """(training rows, test rows)."""
-    train, test = (
-        Part(x[rows], y[rows], client[rows], None if group is None else group[rows]) for rows in (~held, held)
-    )
-    return train, test
 
 
 def _of_tokens(
     table: pa.Table, reading: Reading, tokens: str, length: int | None, padding: int, where: str
 ) -> Dataset:  # fmt: skip
     """The data set of a table whose inputs are one column of token ids; raises DataError naming `where`."""
-    from fedkin.federation.table import columns_of, target_of
-
     if tokens not in table.column_names:
         raise DataError(f"{where}: data.tokens: no column {tokens!r}; {nearest(tokens, table.column_names)}")
     x = ids_of(table.column(tokens).to_pylist(), length, padding, where, tokens)
@@ -243,7 +211,7 @@ def _of_tokens(
     columns = columns_of(others, reading, where)
     target = target_of(others, reading, columns, where)
     y = torch.from_numpy(target(others, reading.target))
-    train, test = _parts(x, y, columns.client, columns.group, columns.held)
+    train, test = parted(x, y, columns.held, columns.client, columns.group)
     shape = tuple(x.shape[1:])
     task = Task.regression(1, shape) if target.kind == "regression" else Task(len(target.classes), shape, target.kind)
     return Dataset(Path(where).name.split(".")[0], train, test, task, target=target)
