@@ -34,6 +34,7 @@ class Source(Settings):
         path: Path | None = getattr(self, "path", None)
         return root / self.below if path is None else locate(root, path)
 
+
 def locate(root: Path, path: Path) -> Path:
     """`path` unchanged if absolute; else below `root`, or below the current folder if it exists only there."""
     path = path.expanduser()
