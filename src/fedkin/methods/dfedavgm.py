@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, TypedDict
 import numpy as np
 from pydantic import Field
 
-from fedkin.errors import MethodError
 from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
@@ -38,7 +37,8 @@ class State(TypedDict):
 class DFedAvgM(PeerMethod):
     """x_i <- sum_l w_il z_l, with z_l peer l's model after K local steps of momentum SGD, W of Metropolis-Hastings.
 
-    momentum: theta of the local steps, which start without velocity in each round; None: 0.9 for SGD; Adam has its own.
+    momentum: theta of the local steps, which start without velocity in each round, of Adam the first of its betas;
+    None: 0.9 for SGD, `training.betas` for Adam.
     aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
     measured from (`fedkin.learning.aggregate.aggregated`).
     """
@@ -71,12 +71,8 @@ class DFedAvgM(PeerMethod):
     def local(self, training: Training) -> Training:
         """The experiment's training with this method's momentum."""
         if training.optimiser == "adam":
-            if self.momentum is not None:
-                raise MethodError(
-                    f"dfedavgm: method.momentum = {self.momentum:g} is SGD's, and training.optimiser is 'adam', whose "
-                    "momentum is training.betas; leave method.momentum out or train with 'sgd'"
-                )
-            return training
+            first = training.betas[0] if self.momentum is None else self.momentum
+            return training.model_copy(update={"betas": (first, training.betas[1])})
         return training.model_copy(update={"momentum": _MOMENTUM if self.momentum is None else self.momentum})
 
     def use(self, peer: PeerView[State]) -> Params:

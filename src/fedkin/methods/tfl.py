@@ -38,7 +38,7 @@ from fedkin.methods.blocks.stages import (
     planted_labels,
 )
 from fedkin.methods.blocks.vectors import Layers, as_points, as_vector, last_layers, rows
-from fedkin.settings import Settings, span
+from fedkin.settings import Settings, one_of, span
 from fedkin.views import ClientView, ServerView
 
 Array = npt.NDArray[np.float64]
@@ -66,13 +66,15 @@ class Topology(Settings):
     vectors: Literal["weights", "updates"] = "weights"
     layers: Layers = "all"
     sketch: int | None = Field(None, ge=1)
-    epsilon: float = Field(0.4, ge=0, le=1)
+    epsilon: float = Field(0.4, ge=0, le=1, json_schema_extra=span(0.2, 0.6, log=False))
     every: int = Field(5, ge=1)
     clusters: int | None = Field(None, ge=1)
-    centrality: Literal["betweenness", "degree", "closeness", "eigenvector", "current-flow"] = "betweenness"
-    scale: Literal["raw", "normalised"] = "raw"
+    centrality: Literal["betweenness", "degree", "closeness", "eigenvector", "current-flow"] = Field(
+        "betweenness", json_schema_extra=one_of("betweenness", "degree", "closeness", "eigenvector", "current-flow")
+    )
+    scale: Literal["raw", "normalised"] = Field("raw", json_schema_extra=one_of("raw", "normalised"))
     weighted: bool = False
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 10))
     control: ControlStage = "none"
 
 
@@ -111,7 +113,7 @@ class Tfl(Minimax):
 
     eta_lambda: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
     q: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))
-    divergence: Literal["euclidean", "kl"] = "euclidean"
+    divergence: Literal["euclidean", "kl"] = Field("euclidean", json_schema_extra=one_of("euclidean", "kl"))
     graph: Topology = Topology()
 
     def check(self, federation: Federation) -> None:
