@@ -74,7 +74,7 @@ def averaged(mean: Mean, replies: Mapping[str, Any]) -> AveragedReplies:
     running = RunningMean()
     for id in sorted(replies):
         running.add(replies[id][mean.field], mean.weigh(replies[id]))
-    return AveragedReplies(mean, {id: {"n": reply["n"]} for id, reply in replies.items()}, running)
+    return AveragedReplies(mean, {id: {"n": reply["n"]} for id, reply in replies.items()}, {"": running})
 
 
 def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
@@ -91,7 +91,7 @@ def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
             other.of(answer)
     with pytest.raises(AttributeError):
         answer.pop("a")  # type: ignore[attr-defined]
-    none: tuple[Mapping[str, Any], ...] = ({}, AveragedReplies(Mean(), {}, RunningMean()))
+    none: tuple[Mapping[str, Any], ...] = ({}, AveragedReplies(Mean(), {}, {}))
     for nothing in none:
         with pytest.raises(MethodError, match="a weighted mean over 0 clients"):
             Mean().of(nothing)

@@ -85,12 +85,17 @@ class Privacy(Settings):
     that the client was sent.
     noise: standard deviation of the noise over the sensitivity 2 C; 0 is clipping alone, without any promise.
     delta: the delta for which epsilon is given. budget: the epsilon above which a client sends nothing more.
+    secure_sums: parameters leave clients only in sums over a group, of which the server learns no member's part
+    (`fedkin.engines.secure_sums`); this needs neither `clip` nor `noise`. min_members: in smaller groups nothing is
+    summed, and the members count as missing.
     """
 
     clip: float | dict[str, float] | None = None
     noise: float | None = Field(None, ge=0)
     delta: float = Field(1e-5, gt=0, lt=1)
     budget: float | None = Field(None, gt=0)
+    secure_sums: bool = False
+    min_members: int = Field(3, ge=2)
 
     @model_validator(mode="after")
     def _fits(self) -> Privacy:

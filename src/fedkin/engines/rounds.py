@@ -18,7 +18,8 @@ from fedkin.engines.client_side import apart
 from fedkin.engines.failures import Failure, TooFew, place_in, raise_if_all
 from fedkin.engines.releases import counted
 from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
-from fedkin.engines.server_side import PartialReply, ServerSide
+from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
+from fedkin.engines.server_side import Averaging, PartialReply, ServerSide
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
 from fedkin.engines.transport import Delivery, Envelope, Faulty, MessageLog, Observer, Transport
@@ -26,7 +27,7 @@ from fedkin.engines.validation import Expected, Validator
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message, Params, PeerMethod
 from fedkin.graph import network
-from fedkin.learning.aggregate import AveragedReplies, RunningMean
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 from fedkin.views import ServerView
 
 if TYPE_CHECKING:
@@ -56,6 +57,24 @@ class Exchange:
         """
         settings = self.setup.engine
         needed = settings.needed(len(ask.messages)) if self.patient else 0
+        if self.setup.sums_securely:
+            check_phase(self.setup.method, ask.phase, ask.mean)
+        replies: Mapping[str, Message]
+        if self.setup.sums_securely and ask.mean is not None:
+            replies = self._summed(ask, ask.mean, round, turn)
+        else:
+            replies = self._asked(ask, needed, round, turn)
+        if len(replies) >= needed:
+            return replies
+        words = (
+            f"round {round}, phase {ask.phase!r}: {len(replies)} of {len(ask.messages)} clients answered, fewer than "
+            f"the {needed} of run.min_replies"
+        )
+        raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
+
+    def _asked(self, ask: Ask, needed: int, round: int, turn: int) -> Mapping[str, Message]:
+        """Ask, and ask those again whose replies are missing, as the settings say."""
+        settings = self.setup.engine
         attempts = 1 + (settings.retries if needed and settings.on_missing == "wait" else 0)
         computed: dict[str, Message] = {}  # what clients have answered to this request, which they may send again
         replies: dict[str, Message] = {}
@@ -66,12 +85,8 @@ class Exchange:
                 return answer
             replies |= answer
             if len(replies) >= needed:
-                return {id: replies[id] for id in self.log.transport.order(replies, round)} if attempt else replies
-        words = (
-            f"round {round}, phase {ask.phase!r}: {len(replies)} of {len(ask.messages)} clients answered, fewer than "
-            f"the {needed} of run.min_replies"
-        )
-        raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
+                break
+        return {id: replies[id] for id in self.log.transport.order(replies, round)} if attempt else replies
 
     def _ask_once(
         self, ask: Ask, round: int, turn: int, attempt: int, computed: dict[str, Message]
@@ -82,7 +97,7 @@ class Exchange:
         expected = Expected(self.validator, round, turn, ask.messages, lambda envelope: ask.phase)
         answers: Iterable[tuple[str, Message]]
         # Replies that come in the order of the ids are added to the mean as they come, and forgotten.
-        mean, running, failures = ask.mean, RunningMean(), list[Failure]()
+        mean, failures = ask.mean, list[Failure]()
         if (
             mean is None
             or order != sorted(order)
@@ -97,17 +112,49 @@ class Exchange:
             answers = [(id, computed[id]) for id in (requests if attempt else made) if id in computed]
         else:
             answers = self.site.replies(ask.phase, requests)
-        replies, total = dict[str, Message](), Delivery()
+        averaging, total = Averaging(mean), Delivery()
         for id, reply in answers:
             delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt)], expected)
             for envelope in delivery.arrived:
-                replies[id] = envelope.message
-                if mean is not None:
-                    running.add(envelope.message[mean.field], mean.weigh(envelope.message))
-                    replies[id] = PartialReply(envelope.message, mean)
+                averaging.add(id, envelope.message)
             total.add(delivery)
         self._stop_if_all(len(requests), failures + self.failed(round), total, round)
-        return replies if mean is None else AveragedReplies(mean, replies, running)
+        return averaging.answer()
+
+    def _summed(self, ask: Ask, mean: Mean, round: int, turn: int) -> Mapping[str, Message]:
+        """Ask for secure sums, one in each group; who is in no group is asked as always."""
+        groups: dict[str, dict[str, Message]] = {}
+        alone: dict[str, Message] = {}
+        for id, message in ask.messages.items():
+            group = mean.group_of(id)
+            (alone if group is None else groups.setdefault(group, {}))[id] = message
+        least = self.setup.privacy.min_members
+        sums = {group: GroupSum(mean, ask.phase, asked, least) for group, asked in sorted(groups.items())}
+        for step in STEPS:
+            messages = {id: message for one in sums.values() for id, message in one.messages(step).items()}
+            answers = self._ask_once(Ask(step, messages), round, turn, 0, {}) if messages else {}
+            for one in sums.values():
+                if not one.failed:
+                    one.take(step, {id: answers[id] for id in one.asked if id in answers})
+        averaging = Averaging(mean)
+        for id, reply in self._ask_once(Ask(ask.phase, alone), round, turn, 0, {}).items() if alone else ():
+            averaging.add(id, reply)
+        for group, one in sums.items():
+            self._add_sum(averaging, group, one, round, turn)
+        return averaging.answer()
+
+    def _add_sum(self, averaging: Averaging, group: str, one: GroupSum, round: int, turn: int) -> None:
+        """Add the mean of a group, or note that its members are missing."""
+        if one.failed:
+            for id, message in one.asked.items():
+                envelope = Envelope(round, one.phase, turn, id, SERVER, message)
+                self.log.miss(envelope, Missing.REFUSED, f"no secure sum: {one.failed}")
+            return
+        net = self.setup.net_of(next(iter(one.replies)))
+        names = summed_names(self.setup.method, one.phase, one.mean.field, net)
+        running = averaging.running[group] = RunningMean()
+        running.add(one.params({name: net.initial[name] for name in names}), one.weight)
+        averaging.replies |= {id: PartialReply(reply, one.mean) for id, reply in one.replies.items()}
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int

@@ -36,15 +36,39 @@ class PartialReply(Message):
         return super().__getitem__(name)
 
 
+class Averaging:
+    """Replies to an Ask, which are added one after another; with a mean in the order of the ids.
+
+    mean: of which no single term is kept; None: replies are kept in full.
+    """
+
+    def __init__(self, mean: Mean | None) -> None:
+        self.mean, self.replies = mean, dict[str, Message]()
+        self.running: dict[str, RunningMean] = {}
+
+    def add(self, id: str, reply: Message) -> None:
+        """Add a reply to the mean of its group, and keep the rest of it."""
+        group = None if self.mean is None else self.mean.group_of(id)
+        if self.mean is None or group is None:
+            self.replies[id] = reply
+            return
+        self.running.setdefault(group, RunningMean()).add(reply[self.mean.field], self.mean.weigh(reply))
+        self.replies[id] = PartialReply(reply, self.mean)
+
+    def answer(self) -> Mapping[str, Message]:
+        """Return the replies, or those with their means."""
+        return self.replies if self.mean is None else AveragedReplies(self.mean, self.replies, self.running)
+
+
 def answer_to(ask: Ask, replies: Mapping[str, Message]) -> Mapping[str, Message]:
     """Return what the server's flow gets for its request when these replies have come."""
     mean = ask.mean
     if mean is None or isinstance(replies, AveragedReplies):
         return replies
-    running = RunningMean()
+    averaging = Averaging(mean)
     for id in sorted(replies):
-        running.add(replies[id][mean.field], mean.weigh(replies[id]))
-    return AveragedReplies(mean, {id: PartialReply(reply, mean) for id, reply in replies.items()}, running)
+        averaging.add(id, replies[id])
+    return averaging.answer()
 
 
 class Alone:

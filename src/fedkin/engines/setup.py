@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fedkin.engines import masks
 from fedkin.engines.adversaries import Attacks
 from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy
+from fedkin.engines.secure_sums import is_parameters
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
 from fedkin.flow import Method, PeerMethod, ServerMethod
@@ -215,9 +217,36 @@ class Setup:
             raise ConfigError(
                 f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
             )
+        if self.privacy.secure_sums:
+            self._check_sums()
         attacks = Attacks.parse(self.engine.adversaries)
         if attacks and isinstance(self.clients, Federation):
             attacks.check(self.method, self.clients)
+
+    @property
+    def sums_securely(self) -> bool:
+        """Whether parameters leave clients only in secure sums; a client alone with its own server has nobody to."""
+        return self.privacy.secure_sums and not self.engine.alone
+
+    def _check_sums(self) -> None:
+        """Raise ConfigError if there is no server that sums, or if messages are forged that it could not see."""
+        masks.need()
+        if isinstance(self.method, PeerMethod):
+            raise ConfigError(
+                f"privacy.secure_sums: method {self.method.name!r} has no server that could sum; leave it out"
+            )
+        phases = [self.method.declared(phase) or () for phase in self.method.phases()]
+        forms = [form for sets in phases for fields in sets for form in fields.values()]
+        if forms and not any(map(is_parameters, forms)):
+            raise ConfigError(
+                f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "
+                "cannot be summed; leave it out"
+            )
+        if self.engine.adversaries != "none":
+            raise ConfigError(
+                "privacy.secure_sums: the server sees no reply by itself, and so no attack; leave out run.adversaries, "
+                "or secure_sums"
+            )
 
     def _check_views(self) -> None:
         """Raise ConfigError if the samples have no views, or the method makes its own."""

@@ -18,6 +18,7 @@ from fedkin.engines.failures import Crashed, Failure, Failures, place_of
 from fedkin.engines.privacy import Source, Spent
 from fedkin.engines.releases import Store
 from fedkin.engines.results import Score
+from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Client, Samples
@@ -156,9 +157,10 @@ class LocalSite(Site):
     def __init__(
         self, setup: Setup, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
         adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
-        store: Store | None = None,
+        store: Store | None = None, signatures: Signatures | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.executor, self.clock, self.adversaries = setup, executor, clock, adversaries
+        self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()
         self.device = opened(setup.engine.device)
         self.side = ClientSide(setup, clients, states, own_method, noise, store)
         self.attack = Attacks.parse(setup.engine.adversaries)
@@ -247,6 +249,40 @@ class LocalSite(Site):
         return dict(self.replies(phase, messages))
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+        if phase in STEPS:
+            yield from self._secure_replies(phase, messages)
+            return
+        for id, reply in self._replies(phase, messages):
+            if self.setup.sums_securely:
+                try:
+                    check_plain(self.setup.method, phase, reply)
+                except MethodError as error:
+                    self.failures.note(error, id, phase)
+                    continue
+            yield id, reply
+
+    def _secure_replies(self, step: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+        """Answer a step of secure sums; the step with masked numbers runs a phase of the method."""
+        replies: Mapping[str, Message] = {}
+        if step == MASKED and messages:
+            phase, _ = inner(next(iter(messages.values())))
+            replies = dict(self._replies(phase, {id: inner(message)[1] for id, message in messages.items()}))
+        for id, message in messages.items():
+            if step == MASKED and id not in replies:
+                continue
+            try:
+                if id not in self.members:
+                    least = self.setup.privacy.min_members
+                    self.members[id] = Member(id, self.side.client(id).size, self.signatures, least)
+                answer = self.members[id].answer(step, message, replies.get(id))
+                if step == MASKED:
+                    check_plain(self.setup.method, phase, answer)
+            except Exception as error:
+                self.failures.note(error, id, step)
+                continue
+            yield id, answer
+
+    def _replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
         waiting = deque(id for id in messages if self.side.client(id).size)
         ready: dict[str, Message] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedkin.engines.results import Missing
+from fedkin.engines.secure_sums import MASKED, STEPS, declared, inner
 from fedkin.engines.setup import Setup
 from fedkin.engines.transport import Envelope, Refusal
 from fedkin.flow import Message
@@ -22,7 +23,11 @@ class Validator:
         """Return what is wrong with a message of this phase, if anything. request: the message that it answers."""
         context = self.context(sender)
         context.asked = request
-        return problem_of(message, self.setup.method.declared(phase), context)
+        if phase not in STEPS:
+            return problem_of(message, self.setup.method.declared(phase), context)
+        fields = declared(self.setup.method, phase, request, context.net)
+        context.asked = inner(request)[1] if phase == MASKED else request
+        return problem_of(message, fields, context)
 
     def context(self, sender: str) -> Context:
         """Return what the forms of a client's messages depend on."""

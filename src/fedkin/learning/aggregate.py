@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,31 +94,44 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
 class Mean:
     """What a server needs of one field of all replies: their weighted mean, and nothing else of it.
 
-    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike.
+    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike. group: {client id:
+    group} for a mean in each group; who is in none replies in full. None: one mean of all.
     """
 
     field: str = "params"
     weight: str | None = "n"
+    group: Mapping[str, str] | None = dataclasses.field(default=None, repr=False)
 
     def weigh(self, reply: Mapping[str, Any]) -> float:
         """Return the weight of a reply."""
         return 1.0 if self.weight is None else float(reply[self.weight])
 
+    def group_of(self, id: str) -> str | None:
+        """Return the group of a client ("": there is one mean of all); None: it is in none, and replies in full."""
+        return "" if self.group is None else self.group.get(id)
+
     def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
         if isinstance(replies, AveragedReplies):
-            return replies.of(self)
+            means = replies.means(self)
+            return means[""] if means else weighted_mean({}, {})
         params = {id: reply[self.field] for id, reply in replies.items()}
         return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
 
+    def by_group(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tensor]]:
+        """Return {group: its mean} over the answer to an Ask with this mean, without groups that sent nothing."""
+        if not isinstance(replies, AveragedReplies):
+            raise MethodError("mean.by_group(answer): the answer is not, as it came, to Ask(..., mean=mean)")
+        return replies.means(self)
+
 
 class AveragedReplies(Mapping[str, Any]):
-    """The answer to an Ask with a mean: replies by client id without the averaged field, and the mean of that field.
+    """The answer to an Ask with a mean: replies by client id without the averaged field, and the means of that field.
 
-    mean: what the server asked for. running: the terms of all replies.
+    mean: what the server asked for. running: {group: the terms of its replies}.
     """
 
-    def __init__(self, mean: Mean, replies: Mapping[str, Any], running: RunningMean) -> None:
+    def __init__(self, mean: Mean, replies: Mapping[str, Any], running: Mapping[str, RunningMean]) -> None:
         self.mean, self._replies, self._running = mean, replies, running
 
     def __getitem__(self, id: str) -> Any:
@@ -129,11 +143,11 @@ class AveragedReplies(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._replies)
 
-    def of(self, mean: Mean) -> dict[str, Tensor]:
-        """Return the mean of all replies; raises MethodError if another one is meant, or if there is no reply."""
+    def means(self, mean: Mean) -> dict[str, dict[str, Tensor]]:
+        """Return {group: mean}, without groups that sent none; raises MethodError if another mean was asked for."""
         if mean != self.mean:
             raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
-        return self._running.mean() if self._replies else weighted_mean({}, {})
+        return {group: running.mean() for group, running in sorted(self._running.items())}
 
 
 # -- robust rules: those of the papers named at `aggregated` ----------------------------------------------------------

@@ -46,7 +46,7 @@ from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
-from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
+from fedkin.learning.aggregate import Mean, Rule, aggregated, weighted_mean
 from fedkin.learning.encoders import (
     Encode,
     Kind,
@@ -63,6 +63,7 @@ from fedkin.learning.encoders import (
 )
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.methods.blocks.averaging import mean_asked
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
 from fedkin.methods.blocks.stages import ControlStage, needs_planted
@@ -362,7 +363,12 @@ class Taskonomy(ServerMethod):
         joined = yield from self.form_relatedness(server, self.due_to_sign(server, sampled))  # 2, 25: FCR
         # 4 to 6: w_m goes to the clients m of S^t. After the first round, newcomers train from the next one on.
         training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
-        replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
+        if not training:
+            return
+        # Where all that is needed is one mean in each group, the server asks for no more.
+        groups = self.average == "groups" and not self.stale
+        mean = mean_asked("samples", self.aggregate, {id: state["model"][id] for id in training}) if groups else None
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in training}, mean)
         if not replies:
             return
         flags = {id: True for id, reply in replies.items() if "changed" in reply}
@@ -370,7 +376,7 @@ class Taskonomy(ServerMethod):
         if self.average == "neighbours":
             state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
         else:
-            state["models"] = inside_groups(state, replies, self.stale, self.aggregate)  # 18 to 20: Case II
+            state["models"] = inside_groups(state, replies, mean, self.stale, self.aggregate)  # 18 to 20: Case II
 
     def due_to_sign(self, server: ServerView[Any], sampled: Sequence[str]) -> list[str]:
         """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
@@ -549,13 +555,16 @@ def along_edges(
 
 
 def inside_groups(
-    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+    state: State, replies: Mapping[str, Message], mean: Mean | None, stale: bool, aggregate: Rule = "mean"
 ) -> dict[str, Params]:
     """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
 
+    mean: what the server has asked for, if that is all (None: the replies have single models).
     stale: members that did not take part enter with the group's model. A group without participants keeps its model.
     To rules that weigh all alike, the members that did not take part count as one.
     """
+    if mean is not None:
+        return {**state["models"], **mean.by_group(replies)}
     models = dict(state["models"])
     present: dict[str, list[str]] = {}
     for id in replies:

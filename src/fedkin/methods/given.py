@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.aggregate import Mean, weighted_mean
 from fedkin.methods.blocks.personal import own_view, shared_view
 from fedkin.views import ClientView, ServerView
 
@@ -123,10 +123,17 @@ class Given(ServerMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         if server.round == 1:
             server.graph = self.graph(server)
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        messages, rows = {id: self.offer(server, id) for id in sampled}, self.rows()
+        mean = None if self.near else Mean(group={id: rows[id][0] for id in sampled if id in rows})
+        replies = yield from Ask("train", messages, mean)
+        if mean is not None:
+            means = mean.by_group(replies)
+            old = server.state["models"]
+            server.state["models"] = {id: means.get(row[0], old[id]) for id, row in rows.items()}
+            return
         new: dict[str, Params] = dict(server.state["models"])
         made: dict[tuple[str, ...], Params] = {}
-        for id, row in self.rows().items():
+        for id, row in rows.items():
             if row not in made:
                 there = [other for other in row if other in replies and "params" in replies[other]]
                 models = {other: replies[other].params for other in there}

@@ -31,7 +31,7 @@ from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import head_of
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.averaging import Weights, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
 from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head
 from fedkin.methods.blocks.signatures import (
@@ -204,13 +204,17 @@ class Kin(SigningMethod):
         # Who is alone in branches too trains once, at the level of groups, where both train.
         twice = level == "branches" and "groups" in state["models"]
         asked = [id for id in ids if not twice or not alone(state, level, id)]
-        replies = (yield from Ask("train", {id: self.message(server, level, id) for id in asked})) if asked else {}
-        shared = {id: reply for id, reply in replies.items() if "params" in reply}
+        if not asked:
+            return
+        sharing = {id: nodes[id] for id in asked if not alone(state, level, id)}
+        messages = {id: self.message(server, level, id) for id in asked}
+        replies = yield from Ask("train", messages, mean_asked(self.weights, self.aggregate, sharing))
+        shared = {id: reply for id, reply in replies.items() if id in sharing} if self.aggregate != "mean" else replies
         # Who trained alone has started from the model that it was sent.
         started = {nodes[id] for id in replies if alone(state, level, id)}
         models = {node: model for node, model in state["models"][level].items() if node not in started}
         state["models"] = {
-            **state["models"], level: cluster_means(models, nodes, shared, self.weights, self.aggregate),
+            **state["models"], level: cluster_means(models, sharing, shared, self.weights, self.aggregate),
         }  # fmt: skip
 
     def choose(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[None]:
@@ -246,9 +250,11 @@ class Kin(SigningMethod):
         asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
         if not asked:
             return models
-        replies = yield from Ask("solve_head", {id: self.message(server, level, id) for id in asked})
+        near = {id: nodes[id] for id in asked}
+        messages = {id: self.message(server, level, id) for id in asked}
+        replies = yield from Ask("solve_head", messages, mean_asked(self.weights, self.aggregate, near))
         heads: dict[str, Params] = {node: head_of(model) for node, model in models.items()}
-        heads = cluster_means(heads, nodes, replies, self.weights, self.aggregate)
+        heads = cluster_means(heads, near, replies, self.weights, self.aggregate)
         return {node: {**model, **heads[node]} for node, model in models.items()}
 
     def judged(

@@ -15,7 +15,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, Serve
 from fedkin.forms import COUNT, HEAD, NET
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import head_of
-from fedkin.methods.blocks.averaging import Weights, mean_model
+from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -70,7 +70,8 @@ class LGFedAvg(ServerMethod):
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         common = server.round <= server.training.rounds_of(self.warmup)
         asked = {id: self.offer(server, id) for id in sampled}
-        replies = yield from Ask("train" if common else "train_own_body", asked)
+        mean = mean_asked(self.weights, self.aggregate)
+        replies = yield from Ask("train" if common else "train_own_body", asked, mean)
         if not replies:
             return
         state = server.state

@@ -22,7 +22,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.averaging import Weights, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -89,9 +89,11 @@ class Pacfl(ServerMethod):
         state = server.state
         yield from self.take(server, [id for id in sampled if id not in state["bases"]])
         asked = {id: self.offer(server, id) for id in sampled if id in state["cluster"]}
-        replies = (yield from Ask("train", asked)) if asked else {}
+        cluster = {id: state["cluster"][id] for id in asked}
+        mean = mean_asked(self.weights, self.aggregate, cluster)
+        replies = (yield from Ask("train", asked, mean)) if asked else {}
         if replies:
-            state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights, self.aggregate)
+            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 

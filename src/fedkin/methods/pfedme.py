@@ -17,7 +17,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_model
+from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -83,7 +83,8 @@ class PFedMe(OneModel):
     # -- at the server ----------------------------------------------------------------------------------------
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        asked = {id: self.offer(server, id) for id in sampled}
+        replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if not replies:
             return
         old, mean = server.state["params"], mean_model(replies, self.weights, self.aggregate, server.state["params"])

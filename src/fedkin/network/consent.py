@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
 from fedkin.engines.privacy import protects
+from fedkin.engines.secure_sums import is_parameters
 from fedkin.engines.setup import Setup
 from fedkin.federation import Client
 from fedkin.flow import PeerMethod
@@ -59,12 +60,18 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        described = [_describe_fields(fields, place, private) for fields in sets]
+        described = [_describe_fields(fields, place, private, plan.sums_securely) for fields in sets]
         size = max(size for _, size in described)
         large = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(words for words, _ in described)}{large}")
     if private:
         lines += _describe_noise(plan, releases_in(plan, client), page)
+    if plan.sums_securely:
+        least = plan.privacy.min_members
+        lines.append(
+            f"secure sums: the server learns the sum over a group of at least {least} members, and of this one public "
+            "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
+        )
     lines += about(client, labels, peer)
     if not peer:
         exact = ", without noise" if private else ""
@@ -107,7 +114,8 @@ def largest_message(plan: Setup, id: str) -> int:
                     return place.most_bytes
                 total += bound
             largest = max(largest, total)
-    return min(place.most_bytes, 2 * largest + _ROOM)
+    # Masked numbers have 8 bytes each.
+    return min(place.most_bytes, (4 if plan.sums_securely else 2) * largest + _ROOM)
 
 
 def _messages(plan: Setup) -> list[str]:
@@ -151,7 +159,7 @@ class _Described:
     bound: int | None = None
 
 
-def _describe_fields(fields: Fields, place: Context, noise: bool) -> tuple[str, int]:
+def _describe_fields(fields: Fields, place: Context, noise: bool, summed: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size = [], 0
     for name, form in fields.items():
@@ -159,6 +167,7 @@ def _describe_fields(fields: Fields, place: Context, noise: bool) -> tuple[str, 
             continue
         field = _describe(form, place)
         how = ("; with noise" if protects(form) else "; as it is") if noise else ""
+        how += "; masked, for a sum over a group" if summed and is_parameters(form) else ""
         words.append(f"{name} ({field.words}{how})")
         size += field.size
     return ", ".join(words) or "an empty message", size

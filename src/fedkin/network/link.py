@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 
+from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
 from fedkin.untrusted import shown
 
@@ -121,10 +122,12 @@ class Link(ABC):
 
     me: the participant's name. refused: what came and was refused. bytes_in, bytes_out: bytes of offers that were
     pulled from, and served to, each participant; what was sent again counts again. latency: seconds that an offer may
-    take to come to a participant that is there, and its answer back, where that is long.
+    take to come to a participant that is there, and its answer back, where that is long. signatures: how keys of secure
+    sums are signed; without certificates they are not, so that a server that lies could exchange them.
     """
 
     latency: float = 0.0
+    signatures: Signatures = Unsigned()
 
     def __init__(self, me: str) -> None:
         self.me = me

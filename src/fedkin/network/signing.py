@@ -31,11 +31,11 @@ from fedkin.network.identity import (
 from fedkin.network.join_file import AddressBook
 from fedkin.network.offers import Offer
 
-__all__ = ["DIGEST", "LONGEST_HEAD", "Head", "Sealer", "Signer"]
+__all__ = ["DIGEST", "LONGEST_HEAD", "CertificateSignatures", "Head", "Sealer", "Signer"]
 
 DIGEST = 32
 LONGEST_HEAD = 1 << 15
-_SIGNED, _SEALED = "fedkin/1", "fedkin/sealed/1"
+_SIGNED, _SEALED, _SUMS = "fedkin/1", "fedkin/sealed/1", b"fedkin/sums/1"
 _LENGTH = 4
 
 
@@ -115,6 +115,33 @@ class Signer:
     def opened(self, owner: str, subject: str, data: bytes) -> bytes:
         """Return the content of an offer whose head and hash fit; raises ValueError if it is not sealed right."""
         return data
+
+
+class CertificateSignatures:
+    """Signatures of a participant's certificate, which goes with each: under keys of secure sums, for other clients."""
+
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations) -> None:
+        self._identity, self._revoked = identity, revoked
+        self._pins = {name: member.pin for name, member in book.items()}
+        self._chain = certificate_pem(identity.chain)
+
+    def sign(self, id: str, data: bytes) -> bytes:
+        """Return the length of the signature, the signature, and the certificate."""
+        signature = sign(self._identity.key, _SUMS + data)
+        return len(signature).to_bytes(2) + signature + self._chain
+
+    def holds(self, id: str, data: bytes, signature: bytes) -> bool:
+        """Return whether this was signed with a certificate of `id` that counts."""
+        end = 2 + int.from_bytes(signature[:2])
+        try:
+            chain = certificates_of(signature[end:], "a certificate")
+            verify(chain, self._identity.roots, id, "a certificate")
+        except ConfigError:
+            return False
+        pin = fingerprint(chain[0])
+        if id in self._revoked or pin in self._revoked or self._pins.get(id) not in (None, "", pin):
+            return False
+        return is_signed(chain[0].public_key(), signature[2:end], _SUMS + data)
 
 
 class Sealer(Signer):

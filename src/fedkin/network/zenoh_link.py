@@ -21,7 +21,7 @@ from fedkin.network.identity import Identity, Revocations, verify
 from fedkin.network.join_file import AddressBook
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
-from fedkin.network.signing import DIGEST, Head, Sealer, Signer
+from fedkin.network.signing import DIGEST, CertificateSignatures, Head, Sealer, Signer
 from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
 from fedkin.untrusted import said, shown
 
@@ -81,6 +81,7 @@ class ZenohLink(Link):
         places = [listen_locator(place) for place in listen]
         self._revoked = revoked or Revocations()
         self._signer = (Sealer if router else Signer)(identity, self._book, self._revoked)
+        self.signatures = CertificateSignatures(identity, book, self._revoked)
         self._present: set[str] = set()
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._state = Condition()

@@ -372,7 +372,7 @@ class Experiment:
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
         # A simulation does not read [network]: it is there only if it was given.
-        given = [*(["privacy"] if self.privacy.on else []), *(["network"] if "network" in self.table else [])]
+        given = [*(["privacy"] if self.privacy != Privacy() else []), *(["network"] if "network" in self.table else [])]
         for section in ("faults", "run", *given):
             table[section] = getattr(self, section).model_dump(mode="json")
         filled: dict[str, Any] = without_none(table)

@@ -361,6 +361,6 @@ def settings_table(setup: Setup, run: Settings) -> dict[str, Any]:
         "method": {"name": setup.method.name, **setup.method.model_dump(mode="json")},
         "training": setup.training.model_dump(mode="json"),
         "faults": setup.faults.model_dump(mode="json"),
-        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
+        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on or setup.privacy.secure_sums else {}),
         "run": run.model_dump(mode="json"),
     }

@@ -22,9 +22,12 @@ def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, 
     return {id: float(reply["n"]) if weights == "samples" else 1.0 for id, reply in replies.items()}
 
 
-def mean_asked(weights: Weights, aggregate: Rule) -> Mean | None:
-    """What an Ask says where `mean_model` of its answer is all that is made of `params`; None: single models count."""
-    return Mean("params", "n" if weights == "samples" else None) if aggregate == "mean" else None
+def mean_asked(weights: Weights, aggregate: Rule, group: Mapping[str, str] | None = None) -> Mean | None:
+    """What an Ask says where `mean_model` of its answer is all that is made of `params`; None: single models count.
+
+    group: {client id: group} for `cluster_means` of the answer.
+    """
+    return Mean("params", "n" if weights == "samples" else None, group) if aggregate == "mean" else None
 
 
 def mean_model(

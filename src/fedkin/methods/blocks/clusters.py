@@ -11,8 +11,8 @@ import torch
 
 from fedkin.flow import Message, Params
 from fedkin.graph import Graph, canonical
-from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
-from fedkin.methods.blocks.averaging import Weights, mean_weights
+from fedkin.learning.aggregate import AveragedReplies, Rule, aggregated, weighted_mean
+from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_weights
 from fedkin.methods.blocks.vectors import blocks
 
 Array = npt.NDArray[np.float64]
@@ -25,8 +25,11 @@ def cluster_means(
 ) -> dict[str, Params]:  # fmt: skip
     """One model per cluster: the weighted mean of its members' replies. A cluster without replies keeps its model.
 
-    models: {cluster: params}; cluster: {client id: cluster} of every reply. aggregate: another rule than the mean.
+    models: {cluster: params}; cluster: {client id: cluster} of every reply, or of the answer to
+    Ask(..., mean_asked(weights, aggregate, cluster)). aggregate: another rule than the mean.
     """
+    if (asked := mean_asked(weights, aggregate, cluster)) is not None and isinstance(replies, AveragedReplies):
+        return {**models, **asked.by_group(replies)}
     share = mean_weights(replies, weights)
     new = dict(models)
     for number in sorted({cluster[id] for id in replies}):

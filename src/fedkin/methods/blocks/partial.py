@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import Net
-from fedkin.methods.blocks.averaging import Weights, mean_model
+from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_model
 from fedkin.views import ClientView, ServerView
 
 
@@ -67,7 +67,8 @@ class PartialModel(ServerMethod):
         server.state["params"] = self.shared(server.net, server.initial)
 
     def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        asked = {id: self.offer(server, id) for id in sampled}
+        replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
             server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])
 

@@ -1,0 +1,531 @@
+"""Secure sums: the server learns the weighted mean of a group's parameters, and nothing else of a member's.
+
+Bonawitz et al., CCS 2017, in the form for a server that may lie; above `NEIGHBOURS` members each masks and shares with
+that many others, as in Bell et al., CCS 2020. One sum takes five requests to the members of a group:
+
+    secure.keys       send two fresh public keys, signed
+    secure.shares     share a secret seed and a private key among the neighbours, encrypted
+    secure.masked     run the phase; send w x + mask(seed) + sum over neighbours of +-mask(agreed secret), modulo 2^64
+    secure.survivors  sign the list of those whose masked numbers came
+    secure.unmask     send shares of the survivors' seeds, and of the private keys of the others
+
+A member sends its shares only with enough signatures under one list, so that nobody's seed and private key can both be
+asked for. `docs/privacy.md` says what this promises, and what not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.engines import masks
+from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
+from fedkin.errors import ConfigError, MethodError
+from fedkin.flow import Message, Method, Params
+from fedkin.forms import Bytes, Each, Fields, Form, Shaped, Weights, Whole
+from fedkin.forms.base import Sometimes
+from fedkin.learning.aggregate import Mean
+from fedkin.learning.net import Net
+
+__all__ = [
+    "NEIGHBOURS",
+    "STEPS",
+    "GroupSum",
+    "Member",
+    "MemoryKeys",
+    "Signatures",
+    "Unsigned",
+    "check_phase",
+    "check_plain",
+    "declared",
+    "inner",
+    "is_parameters",
+    "summed_names",
+]
+
+STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
+    "secure.keys", "secure.shares", "secure.masked", "secure.survivors", "secure.unmask",
+)  # fmt: skip
+NEIGHBOURS = 50  # members that each member of a larger group masks and shares with
+_SIGNATURE = 1 << 14  # bytes of a signature with its certificates
+_SEALED = 2 * SHARE_BYTES + 28
+_KEY = Shaped(KEY_BYTES, dtype=torch.uint8)
+
+
+class Signatures(Protocol):
+    """How a member signs, and checks what others have signed."""
+
+    def sign(self, id: str, data: bytes) -> bytes:
+        """Return this member's signature under the data."""
+
+    def holds(self, id: str, data: bytes, signature: bytes) -> bool:
+        """Return whether this is the signature of member `id` under the data."""
+
+
+class Unsigned:
+    """No signatures, where participants have no certificates: the server is trusted to pass on keys as they are."""
+
+    def sign(self, id: str, data: bytes) -> bytes:
+        """Return a byte that says nothing."""
+        return b"-"
+
+    def holds(self, id: str, data: bytes, signature: bytes) -> bool:
+        """Return True for whatever has come."""
+        return True
+
+
+class MemoryKeys:
+    """Signatures of a simulation, whose members have their keys in one process."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, bytes] = {}
+
+    def sign(self, id: str, data: bytes) -> bytes:
+        """Return a digest with the member's key."""
+        return digest(self.keys.setdefault(id, secrets.token_bytes(KEY_BYTES)), data)
+
+    def holds(self, id: str, data: bytes, signature: bytes) -> bool:
+        """Return whether the member with this id has signed the data."""
+        return id in self.keys and self.sign(id, data) == signature
+
+
+# -- what may be summed -----------------------------------------------------------------------------------------------
+
+
+def inner(message: Mapping[str, Any]) -> tuple[str, Message]:
+    """Return the phase that a request for masked numbers asks for, and the message to it."""
+    return str(message["phase"]), Message(**message["message"])
+
+
+def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
+    """Raise ConfigError for a phase whose replies would show parameters of single clients to the server."""
+    open_fields = _open_parameters(method, phase, None if mean is None else mean.field)
+    if open_fields:
+        raise ConfigError(
+            f"privacy.secure_sums: method {method.name!r} needs {open_fields} of each client by itself in phase "
+            f"{phase!r}, and only sums can be had; choose a method of means inside groups that are fixed before "
+            "training (docs/privacy.md lists them), with aggregate = 'mean', or leave secure_sums out"
+        )
+
+
+def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
+    """Return the fields with parameters that this phase sends as they are, in words; empty if there are none."""
+    sets = method.declared(phase)
+    if sets is None:
+        return "fields that it does not declare"
+    names = {name for fields in sets for name, form in fields.items() if is_parameters(form)}
+    return ", ".join(sorted(names - {summed}))
+
+
+def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
+    """Raise MethodError if a reply that is to leave a client has parameters that are not masked."""
+    sets = method.declared(phase)
+    names = list(reply) if sets is None else [
+        name for name in reply if any(name in fields and is_parameters(fields[name]) for fields in sets)
+    ]  # fmt: skip
+    if names:
+        raise MethodError(f"phase {phase!r}: {names[0]} leaves a client only in secure sums; it was not sent")
+
+
+def is_parameters(form: Form) -> bool:
+    """Whether what has this form leaves a client only in secure sums, where these are asked for."""
+    return isinstance(_bare(form), Weights)
+
+
+def _bare(form: Form) -> Form:
+    return form.form if isinstance(form, (Each, Sometimes)) else form
+
+
+def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) -> Sequence[Fields]:
+    """Return the fields that a reply to a step may have."""
+    if step == KEYS:
+        return [{"cipher": _KEY, "mask": _KEY, "size": Whole(1), "signature": Bytes(_SIGNATURE)}]
+    if step == SHARES:
+        return [{"commitment": _KEY, "shares": Each(Shaped(_SEALED, dtype=torch.uint8))}]
+    if step == SURVIVORS:
+        return [{"signature": Bytes(_SIGNATURE)}]
+    if step == UNMASK:
+        share = Each(Shaped(SHARE_BYTES, dtype=torch.uint8))
+        return [{"seeds": share, "keys": share}]
+    phase, _ = inner(request)
+    return [_masked_fields(fields, str(request["field"]), net) for fields in method.declared(phase) or ()]
+
+
+def _masked_fields(fields: Fields, field: str, net: Net) -> Fields:
+    form = _bare(fields[field])
+    assert isinstance(form, Weights)
+    count = sum(net.initial[name].numel() for name in form.names(net) if net.initial[name].is_floating_point())
+    rest = {name: other for name, other in fields.items() if name != field}
+    counters = Weights(part=lambda net: [n for n in form.names(net) if not net.initial[n].is_floating_point()])
+    more = {"counters": counters} if counters.names(net) else {}
+    return {**rest, **more, "masked": Shaped(count, dtype=torch.int64)}
+
+
+# -- the graph of neighbours ------------------------------------------------------------------------------------------
+
+
+def neighbours(count: int, place: int, transcript: bytes) -> list[int]:
+    """Return the places of a member's neighbours: all others, or `NEIGHBOURS` on a ring that nobody has chosen.
+
+    transcript: a digest of all members' signed keys, which orders the ring.
+    """
+    if count <= NEIGHBOURS + 1:
+        return [other for other in range(count) if other != place]
+    ring = sorted(range(count), key=lambda each: digest(transcript, str(each).encode()))
+    here = ring.index(place)
+    return sorted(ring[(here + step) % count] for step in range(-NEIGHBOURS // 2, NEIGHBOURS // 2 + 1) if step)
+
+
+def threshold(neighbours: int) -> int:
+    """Return how many shares give a secret again: more than two thirds of a member and its neighbours."""
+    return 2 * (neighbours + 1) // 3 + 1
+
+
+class _KeyList:
+    """The keys of all members of a sum, in the order of their ids, as each of them sees them."""
+
+    def __init__(self, session: str, names: Sequence[str], cipher: bytes, mask: bytes, sizes: Sequence[int]) -> None:
+        self.session, self.names, self.sizes = session, list(names), list(sizes)
+        self.cipher, self.mask = _cut(cipher), _cut(mask)
+        lengths = {len(self.names), len(self.sizes), len(self.cipher), len(self.mask)}
+        if len(lengths) > 1 or self.names != sorted(set(self.names)) or min(self.sizes, default=0) < 1:
+            raise MethodError("a list of keys that is not one key of each kind for each member")
+        self.transcript = digest(session.encode(), *(self.statement(place) for place in range(len(self.names))))
+        self.fixed = FixedPoint(sum(self.sizes))
+
+    def statement(self, place: int) -> bytes:
+        """Return what a member signs of its keys."""
+        return key_statement(self.session, self.names[place], self.cipher[place], self.mask[place], self.sizes[place])
+
+    def survivors_statement(self, survivors: Sequence[int]) -> bytes:
+        """Return what members sign of those whose masked numbers came."""
+        return digest(b"fedkin survivors", self.transcript, repr(list(survivors)).encode())
+
+    def near(self, place: int) -> list[int]:
+        """Return the places of a member's neighbours."""
+        return neighbours(len(self.names), place, self.transcript)
+
+
+def key_statement(session: str, id: str, cipher: bytes, mask: bytes, size: int) -> bytes:
+    """Return what a member signs of its keys in a sum."""
+    return digest(b"fedkin keys", session.encode(), id.encode(), cipher, mask, str(size).encode())
+
+
+def _cut(data: bytes) -> list[bytes]:
+    return [data[at : at + KEY_BYTES] for at in range(0, len(data), KEY_BYTES)]
+
+
+def _signed_mask(pair: KeyPair, place: int, other: int, public: bytes, session: str, count: int) -> Words:
+    """Return what the member at `place` adds for its neighbour `other`, who adds the opposite."""
+    words = mask(pair.agreed(public, b"mask " + session.encode()), count)
+    return words if place < other else -words
+
+
+# -- a member ---------------------------------------------------------------------------------------------------------
+
+
+class Member:
+    """One client's side of secure sums. Its secrets are new for each sum, and stay in memory.
+
+    least: it takes part in no sum of fewer members. size: its number of training samples, the largest weight.
+    """
+
+    def __init__(self, id: str, size: int, signatures: Signatures, least: int) -> None:
+        self.id, self.size, self.signatures, self.least = id, size, signatures, least
+        self.session, self.next, self.members = "", "", list[str]()
+
+    def answer(self, step: str, message: Message, reply: Message | None = None) -> Message:
+        """Return the answer to a step's request; reply: that of the phase, for the step with masked numbers."""
+        try:
+            if step == MASKED:
+                assert reply is not None
+                return self.masked(message, reply)
+            return {KEYS: self.keys, SHARES: self.shares, SURVIVORS: self.survivors, UNMASK: self.unmask}[step](message)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise MethodError(f"{step}: a request that cannot be read ({type(error).__name__})") from None
+
+    def keys(self, message: Message) -> Message:
+        """Begin a sum: return new public keys, signed."""
+        self.session, self.members = str(message["session"]), list(map(str, message["members"]))
+        if len(set(self.members)) < self.least or self.id not in self.members:
+            raise MethodError(f"a sum of {len(set(self.members))} members; at least {self.least} are needed")
+        self.cipher_pair, self.mask_pair, self.seed = KeyPair(), KeyPair(), secrets.token_bytes(KEY_BYTES)
+        self.next = SHARES
+        cipher, public = self.cipher_pair.public, self.mask_pair.public
+        statement = key_statement(self.session, self.id, cipher, public, self.size)
+        signature = self.signatures.sign(self.id, statement)
+        return Message(cipher=_tensor(cipher), mask=_tensor(public), size=self.size, signature=_tensor(signature))
+
+    def shares(self, message: Message) -> Message:
+        """Return shares of the seed and of the private key for each neighbour, encrypted to it."""
+        self._turn(SHARES, message)
+        names, signatures = list(map(str, message["names"])), message["signatures"]
+        self.list = _KeyList(self.session, names, _raw(message["cipher"]), _raw(message["mask"]), message["sizes"])
+        if len(names) < self.least or not set(names) <= set(self.members) or self.id not in names:
+            raise MethodError(
+                f"keys of {len(names)} members that are not those of this sum, or fewer than {self.least}"
+            )
+        self.place = names.index(self.id)
+        own = (self.list.cipher[self.place], self.list.mask[self.place], self.list.sizes[self.place])
+        if own != (self.cipher_pair.public, self.mask_pair.public, self.size):
+            raise MethodError("other keys than those that this member sent")
+        self.near = self.list.near(self.place)
+        for place in self.near:
+            if not self.signatures.holds(names[place], self.list.statement(place), _raw(signatures[str(place)])):
+                raise MethodError(f"keys of {names[place]!r} without its signature")
+        points, enough = [place + 1 for place in (*self.near, self.place)], threshold(len(self.near))
+        seeds = shares_of(self.seed, points, enough)
+        keys = shares_of(self.mask_pair.private, points, enough)
+        self.held = {self.place: (seeds[self.place + 1], keys[self.place + 1])}
+        self.next = MASKED
+        sent = {
+            str(to): _tensor(masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to)))
+            for to in self.near
+        }
+        return Message(commitment=_tensor(digest(b"seed", self.seed)), shares=sent)
+
+    def _secret(self, other: int) -> bytes:
+        return self.cipher_pair.agreed(self.list.cipher[other], b"shares " + self.session.encode())
+
+    def _about(self, sender: int, receiver: int) -> bytes:
+        return digest(self.list.transcript, self.list.names[sender].encode(), self.list.names[receiver].encode())
+
+    def masked(self, message: Message, reply: Message) -> Message:
+        """Return a reply with its summed field masked."""
+        self._turn(MASKED, message)
+        for text, data in message["shares"].items():
+            sender = int(text)
+            if sender not in self.near:
+                raise MethodError("shares from one that is no neighbour")
+            both = masks.opened(self._secret(sender), _raw(data), self._about(sender, self.place))
+            self.held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
+        if len(self.held) < threshold(len(self.near)):
+            raise MethodError(f"shares of {len(self.held)} members, fewer than {threshold(len(self.near))}")
+        mean = Mean(str(message["field"]), str(message["weight"]) or None)
+        weight = mean.weigh(reply)
+        if not 0 <= weight <= self.size:
+            raise MethodError(f"a weight of {weight:g}, and this client has {self.size} samples")
+        params: Params = reply[mean.field]
+        floats = [tensor for tensor in params.values() if tensor.is_floating_point()]
+        flat = torch.cat([tensor.detach().double().reshape(-1) for tensor in floats]).numpy()
+        words = self.list.fixed.encode(flat, weight) + mask(self.seed, len(flat))
+        for other in self.held:
+            if other != self.place:
+                public = self.list.mask[other]
+                words += _signed_mask(self.mask_pair, self.place, other, public, self.session, len(flat))
+        self.next = SURVIVORS
+        rest = {name: value for name, value in reply.items() if name != mean.field}
+        counters = {name: tensor for name, tensor in params.items() if not tensor.is_floating_point()}
+        more = {"counters": counters} if counters else {}
+        return Message(**rest, **more, masked=torch.from_numpy(words.view(np.int64)))
+
+    def survivors(self, message: Message) -> Message:
+        """Return a signature under the list of members whose masked numbers came."""
+        self._turn(SURVIVORS, message)
+        self.there = [int(place) for place in message["survivors"]]
+        known = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
+        near = sum(place in self.held for place in self.there)
+        if self.there != sorted(set(self.there) & known) or self.place not in self.there:
+            raise MethodError("a list of survivors with members that sent no shares, or without this one")
+        if len(self.there) < self.least or near < threshold(len(self.near)):
+            raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
+        self.next = UNMASK
+        statement = self.list.survivors_statement(self.there)
+        return Message(signature=_tensor(self.signatures.sign(self.id, statement)))
+
+    def unmask(self, message: Message) -> Message:
+        """Return shares of the survivors' seeds and of the other neighbours' keys, if enough have signed one list."""
+        self._turn(UNMASK, message)
+        statement, signed = self.list.survivors_statement(self.there), message["signatures"]
+        count = 1 + sum(
+            self.signatures.holds(self.list.names[place], statement, _raw(signed[str(place)]))
+            for place in self.near
+            if place in self.there and str(place) in signed
+        )
+        if count < threshold(len(self.near)):
+            raise MethodError(f"{count} members signed this list of survivors; {threshold(len(self.near))} are needed")
+        self.next = ""
+        seeds = {str(at): _tensor(seed) for at, (seed, _) in self.held.items() if at in self.there}
+        keys = {str(at): _tensor(key) for at, (_, key) in self.held.items() if at not in self.there}
+        return Message(seeds=seeds, keys=keys)
+
+    def _turn(self, step: str, message: Mapping[str, Any]) -> None:
+        """Raise MethodError unless this is the next step of the current sum: each is answered once."""
+        if message["session"] != self.session or step != self.next:
+            raise MethodError(f"{step} is not the next step of this member's sum")
+        self.next = ""
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+class GroupSum:
+    """The server's side of one sum: the members of one group, who run one phase.
+
+    failed: why there is no sum. replies: of the members that are in the sum, without the summed field.
+    """
+
+    def __init__(self, mean: Mean, phase: str, asked: Mapping[str, Message], least: int) -> None:
+        self.mean, self.phase, self.asked = mean, phase, asked
+        self.session, self.failed = secrets.token_hex(16), ""
+        self.replies: dict[str, Message] = {}
+        self.shares: dict[int, Mapping[str, Tensor]] = {}
+        self.commitments: dict[int, bytes] = {}
+        self.there: list[int] = []  # members whose masked numbers came
+        self.words: Words | None = None  # the sum of these numbers
+        self.signatures: dict[int, Tensor] = {}
+        if len(asked) < least:
+            self.failed = f"a group of {len(asked)}, fewer than privacy.min_members = {least}"
+
+    def messages(self, step: str) -> dict[str, Message]:
+        """Return the requests of a step by member; none after a failure."""
+        if self.failed:
+            return {}
+        if step == KEYS:
+            return dict.fromkeys(self.asked, Message(session=self.session, members=sorted(self.asked)))
+        names = self.list.names
+        if step == SHARES:
+            return {names[place]: self._keys_for(place) for place in range(len(names))}
+        if step == MASKED:
+            return {names[place]: self._masked_for(place) for place in self.shares}
+        if step == SURVIVORS:
+            common = Message(session=self.session, survivors=self.there)
+            return {names[place]: common for place in self.there}
+        return {names[place]: self._signatures_for(place) for place in self.signatures}
+
+    def _keys_for(self, place: int) -> Message:
+        signatures = {str(other): self.signed[other] for other in self.list.near(place)}
+        keys = {"cipher": _tensor(b"".join(self.list.cipher)), "mask": _tensor(b"".join(self.list.mask))}
+        return Message(
+            session=self.session, names=self.list.names, sizes=self.list.sizes, signatures=signatures, **keys
+        )
+
+    def _masked_for(self, place: int) -> Message:
+        to, name = str(place), self.list.names[place]
+        shares = {str(sender): sent[to] for sender, sent in self.shares.items() if to in sent}
+        return Message(
+            session=self.session, phase=self.phase, message=dict(self.asked[name]), shares=shares,
+            field=self.mean.field, weight=self.mean.weight or "",
+        )  # fmt: skip
+
+    def _signatures_for(self, place: int) -> Message:
+        near = self.list.near(place)
+        signatures = {str(other): data for other, data in self.signatures.items() if other in near}
+        return Message(session=self.session, signatures=signatures)
+
+    def take(self, step: str, replies: Mapping[str, Message]) -> None:
+        """Take in the replies of a step; after a failure `failed` says why there is no sum."""
+        try:
+            if step == KEYS:
+                self._take_keys(replies)
+                return
+            by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
+            if step == SHARES:
+                self.shares = {place: reply["shares"] for place, reply in by_place.items()}
+                self.commitments = {place: _raw(reply["commitment"]) for place, reply in by_place.items()}
+            elif step == MASKED:
+                for id in sorted(replies):
+                    self.add(id, replies[id])
+            elif step == SURVIVORS:
+                self.signatures = {place: reply["signature"] for place, reply in by_place.items()}
+            else:
+                self._unmask(by_place)
+            self._check_enough(len(by_place), step)
+        except MethodError as error:
+            self.failed, self.replies = str(error), {}
+
+    def add(self, id: str, reply: Message) -> None:
+        """Add a member's masked numbers to the sum, and keep the rest of its reply."""
+        words = reply["masked"].numpy().view(np.uint64)
+        self.words = words.copy() if self.words is None else np.add(self.words, words, out=self.words)
+        self.there.append(self.list.names.index(id))
+        self.replies[id] = Message(**{name: value for name, value in reply.items() if name != "masked"})
+
+    def _take_keys(self, replies: Mapping[str, Message]) -> None:
+        names = sorted(replies)
+        self._check_enough(len(names), KEYS)
+        cipher, mask = (b"".join(_raw(replies[id][which]) for id in names) for which in ("cipher", "mask"))
+        self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
+        self.signed = [replies[id]["signature"] for id in names]
+
+    def _check_enough(self, count: int, step: str) -> None:
+        needed = threshold(len(self.list.near(0))) if step != KEYS else 2
+        if count < needed:
+            raise MethodError(f"{count} of {len(self.asked)} members answered {step}, fewer than {needed}")
+
+    def _unmask(self, replies: Mapping[int, Message]) -> None:
+        """Take the masks out of the sum: the survivors' own, and those that they share with members who dropped out."""
+        assert self.words is not None
+        total, count = self.words.copy(), len(self.words)
+        for place in self.there:
+            total -= mask(self._joined(place, "seeds", replies), count)
+        for place in sorted(set(self.shares) - set(self.there)):
+            pair = KeyPair(self._joined(place, "keys", replies))
+            for other in set(self.list.near(place)) & set(self.there):
+                total += _signed_mask(pair, place, other, self.list.mask[other], self.session, count)
+        self.total = self.list.fixed.decode(total)
+
+    def _joined(self, place: int, which: str, replies: Mapping[int, Message]) -> bytes:
+        """Return a secret of a member from the shares of it in these replies, of which some may be forged."""
+        near = self.list.near(place)
+        shares = {
+            holder + 1: _raw(reply[which][str(place)])
+            for holder, reply in replies.items()
+            if str(place) in reply[which] and holder in (*near, place)
+        }
+        enough = threshold(len(near))
+        if len(shares) < enough:
+            raise MethodError(f"{len(shares)} shares of {self.list.names[place]!r}, fewer than {enough}")
+        turned = list(shares.items())
+        for _ in turned:
+            with suppress(MethodError):
+                secret = joined(dict(turned[:enough]))
+                if self._is_secret(place, which, secret):
+                    return secret
+            turned = turned[1:] + turned[:1]
+        raise MethodError(f"the shares of a secret of {self.list.names[place]!r} do not fit together")
+
+    def _is_secret(self, place: int, which: str, secret: bytes) -> bool:
+        if which == "seeds":
+            return digest(b"seed", secret) == self.commitments[place]
+        return KeyPair(secret).public == self.list.mask[place]
+
+    def params(self, initial: Params) -> dict[str, Tensor]:
+        """Return the mean of the members' parameters, in the form of `initial`; raises MethodError for no weight."""
+        weight = sum(self.mean.weigh(reply) for reply in self.replies.values())
+        if not weight > 0:
+            raise MethodError(f"a weighted mean with weights that sum to {weight:g}")
+        means, at, result = torch.from_numpy(self.total / weight), 0, dict[str, Tensor]()
+        for name, tensor in initial.items():
+            if tensor.is_floating_point():
+                part = means[at : at + tensor.numel()]
+                result[name], at = part.reshape(tensor.shape).to(tensor.dtype), at + tensor.numel()
+            else:
+                result[name] = torch.stack([reply["counters"][name] for reply in self.replies.values()]).amax(0)
+        return result
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of the members in the sum."""
+        return sum(self.mean.weigh(reply) for reply in self.replies.values())
+
+
+def summed_names(method: Method, phase: str, field: str, net: Net) -> list[str]:
+    """Return the names of the tensors in a summed field."""
+    form = next(_bare(fields[field]) for fields in method.declared(phase) or () if field in fields)
+    assert isinstance(form, Weights)
+    return form.names(net)
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
+
+
+def _raw(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()

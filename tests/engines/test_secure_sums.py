@@ -1,0 +1,443 @@
+"""Secure sums: the mean of a group, equal to the plain one, of which the server sees nothing but the sum."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup, Witness, secure_sums
+from fedkin.engines.masks import BOUND, FixedPoint, joined, mask, shares_of
+from fedkin.engines.results import SERVER, Missing
+from fedkin.engines.secure_sums import (
+    KEYS,
+    MASKED,
+    SHARES,
+    STEPS,
+    SURVIVORS,
+    UNMASK,
+    GroupSum,
+    Member,
+    MemoryKeys,
+    neighbours,
+    threshold,
+)
+from fedkin.errors import ConfigError, MethodError
+from fedkin.flow import Message
+from fedkin.learning.aggregate import Mean
+from fedkin.methods import METHODS
+from support import Losing, local_site, small_federation, small_setup
+
+Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
+SECURE = Privacy(secure_sums=True)
+
+
+# -- one sum, without an engine ---------------------------------------------------------------------------------------
+
+
+class Town:
+    """Members with a vector and a weight each, and a server that asks them step by step.
+
+    absent(step, id): whether a member's reply to a step is lost. requests, replies: what somebody changes on the way.
+    """
+
+    def __init__(self, count: int, length: int = 7, seed: int = 0) -> None:
+        draw = np.random.default_rng(seed)
+        self.ids = [f"c{number:03}" for number in range(count)]
+        self.weights = {id: int(draw.integers(1, 100)) for id in self.ids}
+        self.vectors = {id: {"w": torch.from_numpy(draw.normal(size=length))} for id in self.ids}
+        signatures = MemoryKeys()
+        self.members = {id: Member(id, self.weights[id], signatures, 3) for id in self.ids}
+        self.absent: Callable[[str, str], bool] = lambda step, id: False
+        self.requests: Change = lambda step, messages: messages
+        self.replies: Change = lambda step, messages: messages
+        self.errors: dict[tuple[str, str], str] = {}
+        self.seen: list[Message] = []
+
+    def run(self) -> GroupSum:
+        asked = dict.fromkeys(self.ids, Message(params={}))
+        one = GroupSum(Mean(), "train", asked, 3)
+        for step in STEPS:
+            messages = self.requests(step, one.messages(step))
+            replies = {}
+            for id, message in messages.items():
+                reply = Message(params=self.vectors[id], n=self.weights[id]) if step == MASKED else None
+                try:
+                    answer = self.members[id].answer(step, message, reply)
+                except MethodError as error:
+                    self.errors[step, id] = str(error)
+                    continue
+                self.seen.append(answer)
+                if not self.absent(step, id):
+                    replies[id] = answer
+            if not one.failed:
+                one.take(step, self.replies(step, replies))
+        return one
+
+    def mean(self, ids: list[str]) -> np.ndarray[Any, Any]:
+        total = sum(self.weights[id] for id in ids)
+        return np.asarray(sum(self.weights[id] * self.vectors[id]["w"].numpy() for id in ids) / total)
+
+    def error(self, one: GroupSum) -> float:
+        """How far the sum is from the mean of those that are in it."""
+        params = one.params({"w": torch.zeros(len(next(iter(self.vectors.values()))["w"]), dtype=torch.float64)})
+        return float(np.abs(params["w"].numpy() - self.mean(list(one.replies))).max())
+
+    def bound(self) -> float:
+        total = sum(self.weights.values())
+        return len(self.ids) * 2.0 ** -(FixedPoint(total).bits + 1) / min(self.weights.values()) + 1e-15
+
+
+@given(count=st.integers(3, 9), length=st.integers(1, 20), seed=st.integers(0, 1000), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_sum_is_of_those_whose_numbers_came(count: int, length: int, seed: int, data: st.DataObject) -> None:
+    town = Town(count, length, seed)
+    lost = data.draw(st.dictionaries(st.sampled_from(town.ids), st.sampled_from(STEPS), max_size=count // 3))
+    town.absent = lambda step, id: lost.get(id) == step
+    one = town.run()
+    if one.failed:
+        assert lost
+        assert not one.replies
+        return
+    there = [id for id in town.ids if lost.get(id) not in (KEYS, SHARES, MASKED)]
+    assert list(one.replies) == there
+    assert town.error(one) <= town.bound()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("count", [4, 7])
+def test_a_member_that_aborts_in_any_step_changes_nothing_for_the_others(step: str, count: int) -> None:
+    town = Town(count)
+    town.absent = lambda at, id: at == step and id == "c001"
+    one = town.run()
+    assert not one.failed
+    assert ("c001" in one.replies) == (step in (SURVIVORS, UNMASK))
+    assert town.error(one) <= town.bound()
+
+
+def test_too_few_members_give_no_sum() -> None:
+    town = Town(6)
+    town.absent = lambda step, id: step == MASKED and id in ("c001", "c002")
+    one = town.run()
+    assert "4 of 6 members answered secure.masked, fewer than 5" in one.failed
+    assert not one.replies
+    assert "fewer than privacy.min_members = 3" in Town(2).run().failed
+
+
+def test_many_members_mask_with_some_on_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_sums, "NEIGHBOURS", 6)
+    near = [neighbours(20, place, b"transcript") for place in range(20)]
+    assert all(len(row) == 6 and all(place in near[other] for other in row) for place, row in enumerate(near))
+    assert near != [neighbours(20, place, b"another") for place in range(20)]
+    town = Town(20)
+    town.absent = lambda step, id: (step, id) in ((MASKED, "c003"), (UNMASK, "c011"))
+    one = town.run()
+    assert not one.failed
+    assert len(one.replies) == 19
+    assert town.error(one) <= town.bound()
+
+
+@given(st.lists(st.floats(-BOUND, BOUND), min_size=1, max_size=30), st.integers(1, 10**6))
+def test_fixed_point_is_as_exact_as_it_says(numbers: list[float], weight: int) -> None:
+    fixed = FixedPoint(weight)
+    decoded = fixed.decode(fixed.encode(np.array(numbers), weight)) / weight
+    assert np.abs(decoded - numbers).max() <= 2.0 ** -(fixed.bits + 1) / weight + 2e-13
+
+
+@pytest.mark.parametrize("number", [BOUND * 1.01, np.inf, np.nan])
+def test_an_overflow_is_refused_before_anything_leaves(number: float) -> None:
+    town = Town(4)
+    town.vectors["c002"] = {"w": torch.full((7,), number)}
+    one = town.run()
+    assert "above 1024 or not finite" in town.errors[MASKED, "c002"]
+    assert "c002" not in one.replies
+    assert town.error(one) <= town.bound()
+
+
+def test_the_largest_sums_do_not_overflow() -> None:
+    town = Town(9)
+    town.vectors = {id: {"w": torch.full((7,), BOUND if id < "c005" else -BOUND).double()} for id in town.ids}
+    assert town.error(town.run()) <= town.bound() + 1e-12 * BOUND
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(2, 6), st.integers(0, 4), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_enough_shares_give_the_secret(secret: bytes, enough: int, more: int, random: Any) -> None:
+    points = random.sample(range(1, 100), enough + more)
+    shares = shares_of(secret, points, enough)
+    some = random.sample(points, enough)
+    assert joined({point: shares[point] for point in some}) == secret
+    if more:
+        # Fewer shares fit to every other secret too: the share of one more point decides.
+        fewer = {point: shares[point] for point in some[1:]}
+        assert all(shares_of(bytes(32), points, enough)[point] != shares[point] for point in fewer)
+
+
+# -- what the server sees, and a server or a member that lies ---------------------------------------------------------
+
+
+def test_a_spy_at_the_server_sees_uniform_numbers_only() -> None:
+    town = Town(5, length=4000)
+    town.vectors = {id: {"w": torch.zeros(4000)} for id in town.ids}
+    town.run()
+    masked = [reply["masked"].numpy().view(np.uint64) for reply in town.seen if "masked" in reply]
+    assert len(masked) == 5
+    # One of 10,000 honest draws fails each of these.
+    for words in masked:
+        assert stats.kstest(words / 2.0**64, "uniform").pvalue > 1e-5
+        assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-5
+    for one, other in pairwise(masked):
+        assert abs(stats.spearmanr(one, other).statistic) < 5 / np.sqrt(4000)
+    open_fields = {name for reply in town.seen for name in reply}
+    assert open_fields == {
+        "cipher",
+        "mask",
+        "size",
+        "signature",
+        "commitment",
+        "shares",
+        "masked",
+        "n",
+        "seeds",
+        "keys",
+    }
+    for reply in town.seen:
+        for share in reply["shares"].values() if "shares" in reply else ():
+            assert share.shape == (94,)  # encrypted: two shares, a nonce and a tag
+
+
+def test_two_lists_of_survivors_unmask_nobody() -> None:
+    """The attack on a protocol without consistency: one half of the members are told that c004 has dropped out."""
+    town = Town(6)
+    honest = [0, 1, 2, 3, 4, 5]
+
+    def forged(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
+        if step != SURVIVORS:
+            return messages
+        lists = {id: honest if id < "c003" or id == "c004" else [0, 1, 2, 3, 5] for id in messages}
+        return {id: Message(session=message["session"], survivors=lists[id]) for id, message in messages.items()}
+
+    town.requests = forged
+    one = town.run()
+    assert one.failed
+    assert all("signed this list of survivors; 5 are needed" in town.errors[UNMASK, id] for id in town.ids)
+
+
+def test_a_list_with_strangers_or_without_oneself_is_not_signed() -> None:
+    for survivors in ([0, 1, 2, 3, 4, 9], [1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4], [0, 1]):
+        town = Town(6)
+        town.requests = lambda step, messages, there=survivors: (  # type: ignore[misc]
+            messages if step != SURVIVORS
+            else {id: Message(session=message["session"], survivors=there) for id, message in messages.items()}
+        )  # fmt: skip
+        town.run()
+        assert town.errors[SURVIVORS, "c000"]
+
+
+def test_a_key_of_the_server_s_own_is_refused() -> None:
+    town = Town(5)
+    stranger = Town(5)
+
+    def exchanged(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
+        if step != SHARES:
+            return messages
+        foreign = stranger.members["c001"].answer(KEYS, Message(session="x", members=stranger.ids), None)
+        return {id: Message(**{**message, "mask": swapped(message, foreign)}) for id, message in messages.items()}
+
+    def swapped(message: Message, foreign: Message) -> torch.Tensor:
+        return torch.cat([message["mask"][:32], foreign["mask"], message["mask"][64:]])
+
+    town.requests = exchanged
+    one = town.run()
+    assert one.failed
+    assert all("of 'c001' without its signature" in town.errors[SHARES, id] for id in town.ids if id != "c001")
+    assert "other keys than those that this member sent" in town.errors[SHARES, "c001"]
+
+
+def test_shares_of_another_sum_are_refused() -> None:
+    town = Town(5)
+    before: dict[str, Message] = {}
+
+    def replayed(step: str, messages: dict[str, Message]) -> Mapping[str, Message]:
+        if step != MASKED:
+            return messages
+        if not before:
+            before.update(messages)
+            return messages
+        return {id: Message(**{**message, "shares": before[id]["shares"]}) for id, message in messages.items()}
+
+    town.requests = replayed
+    assert not town.run().failed
+    assert town.run().failed
+    assert "sealed by another key, or for another sum" in town.errors[MASKED, "c000"]
+
+
+def test_a_step_is_answered_once_and_in_order() -> None:
+    town = Town(4)
+    town.run()
+    member = town.members["c000"]
+    for step in STEPS[1:]:
+        with pytest.raises(MethodError, match=r"is not the next step|cannot be read"):
+            member.answer(step, Message(session=member.session), Message())
+    for nonsense in (Message(), Message(session=1, members=3), Message(session="a", members=["c000"])):
+        with pytest.raises(MethodError):
+            member.answer(KEYS, nonsense, None)
+
+
+@pytest.mark.parametrize("which", ["seeds", "keys"])
+def test_a_forged_share_never_gives_a_wrong_sum(which: str) -> None:
+    for liars, recovered in ((1, True), (5, False)):
+        town = Town(9)
+        town.absent = lambda step, id: step == MASKED and id == "c008"
+
+        def forged(step: str, replies: dict[str, Message], liars: int = liars) -> Mapping[str, Message]:
+            if step != UNMASK:
+                return replies
+            wrong = {id: Message(**{**replies[id], which: lie(replies[id][which])}) for id in sorted(replies)[:liars]}
+            return {**replies, **wrong}
+
+        def lie(shares: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {place: share ^ 1 for place, share in shares.items()}
+
+        town.replies = forged
+        one = town.run()
+        assert (not one.failed) == recovered
+        assert not recovered or town.error(one) <= town.bound()
+        assert recovered or "do not fit together" in one.failed
+
+
+def test_the_threshold_is_above_two_thirds() -> None:
+    assert [threshold(count - 1) for count in (3, 4, 5, 6, 9, 51)] == [3, 3, 4, 5, 7, 35]
+
+
+def test_masks_of_different_seeds_have_nothing_in_common() -> None:
+    one, other = mask(bytes(32), 1000), mask(b"\1" + bytes(31), 1000)
+    assert not (one == other).any()
+    assert (mask(bytes(32), 10) == one[:10]).all()
+
+
+# -- in an engine -----------------------------------------------------------------------------------------------------
+
+
+def secure(method: str, privacy: Privacy = SECURE, **how: Any) -> Setup:
+    return replace(small_setup(METHODS[method](**how)), privacy=privacy)
+
+
+def models(setup: Setup, engine: type[LocalEngine] = LocalEngine) -> dict[str, Any]:
+    run = engine(setup)
+    for number in (1, 2, 3):
+        run.round(number)
+    return dict(run.models())
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[id][name] - other[id][name]).abs().max()) for id in one for name in one[id])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "kin", "flt-same", "pacfl"])
+def test_secure_sums_are_plain_means(method: str) -> None:
+    summed = models(secure(method))
+    assert apart(models(secure(method, Privacy())), summed) < 2e-6
+    assert apart(summed, models(secure(method), LoopbackEngine)) == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_lost_message_of_any_step_is_counted_and_leaves_the_others(step: str) -> None:
+    setup = secure("fedavg")
+    lost = sorted(setup.federation)[0]
+    losing = Losing(lambda envelope: envelope.phase == step and envelope.sender == lost and envelope.receiver == SERVER)
+    engine = LocalEngine(setup, transport=losing)
+    outcome = engine.round(1)
+    assert [row.missing for row in outcome.traffic if row.sender == lost and row.phase == step] == [Missing.LOST]
+    moved = engine.server.state["params"]["head.bias"] - setup.net.initial["head.bias"]
+    assert float(moved.abs().max()) > 0
+
+
+def test_the_server_sees_no_parameters() -> None:
+    witness = Witness()
+    engine = LocalEngine(secure("kin"), observers=[witness])
+    for number in (1, 2, 3):
+        engine.round(number)
+    sent = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
+    assert any("masked" in message for message in sent)
+    assert not any("params" in message for message in sent)
+
+
+def test_a_server_that_asks_for_a_model_itself_gets_none() -> None:
+    setup = secure("fedavg")
+    engine = LocalEngine(setup)
+    site = local_site(engine)
+    id = sorted(setup.federation)[0]
+    assert site.ask("train", {id: Message(params=setup.net.initial)}) == {}
+    assert "leaves a client only in secure sums" in site.failed()[0].words
+
+
+@pytest.mark.parametrize(
+    ("method", "how", "words"),
+    [
+        ("sfmtl-graph", {}, "needs .* of each client by itself"),
+        ("fedavg", {"aggregate": "median"}, "needs params of each client by itself in phase 'train'"),
+        ("mapl", {}, "has no server that could sum"),
+    ],
+)
+def test_methods_that_need_single_models_are_refused(method: str, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LocalEngine(secure(method, **how)).round(1)
+
+
+def test_adversaries_are_refused_beside_them() -> None:
+    with pytest.raises(ConfigError, match=r"run\.adversaries"):
+        secure("fedavg").having(adversaries="sign-flip:0.2")
+
+
+def test_members_of_a_small_group_are_missing_and_named() -> None:
+    setup = secure("fedavg", Privacy(secure_sums=True, min_members=99))
+    outcome = LocalEngine(setup).round(1)
+    reasons = {row.reason for row in outcome.traffic}
+    assert reasons == {f"no secure sum: a group of {len(setup.federation)}, fewer than privacy.min_members = 99"}
+
+
+def of_the_page() -> dict[str, set[str]]:
+    """{method: fields that are sent as they are}, from the last table of the page on privacy."""
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    table = page.split("| method | fields that the server still sees of each client |")[1].split("\n\n")[0]
+    listed: dict[str, set[str]] = {}
+    for line in table.splitlines()[2:]:
+        methods, fields = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("|").split("|"))
+        listed |= {name: set(fields) for name in methods}
+    return listed
+
+
+@pytest.mark.slow
+def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
+    federation = small_federation()
+    groups: dict[str, tuple[str, ...]] = {}
+    for id, client in federation.items():
+        groups[str(client.group)] = (*groups.get(str(client.group), ()), id)
+    seen: dict[str, set[str]] = {}
+    for name in sorted(set(METHODS) - {"local", "mixed"}):
+        how = {"groups": groups} if name == "given" else {}
+        witness = Witness()
+        with suppress(ConfigError):
+            # Long enough for kin's choice.
+            setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=SECURE)
+            engine = LocalEngine(setup, observers=[witness])
+            for number in range(1, 9):
+                engine.round(number)
+            sent = [each for each in witness.envelopes if each.receiver == SERVER]
+            assert any(each.phase == MASKED for each in sent), name
+            fields = {field for each in sent if each.phase not in (set(STEPS) - {MASKED}) for field in each.message}
+            seen[name] = fields - {"masked", "n"}
+    assert seen == of_the_page()

@@ -1,0 +1,99 @@
+"""Secure sums over a network: the plain run's models, also when members are lost, and keys signed by certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.network.consent import leaving
+from fedkin.network.identity import Revocations
+from fedkin.network.join_file import Member
+from fedkin.network.signing import CertificateSignatures
+from fedkin.running.networked import plan_of, settings_of
+from network.federations import Ending, clients, experiment, federated, same, served, simulated, state_in
+from network.processes import ended, made, rows
+from town import new_town
+
+SECURE = {"secure_sums": True}
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest sum of differences between two tensors of two trees."""
+    if isinstance(one, torch.Tensor):
+        return float((one.double() - other.double()).abs().sum())
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        return max((apart(part, other[name]) for name, part in one.items()), default=0.0)
+    return float(one != other)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "kin"])
+def test_a_federation_with_secure_sums_has_the_models_of_its_simulation(method: str, tmp_path: Path) -> None:
+    plan = experiment(method, clients=6, privacy=SECURE)
+    federation = plan.federation(tmp_path)
+    federated(plan, federation, tmp_path)
+    there = state_in(tmp_path / "there")["server"]
+    simulated(plan, tmp_path / "here")
+    assert same(there, state_in(tmp_path / "here")["server"])  # masks differ, and no bit of the sum
+    plain = experiment(method, clients=6)
+    simulated(plain, tmp_path / "plain")
+    assert apart(there, state_in(tmp_path / "plain")["server"]) < 1e-4
+
+
+def test_a_client_that_leaves_is_missing_in_the_sums_of_the_others(tmp_path: Path) -> None:
+    plan = experiment(clients=5, rounds=3, privacy=SECURE)
+    federation = plan.federation(tmp_path)
+    with clients(federation, tmp_path / "nodes") as there:
+        there.start()
+        gone = sorted(federation)[0]
+        leaves = Ending(then=lambda number: there.stop(gone) if number == 1 else None)
+        result = served(plan, there.network, tmp_path / "there", watcher=leaves)
+    assert result is not None
+    assert len(result.rounds) == 3
+    assert torch.isfinite(state_in(tmp_path / "there")["server"]["params"]["head.bias"]).all()
+
+
+def test_consent_says_that_parameters_leave_masked(tmp_path: Path) -> None:
+    plan = experiment(clients=5, privacy=SECURE)
+    federation = plan.federation(tmp_path)
+    setup = plan_of(settings_of(plan), federation.task)
+    lines = leaving(setup, federation[sorted(federation)[0]])
+    assert any(line.startswith("train: params") and "masked, for a sum over a group" in line for line in lines)
+    assert any("the sum over a group of at least 3 members" in line for line in lines)
+
+
+def test_keys_are_signed_by_certificates() -> None:
+    town = new_town()
+    ann, ben = town["ann"], town["ben"]
+    book = {"ann": Member(), "ben": Member()}
+    signs, checks = (CertificateSignatures(each, book, Revocations()) for each in (ann, ben))
+    signature = signs.sign("ann", b"keys")
+    assert checks.holds("ann", b"keys", signature)
+    assert not checks.holds("ann", b"other keys", signature)
+    assert not checks.holds("ben", b"keys", signature)
+    assert not checks.holds("ann", b"keys", signature[:40])
+    assert not checks.holds("ann", b"keys", b"")
+
+
+@pytest.mark.slow
+def test_kin_over_tls_with_secure_sums_is_the_plain_run(tmp_path: Path) -> None:
+    town, names = new_town(), [f"c0{number}" for number in range(8)]
+    # Two groups, with training that tells them apart at once.
+    sections: dict[str, Any] = {
+        "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
+        "training": {"lr": 0.3, "local_steps": 10}, "privacy": SECURE,
+    }  # fmt: skip
+    plan = experiment("kin", clients=8, rounds=8, **sections)
+    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
+    run = tmp_path / "there"
+    with made(tmp_path, written, town, plan.federation(Path()), peers=False) as place:
+        ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in names}})
+    plain = experiment("kin", clients=8, rounds=8, **{**sections, "privacy": {}})
+    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-3)):
+        simulated(other, tmp_path / name)
+        assert apart(state_in(run)["server"], state_in(tmp_path / name)["server"]) <= bound
+    phases = {row[3] for row in rows(run)}
+    assert {"secure.masked", "secure.unmask"} <= phases
