@@ -93,11 +93,12 @@ def groups_of(clients: int, rule: str, what: str) -> dict[str, Any]:
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
     assert found is not None
     planted = [federation[id].group for id in found.ids]
-    edges = graph.edge_scores(found.weights, planted)
+    edges = found.edges()
+    inside = sum(federation[one].group == federation[other].group for one, other, _ in edges)
     return {
         "seconds": seconds, "CPU s": cpu, "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "GB before": held, "groups": len(set(found.labels.tolist())), "ARI": graph.ari(planted, found.labels),
-        "edges": int((found.weights != 0).sum()) // 2, "inside groups": edges.precision,
+        "edges": len(edges), "inside groups": inside / max(len(edges), 1),
         "at the server": engine.clock.seconds["graph"] - before, **{n: float(v) for n, v in engine.server.info.items()},
     }  # fmt: skip
 

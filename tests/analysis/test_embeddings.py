@@ -64,8 +64,8 @@ def test_heads_are_compared_as_sfmtl_graph_does() -> None:
         h[client, label], owned[client, label] = point, True
     heads = [head_of(engine.model(id)) for id in found.ids]
     w, b = (np.stack([head[f"head.{part}"].numpy() for head in heads]) for part in ("weight", "bias"))
-    responses = np.einsum("kod,lcd->klco", w, h) + b[:, None, None, :]
-    np.testing.assert_allclose(found.heads, response_similarity(responses, owned), atol=1e-5)
+    expected = response_similarity(lambda k, places: h[owned][places] @ w[k].T + b[k], owned)
+    np.testing.assert_allclose(found.heads, expected, atol=1e-5)
 
 
 def test_anchors_are_those_that_the_method_keeps() -> None:

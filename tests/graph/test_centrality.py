@@ -16,24 +16,9 @@ from fedkin.errors import GraphError
 from graph.strategies import affinities, planted, reordered
 
 ALL: dict[str, Callable[[Any], Any]] = {
-    "degree": g.degree,
-    "strength": lambda a: g.degree(a, weighted=True),
-    "closeness": g.closeness,
-    "closeness weighted": lambda a: g.closeness(a, weighted=True),
-    "betweenness": g.betweenness,
-    "betweenness weighted": lambda a: g.betweenness(a, weighted=True),
-    "eigenvector": g.eigenvector,
+    "degree": g.degree, "closeness": g.closeness, "betweenness": g.betweenness, "eigenvector": g.eigenvector,
     "current flow": g.current_flow_betweenness,
-    "current flow weighted": lambda a: g.current_flow_betweenness(a, weighted=True),
-}
-
-
-def _network(a: Any) -> Any:
-    """networkx's graph with length 1 / weight, so that alike clients are near."""
-    graph = nx.from_numpy_array(a)
-    for _, _, data in graph.edges(data=True):
-        data["length"] = 1 / data["weight"]
-    return graph
+}  # fmt: skip
 
 
 def _listed(values: Any, n: int) -> Any:
@@ -54,35 +39,25 @@ def test_equivariant_finite_and_the_same_dense_and_sparse(name: str, a: Any, dat
     assert not values[~a.any(axis=1)].any()
 
 
-@given(affinities())
-def test_degree_closeness_betweenness_are_networkx(a: Any) -> None:
-    n, graph = len(a), _network(a)
+def check_networkx(a: Any) -> None:
+    n, graph = len(a), nx.from_numpy_array(a)
     if n > 1:
         np.testing.assert_allclose(g.degree(a), _listed(nx.degree_centrality(graph), n))
     np.testing.assert_allclose(g.closeness(a), _listed(nx.closeness_centrality(graph), n))
-    lengths = _listed(nx.closeness_centrality(graph, distance="length"), n)
-    np.testing.assert_allclose(g.closeness(a, weighted=True), lengths)
-    for weighted, key in ((False, None), (True, "length")):
-        for normalised in (False, True):
-            theirs = nx.betweenness_centrality(graph, normalized=normalised, weight=key)
-            ours = g.betweenness(a, weighted=weighted, normalised=normalised)
-            np.testing.assert_allclose(ours, _listed(theirs, n), atol=1e-9)
+    for normalised in (False, True):
+        theirs = nx.betweenness_centrality(graph, normalized=normalised)
+        np.testing.assert_allclose(g.betweenness(a, normalised=normalised), _listed(theirs, n), rtol=1e-9, atol=1e-9)
 
 
-def test_betweenness_of_a_larger_graph_and_of_long_chains_is_networkx() -> None:
-    a, _ = planted(4, 40, inside=0.2, across=0.02)
-    # Powers of two: networkx compares lengths exactly, so that 1/2 + 1/3 and 1/3 + 1/2 may count as two distances.
-    weight = np.triu(2 ** np.random.default_rng(0).integers(0, 3, a.shape), 1)
-    a = a * (weight + weight.T)
+@given(affinities())
+def test_degree_closeness_betweenness_are_networkx(a: Any) -> None:
+    check_networkx(a)
+
+
+def test_they_are_of_a_larger_graph_and_of_a_long_chain() -> None:
+    check_networkx(planted(4, 40, inside=0.2, across=0.02)[0])
     chain = np.diag(np.ones(99), 1)
-    for one in (a, chain + chain.T):
-        graph = _network(one)
-        theirs = _listed(nx.betweenness_centrality(graph, normalized=False), len(one))
-        np.testing.assert_allclose(g.betweenness(one), theirs, rtol=1e-9, atol=1e-9)
-        theirs = _listed(nx.betweenness_centrality(graph, normalized=False, weight="length"), len(one))
-        np.testing.assert_allclose(g.betweenness(one, weighted=True), theirs, rtol=1e-9, atol=1e-6)
-        theirs = _listed(nx.closeness_centrality(graph), len(one))
-        np.testing.assert_allclose(g.closeness(one), theirs)
+    check_networkx(chain + chain.T)
 
 
 @given(affinities(least=3, most=12))
@@ -124,20 +99,18 @@ def test_eigenvector_of_a_large_component() -> None:
     np.testing.assert_allclose(g.eigenvector(a), np.abs(vectors[:, np.argmax(values)]), atol=1e-8)
 
 
-@given(affinities(), st.booleans())
-def test_current_flow_is_networkx_on_each_component(a: Any, weighted: bool) -> None:
+@given(affinities())
+def test_current_flow_is_networkx_on_each_component(a: Any) -> None:
     graph = nx.from_numpy_array(a)
-    key = "weight" if weighted else None
-    between = g.current_flow_betweenness(a, weighted=weighted)
-    raw = g.current_flow_betweenness(a, weighted=weighted, normalised=False)
+    between, raw = g.current_flow_betweenness(a), g.current_flow_betweenness(a, normalised=False)
     for part in nx.connected_components(graph):
         rows = sorted(part)
         alone = nx.convert_node_labels_to_integers(graph.subgraph(rows), ordering="sorted")
         m = len(rows)
         if m > 2:
-            theirs = nx.current_flow_betweenness_centrality(alone, weight=key, solver="full")
-            np.testing.assert_allclose(between[rows], _listed(theirs, m), atol=1e-9)
-            np.testing.assert_allclose(raw[rows], _listed(theirs, m) * (m - 1) * (m - 2) / 2, atol=1e-9)
+            theirs = _listed(nx.current_flow_betweenness_centrality(alone, weight=None, solver="full"), m)
+            np.testing.assert_allclose(between[rows], theirs, atol=1e-9)
+            np.testing.assert_allclose(raw[rows], theirs * (m - 1) * (m - 2) / 2, atol=1e-9)
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 9), elements=st.floats(-1e6, 1e6)), st.floats(1e-3, 1e6))

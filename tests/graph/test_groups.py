@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from sklearn.metrics import adjusted_rand_score, silhouette_samples
+from sklearn.metrics import adjusted_rand_score
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
@@ -19,7 +19,6 @@ from graph.strategies import (
     affinities,
     both_kinds,
     dense,
-    distances,
     labels_for,
     planted,
     reordered,
@@ -35,7 +34,6 @@ FINDERS: dict[str, Callable[[Any], Any]] = {
     "hierarchical silhouette": lambda a: g.hierarchical(a, choose="silhouette"),
     "hierarchical ratio": lambda a: g.hierarchical(a, choose="ratio", linkage="ward"),
     "kmeans": lambda a: g.kmeans(dense(a), min(2, a.shape[0])),
-    "recursive": lambda a: g.recursive_bipartition(a, 0.5),
 }
 
 
@@ -180,15 +178,6 @@ def test_hierarchical_without_structure_is_one_group(choose: Any) -> None:
     assert g.hierarchical([[0.0]], choose=choose).tolist() == [0]
 
 
-@given(distances(least=3).flatmap(lambda d: st.tuples(st.just(d), labels_for(len(d)))))
-def test_silhouette_is_sklearns(case: Any) -> None:
-    d, labels = case
-    found = g.silhouette(d, labels)
-    assert (np.abs(found) <= 1).all()
-    if 2 <= len(np.unique(labels)) < len(d):
-        np.testing.assert_allclose(found, silhouette_samples(d, labels, metric="precomputed"), atol=1e-12)
-
-
 # -- clustered federated learning's bipartition ----------------------------------------------------------------
 
 
@@ -203,12 +192,6 @@ def test_bipartition_has_the_least_largest_similarity_across(s: Any) -> None:
     n = len(s)
     best = min(_across(s, np.array([code >> i & 1 for i in range(n)])) for code in range(1, 2**n - 1))
     assert _across(s, labels) == pytest.approx(best)
-
-
-@given(symmetric(least=1, most=8), st.sampled_from([-0.5, 0.0, 0.3, 1.1]))
-def test_recursive_bipartition_is_the_components_above_the_threshold(s: Any, threshold: float) -> None:
-    linked = (s >= threshold).astype(float)
-    assert same_partition(g.recursive_bipartition(s, threshold), g.components(linked))
 
 
 @given(st.integers(2, 7), st.integers(0, 200), st.sampled_from([0.0, 0.3, 0.8]))
@@ -267,7 +250,6 @@ def test_cfl_stops_by_its_norms() -> None:
         (lambda: g.bipartition([[1.0]]), "at least two clients"),
         (lambda: g.cfl([[1.0, 2.0]], eps1=1, eps2=0), "inner: expected a square matrix"),
         (lambda: g.cfl(np.eye(2), eps1=1, eps2=0, counts=[1]), "counts: expected 2 counts"),
-        (lambda: g.silhouette(np.zeros((2, 2)), [0]), "expected 2 labels"),
         (lambda: g.canonical([[0, 1]]), "one label per client"),
         (lambda: g.canonical([0.0, np.nan]), "row 1 has no label"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import networkx as nx
@@ -18,19 +17,13 @@ from scipy.optimize import minimize
 from fedkin import graph as g
 from fedkin.errors import GraphError
 from fedkin.graph import mixing
+from fedkin.graph.mixing import laplacian, norm_regularised
 from graph.strategies import affinities, affinities_with_labels, both_kinds, dense, reordered
 
-OF_AFFINITY: dict[str, Callable[[Any], Any]] = {
-    "metropolis": g.metropolis,
-    "laplacian_step": lambda a: g.laplacian_step(a, None, 0.01),
-}
 
-
-@pytest.mark.parametrize("name", OF_AFFINITY)
 @given(a=affinities(), data=st.data())
-def test_rows_sum_to_one_dense_and_sparse(name: str, a: Any, data: Any) -> None:
-    mix = OF_AFFINITY[name]
-    found = [mix(kind) for kind in both_kinds(a)]
+def test_rows_sum_to_one_dense_and_sparse(a: Any, data: Any) -> None:
+    found = [g.laplacian_step(kind, None, 0.01) for kind in both_kinds(a)]
     assert isinstance(found[0], np.ndarray)
     assert isinstance(found[1], sp.csr_array)
     np.testing.assert_allclose(found[1].toarray(), found[0], atol=1e-15)
@@ -41,7 +34,8 @@ def test_rows_sum_to_one_dense_and_sparse(name: str, a: Any, data: Any) -> None:
     np.testing.assert_array_equal(w[alone], np.eye(len(a))[alone])
     assert not w[(a == 0) & ~np.eye(len(a), dtype=bool)].any()
     order = np.array(data.draw(st.permutations(range(len(a)))))
-    np.testing.assert_allclose(mix(reordered(a, order)), reordered(w, order), atol=1e-12)
+    turned = dense(g.laplacian_step(reordered(a, order), None, 0.01))
+    np.testing.assert_allclose(turned, reordered(w, order), atol=1e-12)
 
 
 @given(affinities_with_labels())
@@ -50,11 +44,11 @@ def test_laplacian_is_networkx_inside_groups_and_rows_sum_to_zero(case: Any) -> 
     inside = a * (labels[:, None] == labels)
     expected = nx.laplacian_matrix(nx.from_numpy_array(inside)).toarray()
     for kind in both_kinds(a):
-        found = g.laplacian(kind, labels)
+        found = laplacian(kind, labels)
         np.testing.assert_allclose(dense(found), expected)
         np.testing.assert_allclose(dense(found).sum(axis=1), 0.0, atol=1e-12)
         assert np.linalg.eigvalsh(dense(found)).min() > -1e-9
-    np.testing.assert_array_equal(dense(g.laplacian(a + np.eye(len(a)), labels)), dense(g.laplacian(a, labels)))
+    np.testing.assert_array_equal(dense(laplacian(a + np.eye(len(a)), labels)), dense(laplacian(a, labels)))
 
 
 @given(affinities_with_labels(), st.floats(0, 2))
@@ -67,16 +61,8 @@ def test_laplacian_step_is_the_papers_update(case: Any, rate: float) -> None:
         np.testing.assert_allclose(w[k] @ x, x[k] - rate * pull, atol=1e-9)
     np.testing.assert_allclose(w.sum(axis=1), 1.0, atol=1e-9)
     np.testing.assert_array_equal(dense(g.laplacian_step(a, labels, 0.0)), np.eye(len(a)))
-    if rate * g.laplacian(a, labels).diagonal().max() <= 1:
+    if rate * laplacian(a, labels).diagonal().max() <= 1:
         assert (w >= 0).all()
-
-
-@given(affinities(least=2))
-def test_metropolis_is_its_formula(a: Any) -> None:
-    degree = (a > 0).sum(axis=1)
-    w = dense(g.metropolis(a))
-    for i, j in zip(*np.nonzero(a), strict=True):
-        assert w[i, j] == pytest.approx(1 / (1 + max(degree[i], degree[j])))
 
 
 @pytest.mark.parametrize(
@@ -84,11 +70,10 @@ def test_metropolis_is_its_formula(a: Any) -> None:
     [
         (lambda: g.laplacian_step(np.eye(2), None, -0.1), "rate: expected a number of at least 0"),
         (lambda: g.laplacian_step(np.eye(2), [0], 0.1), "groups: expected 2 labels"),
-        (lambda: g.metropolis([[0, 1], [0, 0]]), "not symmetric"),
         (lambda: g.project([1.0, 2.0], floor=0.6), "floor: expected 0 to 1/2"),
         (lambda: g.project([]), "at least one"),
         (lambda: g.project(3.0), "expected a vector"),
-        (lambda: g.norm_regularised([1.0], -1.0), "b: expected a number of at least 0"),
+        (lambda: norm_regularised([1.0], -1.0), "b: expected a number of at least 0"),
         (lambda: g.collaboration_weights([1.0, 0.5], 2), "own: expected a place from 0 to 1"),
         (lambda: g.collaboration_weights([1.0, np.nan], 0), "not all finite"),
         (lambda: g.collaboration_weights([1.0, 0.5], 0, trust=[1.0, 0.0]), "trust: expected numbers above 0"),
@@ -138,29 +123,29 @@ def test_projection_of_rows_and_of_extreme_values() -> None:
 
 def test_norm_regularised_at_its_limits() -> None:
     c = [1.0, 3.0, 3.0, -2.0]
-    np.testing.assert_array_equal(g.norm_regularised(c, 0.0), [0, 0.5, 0.5, 0])
-    np.testing.assert_allclose(g.norm_regularised(c, 1e-12), [0, 0.5, 0.5, 0])
-    np.testing.assert_allclose(g.norm_regularised(c, 5e-324), [0, 0.5, 0.5, 0])
-    np.testing.assert_allclose(g.norm_regularised(c, 1e9), 0.25, atol=1e-6)
-    assert g.norm_regularised([7.0], 0.5).tolist() == [1.0]
+    np.testing.assert_array_equal(norm_regularised(c, 0.0), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(norm_regularised(c, 1e-12), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(norm_regularised(c, 5e-324), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(norm_regularised(c, 1e9), 0.25, atol=1e-6)
+    assert norm_regularised([7.0], 0.5).tolist() == [1.0]
     rows = np.random.default_rng(0).normal(size=(4, 6))
-    np.testing.assert_array_equal(g.norm_regularised(rows, 0.3), [g.norm_regularised(r, 0.3) for r in rows])
+    np.testing.assert_array_equal(norm_regularised(rows, 0.3), [norm_regularised(r, 0.3) for r in rows])
 
 
 @given(points, st.sampled_from([0.01, 0.5, 3.0]), st.data())
 def test_trust_weighs_the_norm(c: Any, b: float, data: Any) -> None:
     """KKT of -<c, w> + b |w / sqrt(t)|: -c + b (w / t) / |w / sqrt(t)| + nu >= 0, with equality where w > 0."""
     t = data.draw(hnp.arrays(np.float64, len(c), elements=st.floats(0.1, 10)))
-    w = g.norm_regularised(c, b, trust=t)
+    w = norm_regularised(c, b, trust=t)
     assert w.sum() == pytest.approx(1)
     gradient = -c + b * (w / t) / np.linalg.norm(w / np.sqrt(t))
     used = w > 1e-9
     nu = -gradient[used].mean()
     assert np.abs(gradient[used] + nu).max() < 1e-6 * max(b, 1)
     assert (gradient + nu > -1e-6 * max(b, 1)).all()
-    np.testing.assert_allclose(g.norm_regularised(c, b, trust=np.full(len(c), 4.0)), g.norm_regularised(c, b / 2),
+    np.testing.assert_allclose(norm_regularised(c, b, trust=np.full(len(c), 4.0)), norm_regularised(c, b / 2),
                                atol=1e-9)  # fmt: skip
-    np.testing.assert_array_equal(g.norm_regularised(c, b), g.norm_regularised(c, b, trust=np.ones(len(c))))
+    np.testing.assert_array_equal(norm_regularised(c, b), norm_regularised(c, b, trust=np.ones(len(c))))
 
 
 # -- collaboration -----------------------------------------------------------------------------------------------------
@@ -214,7 +199,7 @@ def test_limits() -> None:
     # Without the log it is the norm's own closed form.
     s = np.array([0.2, 0.9, 0.8])
     w = g.collaboration_weights(s, 0, mu1=1.0, mu2=1e-9, beta=0.5e9)
-    np.testing.assert_allclose(w, g.norm_regularised(s, 0.5), atol=1e-6)
+    np.testing.assert_allclose(w, norm_regularised(s, 0.5), atol=1e-6)
     # A norm that outweighs all: weights as the trust.
     w = g.collaboration_weights(s, 0, trust=[1.0, 2.0, 1.0], mu2=1e-6, beta=1e12)
     np.testing.assert_allclose(w, [0.25, 0.5, 0.25], atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.methods.cfl import Cfl
 from fedkin.views import ServerView
-from support import after, newcomers, server_view, small_federation, small_setup
+from support import after, server_view, small_federation, small_setup
 
 EAGER = {"eps1": 1e9, "eps2": 0.0}
 
@@ -185,21 +184,3 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     with pytest.raises(StopIteration) as end:
         placing.send({"late": Message(params=new)})
     assert end.value.value == {"late": f"r{int(cosines[1] > cosines[0])}"}
-
-
-def test_clients_never_seen_and_newcomers_find_their_part() -> None:
-    federation = small_federation(14, seed=3)
-    hidden, late = sorted(federation)[:3], sorted(federation)[3]
-    engine, _ = after(Cfl(), 15, newcomers(federation, hidden, {late: 16}), local_steps=10)
-    state = engine.server.state
-    assert sorted(state["models"]) == ["r", "r0", "r1"]
-    models, kept = engine.models(), {name: dict(state[name]) for name in ("models", "node", "directions")}
-    groups = {federation[id].group: node for id, node in state["node"].items()}
-    for id in hidden:
-        assert models[id] is state["models"][groups[federation[id].group]]
-    assert kept == {name: state[name] for name in kept}
-    outcome = engine.round(16)
-    assert state["node"][late] == groups[federation[late].group]
-    phases = Counter((message.phase, message.sender) for message in outcome.traffic if late in message)
-    assert phases["settle", "server"] == 1
-    assert phases["train", "server"] == 1

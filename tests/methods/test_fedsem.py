@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from fedkin.flow import Message
-from fedkin.graph import ari
 from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
-from support import after, newcomers, server_view, small_federation
+from support import after, server_view
 
 
 def some_params(server: ServerView[Any], rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
@@ -143,28 +142,3 @@ def test_distances_between_heads_look_at_heads_only() -> None:
     server = server_view(method, ("a",))
     assert method.compared(server) == ["head.weight", "head.bias"]
     assert len(FedSem().compared(server)) == 4
-
-
-def test_clients_never_seen_are_welcomed_with_the_nearest_centre_and_change_nothing() -> None:
-    federation = small_federation(12)
-    hidden = sorted(federation)[:4]
-    part = newcomers(federation, hidden)
-    engine, outcome = after(FedSem(), 6, part, local_steps=10)
-    assert set(outcome.graph.ids) == set(part) - set(hidden)
-    models = engine.models()
-    for id in hidden:
-        alike = [other for other in part if part[other].group == part[id].group and other not in hidden]
-        assert any(models[id] is models[other] for other in alike)
-    assert not set(engine.server.state["cluster"]) & set(hidden)
-
-
-def test_a_client_that_joins_late_finds_its_group() -> None:
-    federation = small_federation(10)
-    late = sorted(federation)[3]
-    engine, _ = after(FedSem(), 4, newcomers(federation, late={late: 5}), local_steps=10)
-    assert late not in engine.server.state["cluster"]
-    outcome = engine.round(5)
-    assert outcome.graph is not None
-    planted = federation.planted
-    assert planted is not None
-    assert ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1

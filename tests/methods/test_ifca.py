@@ -21,7 +21,7 @@ from fedkin.learning.sgd import fit, load
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
 from fedkin.views import ServerView
-from support import after, newcomers, small_federation, small_setup
+from support import after, small_federation, small_setup
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("body.1.weight", "body.1.bias")
@@ -214,20 +214,6 @@ def test_warm_up_is_fedavg_and_then_heads_part() -> None:
         assert all(torch.equal(models[k][name], common[name]) == (k == "0") for name in HEAD)
     assert engine.round(3).graph is not None
     assert not torch.equal(engine.server.state["models"]["0"]["body.1.weight"], common["body.1.weight"])
-
-
-def test_clients_never_seen_choose_and_newcomers_are_estimated_when_they_come() -> None:
-    federation = small_federation(12)
-    hidden, late = sorted(federation)[0], sorted(federation)[1]
-    engine, _ = after(Ifca(), 5, newcomers(federation, [hidden], {late: 6}), local_steps=10)
-    assert not {hidden, late} & set(engine.server.state["cluster"])
-    engine.round(6)
-    assert late in engine.server.state["cluster"]
-    models = engine.models()
-    alike = [id for id in federation if federation[id].group == federation[hidden].group and id != hidden]
-    assert all(models[hidden] is models[id] for id in alike)
-    losses = {k: loss_of(engine, params, hidden) for k, params in engine.server.state["models"].items()}
-    assert models[hidden] is engine.server.state["models"][min(losses, key=lambda k: losses[k])]
 
 
 def test_a_client_without_samples_uses_the_members_mean() -> None:

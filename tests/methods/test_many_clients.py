@@ -18,7 +18,6 @@ from methods.flt_world import engine_after, grouped, member
 @pytest.fixture(autouse=True)
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkin.methods.blocks.stages.LARGEST", 8)
-    monkeypatch.setattr("fedkin.methods.tfl.LARGEST", 8)
 
 
 def vectors(n: int, seed: int = 0) -> tuple[list[Any], Any]:

@@ -22,7 +22,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import ari
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor
-from support import after, newcomers, small_federation, small_setup, stored
+from support import after, small_federation, small_setup, stored
 
 
 def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
@@ -170,19 +170,3 @@ def test_clients_whose_signature_was_lost_are_asked_again_and_attached() -> None
         missing = set(federation) - set(fixed)
     assert not missing
     assert agrees(federation, fixed)
-
-
-def test_clients_never_seen_sign_and_newcomers_are_attached() -> None:
-    federation = places(THREE * 2)
-    hidden, late = sorted(federation)[:4], sorted(federation)[4]
-    engine, _ = after(PcaKmHc(clusters=3, centres=2), 2, newcomers(federation, hidden, {late: 3}))
-    state = engine.server.state
-    where = {federation[id].group: state["models"][number] for id, number in state["model"].items()}
-    models = engine.models()
-    assert late not in models
-    for id in hidden:
-        assert models[id] is where[federation[id].group]
-        assert id not in engine.server.state["signatures"]
-    outcome = engine.round(3)
-    assert late in outcome.sampled or late in state["signatures"]
-    assert agrees(federation, engine.server.state["group"])

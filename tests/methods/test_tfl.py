@@ -30,10 +30,10 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled, training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope, sketched
+from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import combined, nearest_on_simplex
-from support import Watched, newcomers, small_federation, small_setup, stored
+from support import Watched, newcomers, small_federation, small_setup
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -87,9 +87,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
         v = np.zeros(6)
         for k, id in enumerate(sorted(federation)):
             if id in replies:
-                w, client = asked[id]["params"], federation[id]
-                z = F.relu(F.linear(stored(client.train).double(), w["body.1.weight"], w["body.1.bias"]))
-                loss = F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), client.train.y)
+                loss = loss_of(asked[id]["params"], federation[id].train)
                 assert float(replies[id]["loss"]) == pytest.approx(float(loss))
                 v[k] = 6 / len(replies) * float(loss)
         known = engine.server.state["prior"]
@@ -311,19 +309,6 @@ def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
             assert np.asarray(graph.weights)[k, j] == 0
 
 
-def test_a_sketch_keeps_inner_products_in_expectation() -> None:
-    rng = np.random.default_rng(0)
-    x, y = (torch.from_numpy(rng.normal(size=300) + 0.5) for _ in range(2))
-    found = []
-    for seed in range(400):
-        s = sketched({"x": x, "y": y}, 64, seed)
-        assert s["x"].shape == (64,)
-        found.append(float(s["x"] @ s["y"]))
-    error = float(np.std(found)) / 20
-    assert abs(np.mean(found) - float(x @ y)) < 4 * error
-    assert error < 0.1 * abs(float(x @ y))
-
-
 @pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
 def test_control_graphs_replace_the_graph_and_nothing_before_it(control: str) -> None:
     plain, other = (ran(Tfl(eta_lambda=0.2, graph={"control": c}), 1) for c in ("none", control))
@@ -372,19 +357,24 @@ def initial() -> Plain:
 
 
 def loss_of(w: Plain, samples: Samples, rows: Any = slice(None)) -> Tensor:
-    z = F.linear(samples.x[rows].double(), w["body.weight"], w["body.bias"])
+    """Of the net of `modules`, or of the small federation's, which has a hidden layer."""
+    x = samples.x[rows].double()
+    if "body.weight" in w:
+        z = F.linear(x, w["body.weight"], w["body.bias"])
+    else:
+        z = F.relu(F.linear(x, w["body.1.weight"], w["body.1.bias"]))
     return F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), samples.y[rows])
 
 
-def path(w: Plain, client: Client, number: int) -> list[Plain]:
+def path(w: Plain, client: Client, number: int, training: Training = TRAINING, seed: int = SEED) -> list[Plain]:
     """The parameters after 0, 1, ... local steps."""
-    draw = rng(SEED, client.id, number, "train.fit0")
+    draw = rng(seed, client.id, number, "train.fit0")
     draw.integers(2**63)
     steps = [w]
-    for rows in TRAINING.batches(client.size, draw):
+    for rows in training.batches(client.size, draw):
         leaf = {name: tensor.clone().requires_grad_() for name, tensor in steps[-1].items()}
         slopes = torch.autograd.grad(loss_of(leaf, client.train, rows), list(leaf.values()))
-        steps.append({name: t.detach() - TRAINING.lr * g for (name, t), g in zip(leaf.items(), slopes, strict=True)})
+        steps.append({name: t.detach() - training.lr * g for (name, t), g in zip(leaf.items(), slopes, strict=True)})
     return steps
 
 
@@ -532,28 +522,6 @@ def test_a_lost_model_leaves_the_others_counting_as_often_as_drawn(kind: Any, st
 # -- DRFA against a plain loop: snapshots, ascent, sampling by lambda ---
 
 
-def lambdas(engine: Watched) -> np.ndarray[Any, np.dtype[np.float64]]:
-    kept = engine.server.state["lam"]
-    return np.array([float(kept[id]) for id in sorted(kept)])
-
-
-def plain_steps(w: dict[str, Tensor], client: Any, setup: Any, number: int) -> list[dict[str, Tensor]]:
-    """The parameters after 0, 1, ... local steps of SGD."""
-    draw = rng(setup.seed, client.id, number, "train.fit0")
-    draw.integers(2**63)
-    path = [w]
-    for rows in setup.training.batches(client.size, draw):
-        leaf = {name: tensor.clone().requires_grad_() for name, tensor in path[-1].items()}
-        slopes = torch.autograd.grad(loss_of_drfa(leaf, client, rows), list(leaf.values()))
-        path.append({n: t.detach() - setup.training.lr * g for (n, t), g in zip(leaf.items(), slopes, strict=True)})
-    return path
-
-
-def loss_of_drfa(w: dict[str, Tensor], client: Any, rows: Any = slice(None)) -> Tensor:
-    z = F.relu(F.linear(client.train.x[rows].double(), w["body.1.weight"], w["body.1.bias"]))
-    return F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), client.train.y[rows])
-
-
 @pytest.mark.parametrize("training", [{"local_steps": 5}, {"local_steps": None, "local_epochs": 2}])
 def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) -> None:
     gamma, floor, federation = 0.02, 0.01, small_federation()
@@ -565,15 +533,15 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
     for number in (1, 2, 3):
         engine.round(number)
         share = 1 - rng(setup.seed, "", number, "snapshot").random()
-        paths = {id: plain_steps(w, federation[id], setup, number) for id in ids}
+        paths = {id: path(w, federation[id], number, setup.training, setup.seed) for id in ids}
         steps = [len(path) - 1 for path in paths.values()]
         counted = dict(zip(ids, lam.tolist(), strict=True))
         w = combined({id: path[-1] for id, path in paths.items()}, counted)
         at = combined({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, counted)
-        v = np.array([float(loss_of_drfa(at, federation[id])) for id in ids])
+        v = np.array([float(loss_of(at, federation[id].train)) for id in ids])
         lam = nearest_on_simplex(lam + gamma * float(np.mean(steps)) * v, floor)
-        np.testing.assert_allclose(lambdas(engine), lam, atol=1e-6)
-        lam = lambdas(engine)
+        np.testing.assert_allclose(vector(engine, "lam"), lam, atol=1e-6)
+        lam = vector(engine, "lam")
         for name, tensor in w.items():
             torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-6, atol=1e-8)
 
@@ -582,7 +550,7 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     federation = small_federation()
     sizes = np.array([federation[id].size for id in sorted(federation)])
     engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation)).rounds(1)
-    np.testing.assert_allclose(lambdas(engine), sizes / sizes.sum(), rtol=1e-12)
+    np.testing.assert_allclose(vector(engine, "lam"), sizes / sizes.sum(), rtol=1e-12)
     average = Watched(small_setup(FedAvg(), federation)).rounds(1)
     for name, tensor in average.server.state["params"].items():
         torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)
@@ -593,9 +561,9 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     for decay in (1.0, 0.5):
         engine = Watched(small_setup(Drfa(gamma=0.001, gamma_decay=decay, snapshot=False), federation))
         for number in (1, 2):
-            before = lambdas(engine)
+            before = vector(engine, "lam")
             engine.round(number)
-        gains.append(lambdas(engine) - before)
+        gains.append(vector(engine, "lam") - before)
     assert np.abs(gains[1]).max() == pytest.approx(np.abs(gains[0]).max() / 2, rel=0.05)
 
 

@@ -183,7 +183,10 @@ def _similarity_of_heads(
             params = {name.removeprefix("head."): tensor for name, tensor in one.params.items()}
             logits.append(functional_call(module, params, (points,)).reshape(len(heads), classes, -1).double())
     answers = np.asarray(torch.stack(logits).numpy())
-    return response_similarity(answers, owned) if np.isfinite(answers).all() else None
+    if not np.isfinite(answers).all():
+        return None
+    of_owned = answers[:, owned]
+    return response_similarity(lambda k, places: of_owned[k][places], owned)
 
 
 def _equal(a: Params, b: Params) -> bool:

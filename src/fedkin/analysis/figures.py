@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import pdist, squareform
-
-from fedkin.graph import silhouette
 
 Array = npt.NDArray[np.float64]
 
@@ -77,4 +74,6 @@ def separation(points: Any, kinds: Sequence[Any]) -> float | None:
     _, labels = np.unique(np.asarray(kinds), return_inverse=True)
     if not 2 <= int(labels.max(initial=0)) + 1 < len(labels):
         return None
-    return float(silhouette(squareform(pdist(np.asarray(points, dtype=np.float64))), labels).mean())
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(np.asarray(points, dtype=np.float64), labels))

@@ -42,11 +42,11 @@ def graph(
         "matching for sets.",
     ),
     sparsify: str = typer.Option(
-        "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE, FILE.py:NAME."
+        "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, FILE.py:NAME."
     ),
     groups: str = typer.Option(
         "louvain",
-        help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone, "
+        help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, single, alone, "
         "FILE.py:NAME; for raw rows, one per sample: same, same:ALPHA (groups by statistical tests).",
     ),
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
@@ -171,7 +171,7 @@ def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> 
             f"{len(table.ids)} clients are too many to compare all pairs; expected --similarity cosine and "
             "--sparsify knn:K or mutual:K"
         )
-    if groups.partition(":")[0] in ("hierarchical", "bipartition"):
+    if groups.partition(":")[0] == "hierarchical":
         raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
     return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
 

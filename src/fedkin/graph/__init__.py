@@ -18,26 +18,23 @@ array([0.25, 0.25, 0.25, 0.25])
 # ruff: noqa: I001
 from __future__ import annotations
 
-from fedkin.graph.affinity import epsilon, gamma, gap_threshold, knn, nonnegative, oracle, soft, symmetrise, to_distance
+from fedkin.graph.affinity import epsilon, gamma, gap_threshold, knn, nonnegative, oracle, symmetrise, to_distance
 from fedkin.graph.centrality import (
     betweenness, closeness, current_flow_betweenness, degree, eigenvector, sampled_betweenness,
 )  # fmt: skip
-from fedkin.graph.grouping_tests import Placement, Verdicts, apart, coordinates, find, place
+from fedkin.graph.grouping_tests import Placement, Verdicts, apart, find, place
 from fedkin.graph.groups import (
-    bipartition, by_id, canonical, cfl, components, hierarchical, kmeans, leiden, louvain, recursive_bipartition,
-    silhouette,
+    bipartition, by_id, canonical, cfl, components, hierarchical, kmeans, leiden, louvain,
 )  # fmt: skip
-from fedkin.graph.mixing import (
-    collaboration_weights, laplacian, laplacian_step, metropolis, norm_regularised, project, softmax,
-)  # fmt: skip
-from fedkin.graph.neighbours import knn_graph, nearest, nearest_points
+from fedkin.graph.mixing import collaboration_weights, laplacian_step, project, softmax
+from fedkin.graph.neighbours import knn_graph
 from fedkin.graph.network import network
 from fedkin.graph.picture import draw
 from fedkin.graph.record import Evidence, Graph, load_graph
-from fedkin.graph.recovery import ari, edge_scores, modularity, nmi
+from fedkin.graph.recovery import ari, modularity, nmi
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
 from fedkin.graph.similarity import (
-    anchor_similarity, cosine, dot, hausdorff, matching, matching_of, minimum, minmax, negative_l1, negative_l2,
+    anchor_similarity, cosine, dot, hausdorff, matching, minimum, minmax, negative_l1, negative_l2,
     pca, rbf, response_similarity, umap,
 )  # fmt: skip
 from fedkin.graph.stages import (
@@ -48,13 +45,11 @@ from fedkin.graph.tables import Rows, read_rows, read_signatures, read_signed, w
 __all__ = [
     "Evidence", "Graph", "Placement", "Plan", "Rows", "Signature", "Spread", "Stage", "Verdicts",
     "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "cfl", "closeness",
-    "collaboration_weights", "components", "control_stage", "coordinates", "cosine", "current_flow_betweenness",
-    "degree", "distance_stage", "dot", "draw", "edge_scores", "eigenvector", "epsilon", "find", "gamma",
-    "gap_threshold", "groups_stage", "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian",
-    "laplacian_step", "leiden", "load_graph", "louvain", "matching", "matching_of", "metropolis", "minimum",
-    "minmax", "modularity", "nearest", "nearest_points", "negative_l1", "negative_l2", "network", "nmi",
-    "nonnegative", "norm_regularised", "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures",
-    "read_signed", "recursive_bipartition", "response_similarity", "same_alpha", "sampled_betweenness", "sign",
-    "silhouette", "similarity_stage", "soft", "softmax", "sparsify_stage", "stage", "symmetrise", "to_distance",
-    "umap", "write_signed",
+    "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness", "degree",
+    "distance_stage", "dot", "draw", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "groups_stage",
+    "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "louvain",
+    "matching", "minimum", "minmax", "modularity", "negative_l1", "negative_l2", "network", "nmi", "nonnegative",
+    "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures", "read_signed", "response_similarity",
+    "same_alpha", "sampled_betweenness", "sign", "similarity_stage", "softmax", "sparsify_stage", "stage",
+    "symmetrise", "to_distance", "umap", "write_signed",
 ]  # fmt: skip

@@ -83,25 +83,6 @@ def gap_threshold(d: Any) -> float:
     return float(values[largest] + gaps[largest] / 2)
 
 
-def soft(d: Any, scale: float | None = None) -> Matrix:
-    """Return exp(-(d_ij / scale)^2) of distances `d`, in (0, 1], with a zero diagonal.
-
-    scale: None takes `gap_threshold(d)`. `d` must be dense.
-
-    >>> soft(np.array([[0.0, 1.0], [1.0, 0.0]]), scale=1.0).round(3)
-    array([[0.   , 0.368],
-           [0.368, 0.   ]])
-    """
-    d = as_dense(d, "D", nonnegative=True)
-    if scale is None:
-        scale = gap_threshold(d)
-    if not scale > 0:
-        raise GraphError(f"scale: expected a distance above 0, got {scale}")
-    # The division comes first: with a tiny scale it overflows to inf, whose weight is correctly 0.
-    with np.errstate(over="ignore"):
-        return _finish(np.exp(-np.square(d / scale)))
-
-
 def knn(s: Any, k: int, *, mutual: bool = False) -> Matrix:
     """Link each client to its k most similar others with s_ij > 0; s_ij is the weight of the edge.
 

@@ -283,9 +283,13 @@ class Search:
             return self._group(node, "same")
         if not rejected:
             rejected = ["xy" if "xy" in self.views else "x"]
-        parts = self._parts(rows, most=len(rows) // 2)
+        begun = len(self.tree), len(self.leaves)
+        parts = self._groups(node, rejected, most=len(rows) // 2)
         if parts is not None and (real or self._shares_apart(rows, parts)):
-            return self._groups(node, rejected)
+            return []
+        # Taken back.
+        del self.tree[begun[0] :], self.leaves[begun[1] :]
+        self.tree[node] |= {"cut": None, "children": []}
         if real and len(rows) > 3:
             best = min((*self._clump(rows, view), view) for view in sorted({*rejected, "+".join(rejected)}))
             if best[0] <= _CLUMPED:
@@ -294,43 +298,27 @@ class Search:
             return self._group(node, "shares")
         if self.table is not None and (effects.concept_p * self.tests >= self.alpha or effects.concept_size < _FLOOR):
             return self._group(node, "offsets")
-        return self._groups(node, rejected)
+        self._groups(node, rejected)
+        return []
 
-    def _groups(self, node: int, rejected: list[str]) -> list[int]:
-        """Cut in two until what is left cannot be told apart; each part is a group."""
-        todo = [(node, rejected)]
+    def _groups(self, node: int, rejected: list[str], most: int | None = None) -> list[Labels] | None:
+        """Cut in two until what is left cannot be told apart; each part is a group. None once there are over `most`."""
+        todo, parts = [(node, rejected)], list[Labels]()
         while todo:
+            if most is not None and len(todo) + len(parts) > most:
+                return None
             at, rejected = todo.pop()
             rows = self.tree[at]["rows"]
-            if len(rows) == 1:
-                self._group(at, "alone")
-            elif not rejected:
-                self._group(at, "same")
+            if len(rows) == 1 or not rejected:
+                self._group(at, "alone" if len(rows) == 1 else "same")
+                parts.append(rows)
             else:
                 for child in self._cut(at, "+".join(rejected)):
                     p = self._block_p(self.tree[child]["rows"])
                     if len(self.tree[child]["rows"]) > 1:
                         self._note(child, p, None)
                     todo.append((child, [name for name in self.views if p[name] < self.alpha]))
-        return []
-
-    def _parts(self, rows: Labels, most: int) -> list[Labels] | None:
-        """The same parts as `_groups` makes, or None once there are more than `most`."""
-        todo: list[Labels] = [rows]
-        done: list[Labels] = []
-        while todo:
-            if len(todo) + len(done) > most:
-                return None
-            part = todo.pop()
-            p = self._block_p(part) if len(part) > 1 else {}
-            rejected = [name for name in p if p[name] < self.alpha]
-            if part is rows and not rejected:
-                rejected = ["xy" if "xy" in self.views else "x"]
-            if rejected:
-                todo.extend(self._halves(part, "+".join(rejected)))
-            else:
-                done.append(part)
-        return done
+        return parts
 
     def _block_p(self, rows: Labels) -> dict[str, float]:
         """Corrected p-value per block."""
@@ -551,28 +539,6 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
     if others is None:
         np.fill_diagonal(distances, 0.0)
     return np.asarray(distances)
-
-
-def coordinates(signatures: Sequence[Signature]) -> tuple[Array, Array]:
-    """(points [n, d], noise [n]) by which neighbours are found: `apart` squared is |p_i - p_j|^2 - noise_i - noise_j.
-
-    >>> import numpy as np
-    >>> from fedkin.graph import Plan, Spread, sign
-    >>> data = [np.random.default_rng(seed).normal(size=(80, 6)) + 2 * seed for seed in range(2)]
-    >>> plan = Plan.of(Spread.of(x) for x in data)
-    >>> signed = [sign(plan, x) for x in data]
-    >>> points, noise = coordinates(signed)
-    >>> bool(np.isclose(((points[0] - points[1]) ** 2).sum() - noise.sum(), apart(signed)[0, 1] ** 2))
-    True
-    """
-    points: list[Array] = []
-    noise = np.zeros(len(signatures))
-    for name in signatures[0].blocks:
-        here = stacked([one.blocks[name] for one in signatures])
-        t1 = max(float(here.pooled()[0][0]), 1e-9)
-        points.append(here.means / np.sqrt(t1 * SHARE[name]))
-        noise += 1 / np.maximum(here.n, 1e-9) / SHARE[name]
-    return np.concatenate(points, axis=1), noise
 
 
 # -- one block of features of many clients -----------------------------------------------------------------------------

@@ -215,34 +215,13 @@ def _height_count(tree: Array, most: int, choose: str) -> int:
 
 
 def _silhouette_count(d: Array, tree: Array, most: int) -> int:
-    scores = {count: float(silhouette(d, _cut(tree, count)).mean()) for count in range(2, most + 1)}
+    from sklearn.metrics import silhouette_score
+
+    scores = {
+        count: float(silhouette_score(d, _cut(tree, count), metric="precomputed")) for count in range(2, most + 1)
+    }
     best = max(scores, key=lambda count: (scores[count], -count), default=1)
     return best if scores and scores[best] > 0 else 1
-
-
-def silhouette(d: Any, labels: Any) -> Array:
-    """Return the silhouette of each client [n] from distances `d` [n, n], in [-1, 1] (Rousseeuw 1987).
-
-    A client that is alone in its group has 0.
-
-    >>> points = np.array([0.0, 1.0, 10.0, 11.0])
-    >>> silhouette(abs(points[:, None] - points), [0, 0, 1, 1]).round(2)
-    array([0.9 , 0.89, 0.89, 0.9 ])
-    """
-    d = as_dense(d, "D", nonnegative=True)
-    groups = as_labels(labels, d.shape[0])
-    member = np.eye(groups.max() + 1)[groups]
-    size = member.sum(0)
-    if len(size) < 2:
-        return np.zeros(len(groups))
-    rows = np.arange(len(groups))
-    total = np.asarray(d @ member)
-    inner = total[rows, groups] / np.maximum(size[groups] - 1, 1)
-    mean = total / size
-    mean[rows, groups] = np.inf
-    outer = mean.min(1)
-    larger = np.maximum(inner, outer)
-    return np.where((size[groups] > 1) & (larger > 0), (outer - inner) / np.where(larger > 0, larger, 1), 0.0)
 
 
 def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
@@ -280,28 +259,6 @@ def bipartition(s: Any) -> Labels:
     d = float(s.max()) - s
     np.fill_diagonal(d, 0.0)
     return hierarchical(d, 2, linkage="single")
-
-
-def recursive_bipartition(s: Any, threshold: float) -> Labels:
-    """Repeat `bipartition` in each part while the maximum similarity between the halves is below `threshold`.
-
-    >>> recursive_bipartition(np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]]), 0.5)
-    array([0, 1, 0])
-    """
-    s = as_dense(s, "S")
-    labels = np.zeros(len(s), dtype=np.int64)
-    # Parts hold rows of `s` and not positions inside a part, so that a second split keeps the clients of the first.
-    waiting = [np.arange(len(s))]
-    while waiting:
-        part = waiting.pop()
-        if len(part) < 2:
-            continue
-        inner = s[np.ix_(part, part)]
-        side = bipartition((inner + inner.T) / 2)
-        if inner[np.ix_(side == 0, side == 1)].max() < threshold:
-            labels[part[side == 1]] = labels.max() + 1
-            waiting += [part[side == 0], part[side == 1]]
-    return canonical(labels)
 
 
 def cfl(inner: Any, *, eps1: float, eps2: float, counts: Any = None, gamma_max: float = 0.0) -> Labels:

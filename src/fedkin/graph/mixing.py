@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_sparse, as_vectors
+from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_vectors
 
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
@@ -49,27 +49,6 @@ def laplacian_step(a: Any, groups: Any, rate: float) -> Matrix:
     if isinstance(inner, np.ndarray):
         return np.eye(len(inner)) - rate * inner
     return sp.csr_array(sp.eye_array(inner.shape[0], format="csr") - rate * inner)
-
-
-def metropolis(a: Any) -> Matrix:
-    """Return Metropolis weights 1 / (1 + max(deg_i, deg_j)) on the edges of symmetric `a`, the rest on the diagonal.
-
-    Degrees are numbers of neighbours, so the weights of `a` do not matter. W is symmetric, so columns sum to 1 too
-    (Xiao, Boyd and Lall 2005).
-
-    >>> metropolis(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
-    array([[0.667, 0.333, 0.   ],
-           [0.333, 0.333, 0.333],
-           [0.   , 0.333, 0.667]])
-    """
-    coo = as_sparse(a, nonnegative=True).tocoo()
-    keep = (coo.row != coo.col) & (coo.data > 0)
-    i, j = coo.row[keep], coo.col[keep]
-    degree = np.bincount(i, minlength=coo.shape[0])
-    edges = sp.csr_array((1.0 / (1.0 + np.maximum(degree[i], degree[j])), (i, j)), shape=coo.shape)
-    rest = 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel()
-    mixed = sp.csr_array(edges + sp.diags_array(rest, format="csr"))
-    return mixed if sp.issparse(a) else mixed.toarray()
 
 
 # -- the probability simplex {w >= 0, sum w = 1} -----------------------------------------------------------------------

@@ -131,27 +131,24 @@ def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]
     return np.asarray(squareform(pdist(x, metric), checks=False)) if len(x) > 1 else np.zeros((1, 1))
 
 
-def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
+def response_similarity(outputs: Callable[[int, Labels], Any], owned: Any, *, match: Match = "union") -> Array:
     """Compare the responses of clients' heads to class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
 
-    owned: bool [n, C]. r: logits [n, n, C, K]: r[k, l, c] is the output of head k for client l's anchor of class c;
-    or a function r(k, places) that returns those of head k for the anchors at these places among all that are used,
-    np.argwhere(owned), [m, K]: then no array of all pairs and classes is held.
-    With q(k, l, c) = cos(r[k, l, c], r[l, l, c]), both heads on l's anchor, a pair's similarity is
+    owned: bool [n, C]. outputs(k, places): the outputs [m, K] of head k for the anchors at these places among all that
+    are used, np.argwhere(owned).
+    With q(k, l, c) the cosine of the outputs of heads k and l for client l's anchor of class c, a pair's similarity is
     "union": for each class that either owns, the mean of q over owners' anchors; then the mean over classes.
     "shared": the same over classes that both own; 0 if none.
     "rows": the mean of (q(k, l, c) + q(l, k, c)) / 2 over all classes, owned or not (the released code's).
     Only "rows" reads the anchors of classes that a client does not own. Clients that own no class have similarity 0
     with each other. More than 5,000 clients: in float32.
 
-    >>> heads = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]])
-    >>> anchors = np.eye(2)[None].repeat(2, 0)
-    >>> responses = np.einsum("kod,lcd->klco", heads, anchors)
-    >>> response_similarity(responses, np.ones((2, 2), bool))
+    >>> heads, anchors = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]]), np.eye(2)[[0, 1, 0, 1]]
+    >>> response_similarity(lambda k, places: anchors[places] @ heads[k].T, np.ones((2, 2), bool))
     array([[1., 0.],
            [0., 1.]])
     """
-    mask, outputs = _responses(r, owned, match)
+    mask = _mask(owned, np.shape(owned), match)
     client, kind = np.nonzero(mask)
     n, places = len(mask), np.arange(len(client))
     first = np.searchsorted(client, np.arange(n + 1))
@@ -168,23 +165,6 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     s /= _classes(mask, match)
     np.clip(s, -1.0, 1.0, out=s)
     return s
-
-
-def _responses(r: Any, owned: Any, match: Match) -> tuple[Any, Callable[[int, Labels], Array]]:
-    """Return (mask [n, C] of the anchors that are used, a function as `response_similarity` says)."""
-    if callable(r):
-        return _mask(owned, np.shape(owned), match), r
-    r = np.asarray(r, dtype=np.float64)
-    if r.ndim != 4 or r.shape[0] != r.shape[1] or 0 in r.shape:
-        raise GraphError(f"r: expected logits [n, n, C, K], got shape {r.shape}")
-    mask = _mask(owned, (r.shape[0], r.shape[2]), match)
-    logits = _readable(r, mask[None, :, :, None], "r", client_axis=1)
-
-    def outputs(k: int, places: Labels) -> Array:
-        of_head: Array = logits[k][mask][places]
-        return of_head
-
-    return mask, outputs
 
 
 def _classes(mask: Any, match: Match) -> Array:
@@ -220,7 +200,13 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
     if h.ndim != 3 or 0 in h.shape:
         raise GraphError(f"H: expected anchors [n, C, d], got shape {h.shape}")
     mask = _mask(owned, h.shape[:2], match)
-    u = unit(_readable(h, mask[:, :, None], "H"))
+    h = np.where(mask[:, :, None], h, 0.0)
+    good = np.isfinite(h).all(axis=(1, 2))
+    if not good.all():
+        raise GraphError(
+            f"H: client {int(np.argmin(good))} has a value that is not finite in a class it owns; expected numbers"
+        )
+    u = unit(h)
     if match == "rows":
         return _tidy(np.stack([np.einsum("cd,led->lce", one, u).max(-1).mean(-1) for one in u]))
     flat = u.reshape(len(u), -1).astype(_precision(len(u)), copy=False)
@@ -238,16 +224,6 @@ def _mask(owned: Any, shape: tuple[int, ...], match: str) -> Any:
     if mask.shape != shape or mask.dtype != bool:
         raise GraphError(f"owned: expected bool {list(shape)}, got {mask.dtype} of shape {mask.shape}")
     return np.ones_like(mask) if match == "rows" else mask
-
-
-def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
-    """Return `x` with zeros outside `where`; raises GraphError if a value inside is not finite."""
-    kept = np.where(where, x, 0.0)
-    good = np.isfinite(kept)
-    if not good.all():
-        row = int(np.argwhere(~good)[0][client_axis])
-        raise GraphError(f"{name}: client {row} has a value that is not finite in a class it owns; expected numbers")
-    return kept
 
 
 # -- distances between sets of centres ---------------------------------------------------------------------------------
@@ -285,17 +261,6 @@ def matching(u: Any, v: Any = None) -> Array:
            [0.5, 0. ]])
     """
     return _between(u, v, _match)
-
-
-def matching_of(u: Any, rows: Any, columns: Any) -> Array:
-    """Return the `matching` distance of the pairs (rows[p], columns[p]) of sets `u`: [p], without all other pairs.
-
-    >>> matching_of([[[0.0], [5.0]], [[6.0], [0.0]], [[9.0], [9.0]]], [0, 1], [1, 1])
-    array([0.5, 0. ])
-    """
-    sets = as_sets(u, "U")
-    pairs = zip(np.asarray(rows).tolist(), np.asarray(columns).tolist(), strict=True)
-    return np.array([_match(cdist(sets[row], sets[column], "sqeuclidean")) for row, column in pairs])
 
 
 def _match(squares: Array) -> float:

@@ -12,14 +12,13 @@ similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA | matching | minimum | haus
 [n, k, d]. All but cosine and rbf are min-max scaled over pairs to [0, 1] with a zero diagonal, so that a
 threshold means the same for each.
 
-sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D | soft:auto | soft:SCALE. gamma and soft
-read `distances`. Without `distances` they read 1 - S, and link only pairs with S > 0.
+sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D. gamma reads `distances`. Without `distances` it
+reads 1 - S, and links only pairs with S > 0.
 
 groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
-bipartition:T | same | same:ALPHA | single (one group of all clients) | alone (each client its own group) | planted.
-hierarchical reads `distances`, or 1 - A without them; kmeans reads `vectors`, or the rows of A without them;
-bipartition reads A as a similarity; same reads `signatures`, one per row. same calls fedkin.graph.find, which also
-returns the verdicts and the tree of tests.
+same | same:ALPHA | single (one group of all clients) | alone (each client its own group) | planted.
+hierarchical reads `distances`, or 1 - A without them; kmeans reads `vectors`, or the rows of A without them; same
+reads `signatures`, one per row. same calls fedkin.graph.find, which also returns the verdicts and the tree of tests.
 
 control: none | random | uniform | oracle | shuffled | self.
 
@@ -268,15 +267,15 @@ def _real(argument: str, low: float, *, above: bool = False) -> float:
     return value
 
 
-def _by_distance(weigh: Callable[[Any, float | None], Matrix], argument: str) -> Callable[..., Matrix]:
+def _gamma(argument: str) -> Callable[..., Matrix]:
     value = None if argument == "auto" else _real(argument, 0, above=True)
 
     def sparsify(s: Any, distances: Any = None) -> Matrix:
         if distances is not None:
-            return weigh(distances, value)
+            return affinity.gamma(distances, value)
         s = as_dense(s, "S")
         # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
-        return np.where(s > 0, np.asarray(weigh(affinity.to_distance(s), value)), 0.0)
+        return np.where(s > 0, np.asarray(affinity.gamma(affinity.to_distance(s), value)), 0.0)
 
     return sparsify
 
@@ -353,8 +352,7 @@ BUILT_IN: dict[str, dict[str, BuiltIn]] = {
         "epsilon": BuiltIn("THRESHOLD", lambda e: partial(affinity.epsilon, threshold=_real(e, 0))),
         "knn": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k))),
         "mutual": BuiltIn("K", lambda k: partial(affinity.knn, k=_whole(k), mutual=True)),
-        "gamma": BuiltIn("auto or gamma:DISTANCE", partial(_by_distance, affinity.gamma)),
-        "soft": BuiltIn("auto or soft:SCALE", partial(_by_distance, affinity.soft)),
+        "gamma": BuiltIn("auto or gamma:DISTANCE", _gamma),
     },
     "groups": {
         "louvain": _plain(groups.louvain),
@@ -365,7 +363,6 @@ BUILT_IN: dict[str, dict[str, BuiltIn]] = {
         "planted": _plain(lambda a, planted=None: groups.canonical(_planted(planted, a.shape[0], "groups 'planted'"))),
         "hierarchical": BuiltIn("?N", _hierarchical),
         "kmeans": BuiltIn("N", _kmeans),
-        "bipartition": BuiltIn("THRESHOLD", lambda t: partial(groups.recursive_bipartition, threshold=_real(t, -1))),
         "same": BuiltIn("?ALPHA", lambda alpha: partial(_same, alpha=_alpha(alpha))),
     },
     "control": {

@@ -6,7 +6,7 @@ paper's; `docs/methods/apfl.md` says where paper, released code and this file di
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,13 +17,6 @@ from fedkin.learning.training import Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-
-class ClientState(TypedDict, total=False):
-    """v: the client's own model, {name: tensor}, and alpha: its share in the mixture; absent until it has trained."""
-
-    v: Params
-    alpha: float
 
 
 class APFL(FedAvg):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,13 +24,6 @@ from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 
-class ServerState(TypedDict):
-    """models: the last model of each client that answered. weights: {one: {other: w}}, 1 where it is absent."""
-
-    models: dict[str, Params]
-    weights: dict[str, dict[str, float]]
-
-
 class CoBo(OwnModels):
     """min over x of sum_i f_i(x_i) + rho / 2 sum over pairs of w_ij |x_i - x_j|^2, with learned w_ij in [0, 1].
 
@@ -39,7 +32,8 @@ class CoBo(OwnModels):
     last x_j. Weights begin at 1.
 
     rho: weight of the pull; 0 is Local training. gamma: rate of the weights. pairs: how many pairs a client is in, in a
-    round, on average; with fewer others, all. A client that never trained uses the mean of all models.
+    round, on average; with fewer others, all. A client that never trained uses the mean of all models. The server's
+    state also has `weights`, {one: {other: w}}, 1 where a pair is absent.
     """
 
     name: ClassVar[str] = "cobo"
@@ -85,8 +79,7 @@ class CoBo(OwnModels):
         replies = yield from Ask("train", {id: self.pulled(server, id) for id in sampled})
         if not replies:
             return
-        models = server.state["models"]
-        server.state["models"] = {**models, **{id: replies[id].params for id in sorted(replies)}}
+        self.keep(server, replies)
         ids = sorted(server.state["models"])
         weights = np.array([[weight_of(server.state, i, j) if i != j else 0.0 for j in ids] for i in ids])
         server.graph = Graph(tuple(ids), weights, round=server.round)

@@ -6,7 +6,7 @@ are the paper's; `docs/methods/ditto.md` says where paper, released code and thi
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,12 +16,6 @@ from fedkin.learning.losses import Proximal, default_loss
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's personal model v_k, {name: tensor}; absent until it has trained."""
-
-    params: Params
 
 
 class Ditto(FedAvg):

@@ -7,28 +7,19 @@ says where paper and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedkin.federation import Samples
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.federation import Samples, Task
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Each, Whole
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import per_sample
-from fedkin.methods.blocks.own_models import OwnModels
+from fedkin.methods.blocks.own_models import OwnModels, held_out_fifth, mean_loss
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
-
-
-class ServerState(TypedDict):
-    """models, sizes: of each client that answered, its last model and its samples. partners: whom it chose last."""
-
-    models: dict[str, Params]
-    sizes: dict[str, int]
-    partners: dict[str, list[str]]
 
 
 class Dpfl(OwnModels):
@@ -39,7 +30,8 @@ class Dpfl(OwnModels):
     reached. The loss is that on a fifth of the client's samples, which is held out of its training. In between, the
     mean is over the same partners.
 
-    A client that never trained uses the mean of all models.
+    A client that never trained uses the mean of all models. The server's state also has `sizes`, the samples of each
+    client that answered, and `partners`, whom it chose last.
     """
 
     name: ClassVar[str] = "dpfl"
@@ -54,9 +46,7 @@ class Dpfl(OwnModels):
     @phase(params=NET, n=COUNT, partners=Each(Whole(1)))
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Choose partners if that is asked for, average with them, and train; partners: their samples by id."""
-        rows = np.arange(client.size)
-        held = client.train.take(rows[rows % 5 == 4])
-        kept = client.train.take(rows[rows % 5 != 4])
+        kept, held = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
         models, sizes = {"": own, **message["models"]}, {"": client.size, **message["sizes"]}
         partners = sorted(message["models"])
@@ -68,14 +58,13 @@ class Dpfl(OwnModels):
         return Message(params=fitted.params, n=client.size, partners={id: sizes[id] for id in partners})
 
     def chosen(
-        self, task: Any, models: Mapping[str, Params], sizes: Mapping[str, int], held: Samples
+        self, task: Task, models: Mapping[str, Params], sizes: Mapping[str, int], held: Samples
     ) -> ClientFlow[list[str]]:
         """The greedy choice; models, sizes: of this client ("") and the candidates."""
 
         def loss(ids: Sequence[str]) -> ClientFlow[float]:
             mean = weighted_mean({id: models[id] for id in ids}, {id: sizes[id] for id in ids})
-            outputs = yield from Infer(mean, "logits", data=held)
-            return float(per_sample(task)(outputs, held.labels()).double().mean())
+            return (yield from mean_loss(task, mean, held))
 
         partners: list[str] = []
         best = yield from loss([""])
@@ -104,10 +93,9 @@ class Dpfl(OwnModels):
         replies = yield from Ask("train", asked)
         if not replies:
             return
-        answered = sorted(replies)
-        state["models"] = {**state["models"], **{id: replies[id].params for id in answered}}
-        state["sizes"] = {**state["sizes"], **{id: replies[id]["n"] for id in answered}}
-        chosen = {id: sorted(replies[id]["partners"]) for id in answered if asked[id]["choose"]}
+        self.keep(server, replies)
+        state["sizes"] = {**state["sizes"], **{id: replies[id]["n"] for id in sorted(replies)}}
+        chosen = {id: sorted(replies[id]["partners"]) for id in sorted(replies) if asked[id]["choose"]}
         state["partners"] = {**state["partners"], **chosen}
         ids = sorted(state["models"])
         weights = np.array([[float(j in state["partners"].get(i, ())) for j in ids] for i in ids])

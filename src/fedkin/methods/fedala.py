@@ -6,26 +6,16 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
-
-__all__ = ["ClientState", "FedALA", "State"]
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's model; mix: the weights W of its head, {name: tensor} in 0..1; absent before it trained."""
-
-    params: Params
-    mix: Params
 
 
 class FedALA(FedAvg):

@@ -7,17 +7,18 @@ Equation numbers are the paper's; `docs/methods/fedamp.md` says where paper, rel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.graph import Graph
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.methods.blocks.vectors import as_vector, inner_products
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -25,19 +26,7 @@ from fedkin.views import ClientView, ServerView
 Array = npt.NDArray[np.float64]
 
 
-class ServerState(TypedDict):
-    """models: the last model of each client that ever answered, {id: {name: tensor}}."""
-
-    models: dict[str, Params]
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's own model w_i, {name: tensor}; absent until it has trained."""
-
-    params: Params
-
-
-class FedAMP(ServerMethod):
+class FedAMP(OwnModels):
     """u_i = sum_j xi_ij w_j, Eq. (6), and w_i = argmin of f_i(w) + lam / (2 alpha) |w - u_i|^2, Eq. (7).
 
     xi_ij = alpha exp(-|w_i - w_j|^2 / sigma) / sigma for j != i, and xi_ii = 1 - sum_j xi_ij. The client goes on from
@@ -50,7 +39,6 @@ class FedAMP(ServerMethod):
     name: ClassVar[str] = "fedamp"
     title: ClassVar[str] = "FedAMP"
     paper: ClassVar[str] = "Huang et al., AAAI 2021"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model up, a mixed one down"
 
     lam: float = Field(1.0, ge=0, json_schema_extra=span(0.01, 3))
@@ -81,7 +69,7 @@ class FedAMP(ServerMethod):
         replies = yield from Ask("train", asked)
         if not replies:
             return
-        server.state["models"] = {**models, **{id: reply.params for id, reply in sorted(replies.items())}}
+        self.keep(server, replies)
         ids, xi = self.weights(server)
         server.graph = Graph(tuple(ids), xi * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=xi)
 

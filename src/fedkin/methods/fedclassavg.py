@@ -7,7 +7,7 @@ neural networks. ICPP 2022. `docs/methods/fedclassavg.md` says where MAPL, relea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -21,7 +21,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.fedsim import ClientState, FedSim
+from fedkin.methods.fedsim import FedSim
 from fedkin.settings import span
 from fedkin.views import ClientView
 
@@ -67,6 +67,6 @@ class FedClassAvg(FedSim):
     def check(self, federation: Federation) -> None:
         self.augment.check(federation.task)
 
-    def fit(self, client: ClientView[ClientState], params: Params) -> Fit:
+    def fit(self, client: ClientView[Any], params: Params) -> Fit:
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}
         return Fit(params, ContrastedViews(self.temperature, self.rho, self.augment), extras={"head": head})

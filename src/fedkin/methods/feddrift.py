@@ -15,10 +15,10 @@ from pydantic import Field
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import COUNT, NET, Each, Number
+from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, Each, Number
 from fedkin.learning.aggregate import Rule, weighted_mean
-from fedkin.methods.blocks.averaging import Weights
+from fedkin.methods.blocks.averaging import Weights, WholeModel
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.views import ClientView, ServerView
 
@@ -37,7 +37,7 @@ class State(TypedDict):
     free: int
 
 
-class FedDrift(ServerMethod):
+class FedDrift(WholeModel):
     """FedAvg inside clusters, which are found anew at the beginning of every time step of `every` rounds.
 
     Algorithm 2: a client joins the cluster whose model is most accurate on its samples; if its accuracy dropped by more
@@ -59,12 +59,6 @@ class FedDrift(ServerMethod):
     every: int = Field(10, ge=1)
     weights: Weights = "samples"
     aggregate: Rule = "mean"
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        """Train the cluster's model."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     @phase(accuracy=Each(Number(0.0)), n=COUNT)
     def judge(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:

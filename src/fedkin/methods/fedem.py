@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -73,12 +73,6 @@ class Responsible:
         value: Tensor = ((extras["q"][batch.y] * losses).sum(1) * batch.mask).sum() / batch.mask.sum()
         unused: Tensor = 0 * heads.log_proportions.sum()  # its gradient is zero, and not missing
         return value + unused
-
-
-class ClientState(TypedDict, total=False):
-    """log_proportions: log pi_k [M], absent before the client trained."""
-
-    log_proportions: Tensor
 
 
 class FedEM(FedAvg):

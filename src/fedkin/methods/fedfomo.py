@@ -7,29 +7,19 @@ Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import per_sample
 from fedkin.methods.blocks.mixing import mixing_matrix
-from fedkin.methods.blocks.own_models import OwnModels
+from fedkin.methods.blocks.own_models import OwnModels, held_out_fifth, mean_loss
 from fedkin.methods.blocks.vectors import as_vector
 from fedkin.views import ClientView, ServerView
-
-__all__ = ["FedFomo", "ServerState", "taken"]
-
-
-class ServerState(TypedDict):
-    """models: the last model of each client that answered; affinity: {client: {other: sum of its weights so far}}."""
-
-    models: dict[str, Params]
-    affinity: dict[str, dict[str, float]]
 
 
 class FedFomo(OwnModels):
@@ -38,7 +28,8 @@ class FedFomo(OwnModels):
     L_i: mean loss on a fifth of the client's samples, which is held out of its training. It trains what it took.
 
     models: M, how many models a client downloads. explore: the chance that one of them is drawn at random, not by the
-    client's affinity, the sum of its weights so far. A client that never trained uses the mean of all models.
+    client's affinity, the sum of its weights so far; the server's state has `affinity`, {client: {other: sum}}. A
+    client that never trained uses the mean of all models.
     """
 
     name: ClassVar[str] = "fedfomo"
@@ -52,16 +43,13 @@ class FedFomo(OwnModels):
     @phase(params=NET, taken=Each(Number(0.0)))
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Take of the others' models what helps, train, and send the model and what was taken."""
-        rows = np.arange(client.size)
-        held = rows % 5 == 4
-        kept, judged = client.train.take(rows[~held]), client.train.take(rows[held])
+        kept, judged = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
         weights: dict[str, float] = {}
         if len(judged):
             losses = {}
             for id, params in [("", own), *sorted(message["models"].items())]:
-                outputs = yield from Infer(params, "logits", data=judged)
-                losses[id] = float(per_sample(client.task)(outputs, judged.labels()).double().mean())
+                losses[id] = yield from mean_loss(client.task, params, judged)
             names = client.net.trainable
             gains = {id: losses[""] - losses[id] for id in message["models"]}
             apart = {
@@ -85,13 +73,14 @@ class FedFomo(OwnModels):
         replies = yield from Ask("train", asked)
         if not replies:
             return
-        server.state["models"] = {**models, **{id: replies[id].params for id in sorted(replies)}}
+        self.keep(server, replies)
         rows = {id: {k: float(v) for k, v in replies[id]["taken"].items()} for id in sorted(replies)}
-        server.state["affinity"] = {
-            **affinity,
-            **{id: {n: affinity.get(id, {}).get(n, 0.0) + row.get(n, 0.0) for n in {**affinity.get(id, {}), **row}}
-               for id, row in rows.items()},
-        }  # fmt: skip
+        affinity = {id: dict(row) for id, row in affinity.items()}
+        for id, row in rows.items():
+            liking = affinity.setdefault(id, {})
+            for other, weight in row.items():
+                liking[other] = liking.get(other, 0.0) + weight
+        server.state["affinity"] = affinity
         ids, mixing = mixing_matrix({id: {**row, id: 1.0 - sum(row.values())} for id, row in rows.items()})
         server.graph = Graph(ids, mixing * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=mixing)
 

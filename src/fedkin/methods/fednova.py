@@ -18,8 +18,6 @@ from fedkin.methods.blocks.averaging import State, mean_weights
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["FedNova", "State"]
-
 
 class FedNova(FedAvg):
     """w <- w - tau_eff sum_k p_k d_k, with d_k = (w - w_k) / tau_k and tau_eff = sum_k p_k tau_k, Eq. (7).

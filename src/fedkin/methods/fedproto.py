@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -47,23 +47,6 @@ class PrototypeRegularised:
         return masked_mean(loss + self.weight * away, batch)
 
 
-class ServerState(TypedDict):
-    """What the server keeps of C classes and features of width d.
-
-    prototypes: the averaged prototype of each class [C, d], zeros where there is none; known: bool [C], where there is
-    one.
-    """
-
-    prototypes: Tensor
-    known: Tensor
-
-
-class ClientState(TypedDict):
-    """What a client keeps: params: its model as it trained it last."""
-
-    params: Params
-
-
 class FedProto(ServerMethod):
     """Local training pulled to the prototypes that the server averages, class by class, over the class's owners.
 
@@ -87,7 +70,7 @@ class FedProto(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         client.state["params"] = client.initial
 
     @phase(
@@ -95,7 +78,7 @@ class FedProto(ServerMethod):
         classes=Wholes("owned", below="classes", rising=True),
         counts=Wholes("owned", low=1),
     )
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
         prototypes, known = spread(message, client.task.classes)
         extras = {"prototypes": prototypes, "known": known.to(client.net.dtype)}
@@ -109,12 +92,12 @@ class FedProto(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[ServerState]) -> None:
+    def start(self, server: ServerView[Any]) -> None:
         classes, width = server.task.classes, server.net.width(server.task)
         prototypes = torch.zeros(classes, width, dtype=server.net.dtype)
         server.state.update({"prototypes": prototypes, "known": torch.zeros(classes, dtype=torch.bool)})
 
-    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """Average the prototypes of the sampled clients; a class that none of them owns keeps its prototype."""
         replies = yield from Ask("train", dict.fromkeys(sampled, self.offer_all(server)))
         prototypes, known = mean_prototypes(replies, server.task.classes, self.weights == "samples")
@@ -122,14 +105,14 @@ class FedProto(ServerMethod):
             kept = torch.where(known[:, None], prototypes.to(server.net.dtype), server.state["prototypes"])
             server.state.update({"prototypes": kept, "known": server.state["known"] | known})
 
-    def offer_all(self, server: ServerView[ServerState]) -> Message:
+    def offer_all(self, server: ServerView[Any]) -> Message:
         """All prototypes that exist, and their classes."""
         classes = server.state["known"].nonzero()[:, 0]
         return Message(prototypes=server.state["prototypes"][classes], classes=classes.tolist())
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[ServerState], id: str) -> Message:
+    def offer(self, server: ServerView[Any], id: str) -> Message:
         return self.offer_all(server) if self.predict == "prototypes" else Message()
 
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
@@ -137,8 +120,8 @@ class FedProto(ServerMethod):
             return None
         return ClassVectors(view.state["prototypes"], view.state["known"])
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
-        params = client.state["params"]
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        params: Params = client.state["params"]
         if self.predict == "head":
             return params
         prototypes, known = spread(message, client.task.classes)

@@ -7,25 +7,13 @@ Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, HEAD
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.net import head_of
 from fedkin.views import ClientView, ServerView
-
-
-class ServerState(TypedDict):
-    """What the server keeps: head: the averaged parameters of the head, u."""
-
-    head: Params
-
-
-class ClientState(TypedDict):
-    """What a client keeps: params: its model (u_k, v_k) as it trained it last."""
-
-    params: Params
 
 
 class FedSim(ServerMethod):
@@ -49,26 +37,26 @@ class FedSim(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         client.state["params"] = client.initial
 
     @phase(head=HEAD, n=COUNT)
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Put the shared head on the own body, train both, send the head."""
         fitted = yield from self.fit(client, {**client.state["params"], **message["head"]})
         client.state["params"] = fitted.params
         return Message(head=head_of(fitted.params), n=client.size)
 
-    def fit(self, client: ClientView[ClientState], params: Params) -> Fit:
+    def fit(self, client: ClientView[Any], params: Params) -> Fit:
         """The local training."""
         return Fit(params)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[ServerState]) -> None:
+    def start(self, server: ServerView[Any]) -> None:
         server.state["head"] = head_of(server.initial)
 
-    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """Average the heads that the sampled clients trained."""
         replies = yield from Ask("train", {id: Message(head=server.state["head"]) for id in sampled})
         if replies:
@@ -78,9 +66,9 @@ class FedSim(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[ServerState], id: str) -> Message:
+    def offer(self, server: ServerView[Any], id: str) -> Message:
         return Message(head=server.state["head"]) if self.predict == "shared" else Message()
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params:
         own = client.state["params"]
         return {**own, **message["head"]} if self.predict == "shared" else own

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,12 +29,6 @@ from fedkin.views import ClientView, ServerView
 
 _LEAST = 1e-6  # a standard deviation of 0 has no density
 _LOCAL = "reference."
-
-
-class ClientState(TypedDict):
-    """reference: the parameters of the client's class references r(z | y), {name: tensor}."""
-
-    reference: Params
 
 
 class GaussianBody(nn.Module):
@@ -135,11 +129,11 @@ class FedSr(FedAvg):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         client.state["reference"] = _part(client.initial, local=True)
 
     @phase(params=Weights(but=_LOCAL), n=COUNT)
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train model and class references; send the model."""
         loss = SimpleRepresentation(self.l2r, self.cmi, self.norm)
         fitted = yield from Fit(self.use(client, message), loss)
@@ -152,7 +146,7 @@ class FedSr(FedAvg):
         """All but the class references, which stay at the clients."""
         server.state["params"] = _part(server.initial, local=False)
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params:
         return {**message.params, **client.state["reference"]}
 
 

@@ -17,16 +17,8 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
-from fedkin.methods.blocks.stages import (
-    ControlledGraph,
-    SparsifyStage,
-    check_size,
-    dense,
-    known_stage,
-    needs_planted,
-    planted_labels,
-)
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -38,7 +30,7 @@ class State(TypedDict):
     models: dict[str, Params]
 
 
-class StatedGraph(ControlledGraph):
+class StatedGraph(stages.ControlledGraph):
     """The graph of the clients, a_kl >= 0.
 
     source: "uniform" (every pair 1), "planted" (1 inside a planted group, else 0), or the similarity of models:
@@ -46,10 +38,10 @@ class StatedGraph(ControlledGraph):
     layers: "all", or how many of the last. sparsify: a stage of `fedkin.graph`, for example "knn:5".
     """
 
-    source: Annotated[str, known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
+    source: Annotated[str, stages.known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
     vectors: Literal["weights", "updates"] = "updates"
     layers: Layers = "all"
-    sparsify: SparsifyStage = "none"
+    sparsify: stages.SparsifyStage = "none"
 
 
 class FedU(ServerMethod):
@@ -75,9 +67,9 @@ class FedU(ServerMethod):
     graph: StatedGraph = StatedGraph()
 
     def check(self, federation: Federation) -> None:
-        needs_planted(federation, control=self.graph.control, source=self.graph.source)
+        stages.needs_planted(federation, control=self.graph.control, source=self.graph.source)
         if self.neighbours == "all":
-            check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
+            stages.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
 
     def start(self, server: ServerView[State]) -> None:
         server.state["models"] = {}
@@ -114,8 +106,8 @@ class FedU(ServerMethod):
     def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Any:
         """a_kl >= 0, symmetric, zero diagonal [n, n]."""
         how = self.graph
-        check_size(len(ids), "method.graph", "let fewer clients take part in a round")
-        planted = planted_labels(server, ids)
+        stages.check_size(len(ids), "method.graph", "let fewer clients take part in a round")
+        planted = stages.planted_labels(server, ids)
         if how.source == "uniform":
             a = np.ones((len(ids), len(ids)))
         elif how.source == "planted":
@@ -125,7 +117,7 @@ class FedU(ServerMethod):
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
-        a = dense(graph.sparsify_stage(how.sparsify)(a))
+        a = stages.dense(graph.sparsify_stage(how.sparsify)(a))
         return how.controlled(server, ids, a)
 
     # -- the model that a client uses ---------------------------------------------------------------------------

@@ -30,13 +30,14 @@ from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 
 from fedkin import graph
@@ -46,27 +47,15 @@ from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
+from fedkin.learning import encoders
 from fedkin.learning.aggregate import Mean, Rule, aggregated, weighted_mean
-from fedkin.learning.encoders import (
-    Encode,
-    Kind,
-    Reconstruction,
-    View,
-    adapted,
-    chosen,
-    encoder_net,
-    kind_for,
-    moments,
-    pixels,
-    pretrained,
-    standardised,
-)
+from fedkin.learning.encoders import moments
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.averaging import mean_asked
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
-from fedkin.methods.blocks.stages import ControlStage, needs_planted
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
 
@@ -78,7 +67,6 @@ Labels = npt.NDArray[np.int64]
 Shape = tuple[int, ...]
 Sets = Sequence[Any]  # of each client its centres [k, d], or another signature
 
-LARGEST = 5000  # clients of which graph and groups are made; of more clients so many are drawn
 _MEMBERS = 10  # of each group with which a client is compared where there are too many pairs
 _ROWS = 2000  # clients that are compared at a time
 _DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
@@ -130,8 +118,8 @@ class EncoderSettings(Settings):
         """The autoencoder for inputs of this shape; None for raw inputs. Raises ConfigError for other inputs."""
         if self.raw:
             return None
-        kind: Kind = kind_for(shape) if self.kind == "auto" else self.kind  # type: ignore[assignment]
-        return encoder_net(kind, shape, self.length(shape), self.seed)
+        kind: encoders.Kind = encoders.kind_for(shape) if self.kind == "auto" else self.kind  # type: ignore[assignment]
+        return encoders.encoder_net(kind, shape, self.length(shape), self.seed)
 
     def length(self, shape: Shape) -> int:
         """The length of a code of inputs of this shape."""
@@ -152,13 +140,13 @@ class EncoderSettings(Settings):
         if net is None or self.pretrain is None:
             return ({} if net is None else net.initial), {}
         dataset = public(self.pretrain)
-        samples = chosen(dataset, self.classes, self.limit, self.seed)
-        samples = adapted(samples, shape, dataset.name, self.adapt)
+        samples = encoders.chosen(dataset, self.classes, self.limit, self.seed)
+        samples = encoders.adapted(samples, shape, dataset.name, self.adapt)
         count, total, squares = moments(samples)
         sums = {} if len(shape) == 3 else {"count": count, "total": total, "squares": squares}
         view = view_of(samples, shape, sums)
         title = f"pretraining the encoder on {dataset.name}"
-        return pretrained(net, samples, self.training(self.epochs), self.seed, view, title), sums
+        return encoders.pretrained(net, samples, self.training(self.epochs), self.seed, view, title), sums
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for inputs that the encoder cannot take."""
@@ -185,25 +173,28 @@ class EncoderSettings(Settings):
                 )
 
 
+def _at_least(low: int) -> AfterValidator:
+    def check(value: float | str) -> float | str:
+        if not isinstance(value, str) and value < low:
+            raise ValueError(f"expected a number of at least {low}")
+        return value
+
+    return AfterValidator(check)
+
+
+Gamma = Annotated[float | Literal["groups", "gap"], _at_least(0)]
+
+
 class GraphSettings(Settings):
     """From distances between clients to their graph.
 
     gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
     groups and that to the nearest other group, "gap" in the widest gap between all distances.
-    adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
-    gamma: float | Literal["groups", "gap"] = "groups"
-    adjacency: Literal["hard", "soft"] = "hard"
-    control: ControlStage = "none"
-
-    @field_validator("gamma")
-    @classmethod
-    def _gamma(cls, value: float | str) -> float | str:
-        if not isinstance(value, str) and value < 0:
-            raise ValueError("expected a number of at least 0")
-        return value
+    gamma: Gamma = "groups"
+    control: stages.ControlStage = "none"
 
 
 class RelatednessSettings(GraphSettings):
@@ -212,7 +203,7 @@ class RelatednessSettings(GraphSettings):
     embedding: "umap" (the paper's), "pca" or "none" (distances between the centres themselves), to `dims` dimensions,
     fitted on the centres of all clients. neighbours, min_dist: UMAP's.
     distance: between two clients' sets of centres, "min" (the paper's) or "matching" (the released code's).
-    gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. adjacency, control: as there.
+    gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. control: as there.
     groups: how their number is found from the hierarchy, "gap", "ratio" or "silhouette", at most `most` (None:
     half the number of clients, and at most 30); or a number of groups. linkage: of the hierarchy.
     cluster: the hierarchy is made from distances between the "rows" of the adjacency (the paper's), or from the
@@ -224,18 +215,11 @@ class RelatednessSettings(GraphSettings):
     neighbours: int = Field(15, ge=2)
     min_dist: float = Field(0.1, ge=0, le=1)
     distance: Literal["min", "matching"] = "min"
-    gamma: float | Literal["groups", "gap"] = 1.0
-    groups: int | Literal["gap", "ratio", "silhouette"] = "gap"
+    gamma: Gamma = 1.0
+    groups: Annotated[int | Literal["gap", "ratio", "silhouette"], _at_least(1)] = "gap"
     most: int | None = Field(None, ge=2)
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
     cluster: Literal["rows", "distances"] = "rows"
-
-    @field_validator("groups")
-    @classmethod
-    def _groups(cls, value: int | str) -> int | str:
-        if not isinstance(value, str) and value < 1:
-            raise ValueError("expected a number of at least 1")
-        return value
 
 
 # -- Algorithm 3: rounds of averaging along a graph of related clients ------------------------------------------------
@@ -246,7 +230,7 @@ class State(TypedDict):
 
     signatures: {client id: its centres [k, d], or another signature}.
     row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
-    diagonal; of the first LARGEST clients only. gamma: the distance below which two clients are neighbours.
+    diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are neighbours.
     founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
     group: {client id: number of its group}.
     models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
@@ -306,19 +290,12 @@ class Taskonomy(ServerMethod):
         graph: GraphSettings = GraphSettings()  # a setting of each method
 
     def check(self, federation: Federation) -> None:
-        needs_planted(federation, control=self.graph.control)
-        clients = len(federation.seen)
-        if clients <= LARGEST:
-            return
-        for setting, value, plain in (
-            ("average", self.average, "groups"),
-            ("graph.control", self.graph.control, "none"),
-        ):
-            if value != plain:
-                raise ConfigError(
-                    f"method.{setting}: {value!r} compares all pairs of {clients:,} clients; above {LARGEST:,} "
-                    f"clients, take {plain!r}"
-                )
+        stages.needs_planted(federation, control=self.graph.control)
+        # Case I and the controls compare all pairs of clients.
+        if self.average != "groups":
+            stages.check_size(len(federation.seen), f"method.average: {self.average!r}", "take 'groups'")
+        if self.graph.control != "none":
+            stages.check_size(len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'")
 
     def start(self, server: ServerView[Any]) -> None:
         server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
@@ -404,7 +381,7 @@ class Taskonomy(ServerMethod):
         if signed_again or newcomers > state["founders"] or self.graph.control != "none":
             # In an order that ids do not decide; of very many clients some that are drawn.
             order = by_content(state["signatures"], state["signatures"])
-            drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[:LARGEST])
+            drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[: stages.LARGEST])
             self.found_groups(server, [order[row] for row in drawn.tolist()])
         self.attach(server)
         self.record(server)
@@ -447,30 +424,31 @@ class Taskonomy(ServerMethod):
             return
         in_order = sorted(state["row"], key=lambda id: state["row"][id])
         founders, others = in_order[: state["founders"]], in_order[state["founders"] :]
-        labels = np.array([state["group"][id] for id in founders])
-        compared = np.arange(len(founders))
-        if len(new) * len(founders) > LARGEST**2:
-            draw = rng(seed, "members")
-            drawn = [draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)]
-            compared = np.concatenate(drawn)
         known, late = self.placed(self.signed(server, founders), self.signed(server, [*others, *new]), seed)
         fresh = late[len(others) :]
+        labels = np.array([state["group"][id] for id in founders])
+        compared = np.arange(len(founders))
+        if len(new) * len(founders) > stages.LARGEST**2:
+            draw = rng(seed, "members")
+            compared = np.concatenate(
+                [draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)]
+            )
+        members = [known[row] for row in compared.tolist()]
         joins, closest = [], []
         for start in range(0, len(fresh), _ROWS):
-            between = self.distances(fresh[start : start + _ROWS], [known[row] for row in compared.tolist()])
-            joins.append(nearest_group(between, labels[compared]))
-            closest.append(compared[between.argmin(1)])
-        group = dict(zip(new, np.concatenate(joins).tolist(), strict=True))
+            between = self.distances(fresh[start : start + _ROWS], members)
+            joins += nearest_group(between, labels[compared]).tolist()
+            closest += compared[between.argmin(1)].tolist()
+        group = dict(zip(new, joins, strict=True))
         if self.average == "groups":
             model = {id: str(number) for id, number in group.items()}
         else:
-            nearest = np.concatenate(closest).tolist()
-            model = {id: state["model"][founders[row]] for id, row in zip(new, nearest, strict=True)}
+            model = {id: state["model"][founders[row]] for id, row in zip(new, closest, strict=True)}
         n, m = len(in_order), len(new)
-        if n + m <= LARGEST:
+        if n + m <= stages.LARGEST:
             grown = np.zeros((n + m, n + m))
             grown[:n, :n] = state["adjacency"].double().numpy()
-            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"], self.graph.adjacency)
+            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"])
             rows[np.arange(m), n + np.arange(m)] = 0.0
             grown[n:], grown[:, n:] = rows, rows.T
             state["adjacency"] = stored(grown)
@@ -658,17 +636,9 @@ def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
     return (inside + outside) / 2
 
 
-def adjacency(between: Array, gamma: float, form: str) -> Array:
-    """Line 17: the thresholded matrix, or its soft form exp(-(distance / gamma)^2); the diagonal is kept.
-
-    With gamma 0 nothing is linked, in the soft form as in the hard one.
-    """
-    if form == "hard":
-        return (between < gamma).astype(np.float64)
-    if gamma == 0:
-        return np.zeros_like(between)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(-np.square(between / gamma)))
+def adjacency(between: Array, gamma: float) -> Array:
+    """Line 17: 1 where two clients are nearer than gamma; the diagonal is kept."""
+    return (between < gamma).astype(np.float64)
 
 
 def nearest_group(between: Array, labels: Labels) -> Labels:
@@ -763,9 +733,9 @@ class Flt(Taskonomy):
         params: Params = {**net.initial, **message["encoder"]}
         if self.encoder.fine_tune:
             training = self.encoder.training(self.encoder.fine_tune)
-            fitted = yield from Fit(params, Reconstruction(view), training=training, net=net)
+            fitted = yield from Fit(params, encoders.Reconstruction(view), training=training, net=net)
             params = fitted.params
-        return (yield from Infer(params, Encode(view), net=net))
+        return (yield from Infer(params, encoders.Encode(view), net=net))
 
     # -- at the server ----------------------------------------------------------------------------------------
 
@@ -812,9 +782,9 @@ class Flt(Taskonomy):
         return np.asarray(_DISTANCES[self.graph.distance](sets, others))
 
 
-def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> View:
+def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> encoders.View:
     """What the encoder sees of these samples: brightness of images, else standardised features."""
-    return pixels(samples.scale) if len(shape) == 3 else standardised(**sums)
+    return encoders.pixels(samples.scale) if len(shape) == 3 else encoders.standardised(**sums)
 
 
 def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
@@ -851,7 +821,7 @@ def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None)
     needed = how.cluster == "distances" or how.gamma == "groups"
     groups = clusters(between, how) if needed else np.zeros(len(sets), dtype=np.int64)
     gamma = threshold(between, groups, how.gamma)
-    linked = adjacency(between, gamma, how.adjacency)  # 17: the thresholded A
+    linked = adjacency(between, gamma)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
     if how.cluster == "rows":
         groups = clusters(row_distances(linked), how)  # 18, 19: C = HC(thresholded A)
@@ -886,10 +856,4 @@ def clusters(between: Array, how: RelatednessSettings) -> Labels:
 
 def row_distances(linked: Array) -> Array:
     """Euclidean distances between rows of the adjacency with self-loops, which the released code clusters."""
-    from scipy.spatial.distance import cdist
-
-    rows = linked + np.eye(len(linked))
-    between = cdist(rows, rows)
-    between = (between + between.T) / 2
-    np.fill_diagonal(between, 0.0)
-    return np.asarray(between)
+    return np.asarray(squareform(pdist(linked + np.eye(len(linked)))))

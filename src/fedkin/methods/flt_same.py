@@ -18,6 +18,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Message, ServerFlow, phase
 from fedkin.graph import Signature
+from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import (
     LEAST,
     SIGNED,
@@ -29,25 +30,10 @@ from fedkin.methods.blocks.signatures import (
     find_groups,
     tests_of,
 )
-from fedkin.methods.flt import (
-    Array,
-    ClientState,
-    GraphSettings,
-    Related,
-    Sets,
-    State,
-    Taskonomy,
-    adjacency,
-    content,
-    controlled,
-    planted_of,
-    seed_of,
-    threshold,
-)
 from fedkin.views import ClientView, ServerView
 
 
-class SameState(State, Planned):
+class SameState(flt.State, Planned):
     """As in FLT. signatures: {client id: [bytes] uint8}.
 
     tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
@@ -57,7 +43,7 @@ class SameState(State, Planned):
     verdict: NotRequired[dict[str, str]]
 
 
-class FltSame(Taskonomy, SigningMethod):
+class FltSame(flt.Taskonomy, SigningMethod):
     """Signatures of moments once; groups are clients that no test of these tells apart; then averages as in FLT.
 
     alpha: how often clients of one distribution may be told apart. average, stale, aggregate, regroup_changed,
@@ -70,12 +56,12 @@ class FltSame(Taskonomy, SigningMethod):
     travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
-    graph: GraphSettings = GraphSettings()
+    graph: flt.GraphSettings = flt.GraphSettings()
 
     @phase(*SIGNED)
-    def sign_moments(self, client: ClientView[ClientState], message: Message) -> Message:
+    def sign_moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """The client's signature, by the plan in the message."""
-        client.state["signed"] = content(client.train)
+        client.state["signed"] = flt.content(client.train)
         return super().sign_moments(client, message)
 
     def signatures(
@@ -88,34 +74,34 @@ class FltSame(Taskonomy, SigningMethod):
     def decoded(self, signature: Tensor) -> Any:
         return Signature.from_bytes(signature.numpy().tobytes())
 
-    def related(self, server: ServerView[SameState], ids: Sequence[str], sets: Sets) -> Related:
+    def related(self, server: ServerView[SameState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from tests; two clients are neighbours where they are nearer than gamma."""
-        seed, how = seed_of(server), self.graph
+        seed, how = flt.seed_of(server), self.graph
         between = self.distances(sets, sets)
         tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, LEAST, seed)
-        gamma = threshold(between, tested.labels, how.gamma)
-        linked = adjacency(between, gamma, how.adjacency)
+        gamma = flt.threshold(between, tested.labels, how.gamma)
+        linked = flt.adjacency(between, gamma)
         np.fill_diagonal(linked, 0.0)
-        linked, groups = controlled(linked, tested.labels, how.control, seed, planted_of(server, ids))
+        linked, groups = flt.controlled(linked, tested.labels, how.control, seed, flt.planted_of(server, ids))
         server.state["tests"], server.state["verdict"] = None, {}
         if how.control == "none":
             tests = tests_of(tested)
             leaf = {ids[int(row)]: node for row, node in tests["leaf"].items()}
             server.state["tests"] = Tests(**{**tests, "leaf": leaf})
             server.state["verdict"] = {str(label): verdict for label, verdict in enumerate(tested.verdicts)}
-        return Related(linked, groups, gamma, between)
+        return flt.Related(linked, groups, gamma, between)
 
-    def found_groups(self, server: ServerView[SameState], ids: Sequence[str]) -> Related:
+    def found_groups(self, server: ServerView[SameState], ids: Sequence[str]) -> flt.Related:
         found = super().found_groups(server, ids)
         # From the labels of the tests to the numbers that groups keep over time.
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, found.groups, strict=True)}
         server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
         return found
 
-    def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
+    def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
         return fitted, new
 
-    def distances(self, sets: Sets, others: Sets) -> Array:
+    def distances(self, sets: flt.Sets, others: flt.Sets) -> flt.Array:
         return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))
 
     def record(self, server: ServerView[SameState]) -> None:

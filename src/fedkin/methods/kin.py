@@ -188,7 +188,11 @@ class Kin(SigningMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Once: whoever has not signed does; groups are found, and newcomers placed in them.
-        signed = yield from collect_signatures(server, server.state, due_to_sign(server, sampled, self.regroup_every))
+        every = self.regroup_every
+        again = every is not None and server.round > 1 and (server.round - 1) % every == 0
+        signed = yield from collect_signatures(
+            server, server.state, unsigned(server, sampled, () if again else state["signatures"])
+        )
         if signed:
             take(server, signed, self)
         ids = [id for id in sampled if id in state["group"]]
@@ -451,12 +455,6 @@ def verdicts(server: ServerView[State], ids: Iterable[str], how: Kin) -> Verdict
     state = server.state
     signatures = {id: state["signatures"][id] for id in ids}
     return verdicts_of(server, signatures, level_of_look(how.alpha, state["looks"]), how.least)
-
-
-def due_to_sign(server: ServerView[State], sampled: Sequence[str], rounds: int | None) -> list[str]:
-    """Clients without a signature, and all of them after so many rounds."""
-    again = rounds is not None and server.round > 1 and (server.round - 1) % rounds == 0
-    return unsigned(server, sampled, () if again else server.state["signatures"])
 
 
 def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> None:

@@ -7,33 +7,20 @@ representations. NeurIPS 2019 workshop on federated learning, arXiv 2001.01523.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import COUNT, HEAD, NET
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, HEAD
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import head_of
-from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_model
+from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 
-class ServerState(TypedDict):
-    """params: the common model, whose body stays as it is after the first phase; began: clients with an own body."""
-
-    params: Params
-    began: list[str]
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's model as it trained it last in the second phase; absent before."""
-
-    params: Params
-
-
-class LGFedAvg(ServerMethod):
+class LGFedAvg(WholeModel):
     """FedAvg for the first rounds; then u <- sum_k n_k u_k / n for the heads u, and each body stays at its client.
 
     The second phase is FedSim with the head as the shared part. LG-FedAvg's own is the start from a common model,
@@ -50,12 +37,6 @@ class LGFedAvg(ServerMethod):
     warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))
     weights: Weights = "samples"
     aggregate: Rule = "mean"
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        """Train the common model and send it."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     @phase(params=HEAD, n=COUNT)
     def train_own_body(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
-
-
-class ClientState(TypedDict):
-    """params: the client's own model, {name: tensor}."""
-
-    params: Params
 
 
 class Local(ServerMethod):
@@ -25,11 +19,11 @@ class Local(ServerMethod):
     travels: ClassVar[str] = "nothing"
     unlike_models: ClassVar[bool] = True
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         client.state["params"] = client.initial
 
     @phase()
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train the client's own model."""
         fitted = yield from Fit(client.state["params"])
         client.state["params"] = fitted.params
@@ -41,5 +35,6 @@ class Local(ServerMethod):
     def offer(self, server: ServerView, id: str) -> Message:
         return Message()
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
-        return client.state["params"]
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        params: Params = client.state["params"]
+        return params

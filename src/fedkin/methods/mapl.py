@@ -33,16 +33,9 @@ from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod
 from fedkin.forms import COUNT, HEAD, Each, Fields, Flag, Number, Shaped, Weights
 from fedkin.graph import Graph
 from fedkin.graph.mixing import collaboration_weights, gradient_step, relative_similarity, sign_step
+from fedkin.learning import contrastive
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.augment import Augment
-from fedkin.learning.contrastive import (
-    Form,
-    Projection,
-    prototype_loss,
-    prototypes,
-    supervised_contrastive,
-    uniformity_loss,
-)
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead, Net, head_of
 from fedkin.methods.blocks.mixing import mixing_matrix
@@ -228,8 +221,8 @@ class Mapl(PeerMethod):
         width = net.width(task)
 
         def made() -> dict[str, nn.Module]:
-            projection = Projection(width, self.hidden or 8 * width, width)
-            return {"projection": projection, "prototypes": prototypes(task.classes, width)}
+            projection = contrastive.Projection(width, self.hidden or 8 * width, width)
+            return {"projection": projection, "prototypes": contrastive.prototypes(task.classes, width)}
 
         return net.extended(made, key)
 
@@ -350,7 +343,7 @@ class TwoViews:
     uni: float
     temperature: float
     spread: float
-    form: Form
+    form: contrastive.Form
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         # Line 2: two views of each sample. Lines 3 and 4: their features z and projections p.
@@ -365,11 +358,15 @@ class TwoViews:
         if self.cont or self.proto:
             p = cast(Any, model).projection(z, twice.mask)
             if self.cont:
-                value = value + self.cont * supervised_contrastive(p, twice.y, twice.mask, self.temperature, self.form)
+                value = value + self.cont * contrastive.supervised_contrastive(
+                    p, twice.y, twice.mask, self.temperature, self.form
+                )
             if self.proto:
-                value = value + self.proto * prototype_loss(p, twice.y, twice.mask, xi, self.temperature, self.form)
+                value = value + self.proto * contrastive.prototype_loss(
+                    p, twice.y, twice.mask, xi, self.temperature, self.form
+                )
         if self.uni:
-            value = value + self.uni * uniformity_loss(xi, self.spread, self.form)
+            value = value + self.uni * contrastive.uniformity_loss(xi, self.spread, self.form)
         return value
 
 

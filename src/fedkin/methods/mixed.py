@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
-from torch import Tensor, nn
+from torch import nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import Context, Sums, Whole
+from fedkin.forms import Sums, Whole
 from fedkin.learning.net import Net
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
@@ -45,20 +45,6 @@ class Components(NamedTuple):
     beta: Array
     ratios: Array
     sigma2: float
-
-
-class ServerState(TypedDict):
-    """sums: by client id, its fields as they came; beta, ratios [targets, p]: the fitted model, empty before."""
-
-    sums: dict[str, dict[str, Any]]
-    beta: Tensor
-    ratios: Tensor
-
-
-class ClientState(TypedDict, total=False):
-    """eta: the client's linear predictor [n] for which its weights were computed; for two classes only."""
-
-    eta: Tensor
 
 
 class Mixed(ServerMethod):
@@ -100,8 +86,8 @@ class Mixed(ServerMethod):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(
-        xx=Sums(lambda at: _length(at), lambda at: _length(at), dtype=torch.float64),
-        xy=Sums(lambda at: _length(at), lambda at: _targets(at.task), dtype=torch.float64),
+        xx=Sums(lambda at: at.width + 1, lambda at: at.width + 1, dtype=torch.float64),
+        xy=Sums(lambda at: at.width + 1, lambda at: _targets(at.task), dtype=torch.float64),
         yy=Sums(lambda at: _targets(at.task), dtype=torch.float64),
         n=Whole(1),
     )
@@ -111,7 +97,8 @@ class Mixed(ServerMethod):
         if client.task.kind == "regression":
             weight = np.ones(len(x))
         else:
-            eta = self.predictor(client, x, y, message)
+            # X beta + X u_k [n], with u_k for the weights of the last message; zero at first.
+            eta = x @ self.coefficients(client, x, y, message)[0] if "beta" in message else np.zeros(len(x))
             client.state["eta"] = torch.from_numpy(eta)
             y, weight = working(eta, y)
         wx = x * weight[:, None]
@@ -123,12 +110,6 @@ class Mixed(ServerMethod):
         features = yield from Infer(client.initial, "features")
         x = np.c_[features.double().numpy(), np.ones(len(features))]
         return x, client.train.labels().double().numpy().reshape(len(x), -1)
-
-    def predictor(self, client: ClientView[Any], x: Array, y: Array, message: Message) -> Array:
-        """X beta + X u_k [n], with u_k for the weights of the last message; zero at first."""
-        if "beta" not in message:
-            return np.zeros(len(x))
-        return np.asarray(x @ self.coefficients(client, x, y, message)[0])
 
     def coefficients(self, client: ClientView[Any], x: Array, y: Array, message: Message) -> Array:
         """Beta + u_k [targets, p]."""
@@ -185,10 +166,6 @@ class Mixed(ServerMethod):
             rows = np.concatenate([-rows / 2, rows / 2])
         params = {"head.weight": rows[:, :-1], "head.bias": rows[:, -1]}
         return {name: torch.from_numpy(np.ascontiguousarray(a)).to(client.net.dtype) for name, a in params.items()}
-
-
-def _length(at: Context) -> int:
-    return at.width + 1
 
 
 def _targets(task: Task) -> int:
@@ -265,7 +242,6 @@ def reml(
             return np.asarray(r)
         return np.asarray(np.r_[np.full(p - 1, r[0] if slopes == "common" else 0.0), r[-1]])
 
-    count = {"none": 1, "common": 2, "each": p}[slopes]
     low, high = math.log(_SMALLEST), math.log(_LARGEST)
     count = {"none": 1, "common": 2, "each": p}[slopes]
     best, value = np.full(count, low), math.inf

@@ -8,7 +8,7 @@ paper, released code and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,28 +19,18 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedkin.federation import Federation
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.forms import COUNT, NET, Shaped, Upto
+from fedkin.flow import Ask, Message, ServerFlow, phase
+from fedkin.forms import Shaped, Upto
 from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import Weights, mean_asked
+from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Pacfl", "State", "angles", "directions"]
-
 Array = npt.NDArray[np.float64]
 
 
-class State(TypedDict):
-    """bases: {client id: [d, r] orthonormal}; cluster: {client id: cluster}; models: {cluster: params}."""
-
-    bases: dict[str, Tensor]
-    cluster: dict[str, str]
-    models: dict[str, Params]
-
-
-class Pacfl(ServerMethod):
+class Pacfl(WholeModel):
     """U_k: the first `vectors` left singular vectors of each class's samples [d, n_c] at client k, as one subspace.
 
     Clients are grouped by agglomerative clustering of the angles between U_k and U_l, cut at `threshold` degrees. A
@@ -48,7 +38,8 @@ class Pacfl(ServerMethod):
     beyond the threshold.
 
     measure: the "smallest" principal angle, or the "sum" of all. linkage: of the hierarchy. weights, aggregate: as in
-    FedAvg, inside a group.
+    FedAvg, inside a group. The server's state: `bases`, {client id: [d, r] orthonormal}; `cluster`, {client id:
+    cluster}; `models`, {cluster: params}.
     """
 
     name: ClassVar[str] = "pacfl"
@@ -75,12 +66,6 @@ class Pacfl(ServerMethod):
         """The client's directions."""
         x = client.train.inputs(slice(None), torch.float64).flatten(1).numpy()
         return Message(basis=torch.from_numpy(directions(x, client.train.labels().numpy(), self.vectors)))
-
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
-        """Train the group's model."""
-        fitted = yield from Fit(message.params)
-        return Message(params=fitted.params, n=client.size)
 
     def start(self, server: ServerView[Any]) -> None:
         server.state.update({"bases": {}, "cluster": {}, "models": {}})
@@ -143,9 +128,6 @@ class Pacfl(ServerMethod):
         return Message(
             params=mean_of_clusters(state["models"], state["cluster"]) if state["models"] else server.initial
         )
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return message.params
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their directions, and get the model of the nearest group."""

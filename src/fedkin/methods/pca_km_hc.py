@@ -20,26 +20,15 @@ from fedkin import graph
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
+from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
-from fedkin.methods.flt import (
-    Array,
-    ClientState,
-    GraphSettings,
-    Related,
-    Sets,
-    State,
-    Taskonomy,
-    adjacency,
-    content,
-    threshold,
-)
 from fedkin.views import ClientView, ServerView
 
 _CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
 _DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
 
 
-class PcaState(State):
+class PcaState(flt.State):
     """As in FLT. signatures: {client id: its k-means centres [k, d]}.
 
     basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known, and with basis "own".
@@ -50,7 +39,7 @@ class PcaState(State):
     same: Same | None
 
 
-class PcaKmHc(Taskonomy, SigningMethod):
+class PcaKmHc(flt.Taskonomy, SigningMethod):
     """Centres of principal components once, groups by a hierarchy of their distances; then averages as in FLT.
 
     clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.find`); None finds it
@@ -76,7 +65,7 @@ class PcaKmHc(Taskonomy, SigningMethod):
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
     choose: Literal["gap", "silhouette"] = "gap"
     regroup_changed: int | None = Field(None, ge=1)
-    graph: ClassVar[GraphSettings] = GraphSettings()  # type: ignore[misc]
+    graph: ClassVar[flt.GraphSettings] = flt.GraphSettings()  # type: ignore[misc]
 
     def check(self, federation: Federation) -> None:
         super().check(federation)
@@ -90,18 +79,18 @@ class PcaKmHc(Taskonomy, SigningMethod):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(mean=Shaped("size"), factor=Shaped(Upto("size"), "size"), n=COUNT)
-    def moments(self, client: ClientView[ClientState], message: Message) -> Message:
+    def moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
         mean, rows = factor(rows_of(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
     @phase(centres=_CENTRES, n=COUNT)
-    def sign(self, client: ClientView[ClientState], message: Message) -> Message:
+    def sign(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
         axes = {name: tensor.double() for name, tensor in message.items()}
         seed = int(client.rng("k-means").integers(2**31))
         centres = component_centres(rows_of(client.train), axes, self.components, self.centres, seed)
-        client.state["signed"] = content(client.train)
+        client.state["signed"] = flt.content(client.train)
         return Message(centres=centres.to(client.net.dtype), n=client.size)
 
     # -- at the server ------------------------------------------------------------------------------------------
@@ -130,21 +119,21 @@ class PcaKmHc(Taskonomy, SigningMethod):
     def decoded(self, signature: Tensor) -> Any:
         return np.asarray(signature.double().numpy())
 
-    def related(self, server: ServerView[PcaState], ids: Sequence[str], sets: Sets) -> Related:
+    def related(self, server: ServerView[PcaState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from a hierarchy of the distances between the clients' centres."""
         clusters = None if self.clusters is None else group_count(self.clusters, server.state["same"])
         between = np.asarray(_DISTANCES[self.distance](sets))
         count = clusters and min(clusters, len(ids))
         labels = graph.hierarchical(between, count, linkage=self.linkage, choose=self.choose)
-        gamma = threshold(between, labels, "groups")
-        linked = adjacency(between, gamma, "hard")
+        gamma = flt.threshold(between, labels, "groups")
+        linked = flt.adjacency(between, gamma)
         np.fill_diagonal(linked, 0.0)
-        return Related(linked, labels, gamma, between)
+        return flt.Related(linked, labels, gamma, between)
 
-    def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
+    def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
         return fitted, new
 
-    def distances(self, sets: Sets, others: Sets) -> Array:
+    def distances(self, sets: flt.Sets, others: flt.Sets) -> flt.Array:
         return np.asarray(_DISTANCES[self.distance](sets, others))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,31 +18,19 @@ from torch.nn import functional as F
 
 from fedkin import graph
 from fedkin.codec import Tree
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.methods.blocks.vectors import as_vector, inner_products
 from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
 Array = npt.NDArray[np.float64]
-
-
-class ServerState(TypedDict):
-    """models: the last model of each client that ever answered; sizes: its number of samples; both by client id."""
-
-    models: dict[str, Params]
-    sizes: dict[str, int]
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's own model, {name: tensor}; absent until it has trained."""
-
-    params: Params
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class AlongAggregate:
         return value - self.lam * F.cosine_similarity(w, as_vector(extras["aggregate"], list(params)), dim=0)
 
 
-class PFedGraph(ServerMethod):
+class PFedGraph(OwnModels):
     """w_i = argmin over the simplex of alpha |w - p|^2 - sum_j w_j s_ij, Eq. (5); theta_hat_i = sum_j w_ij theta_j.
 
     p: the clients' shares of the samples. s_ij: cosine of theta_i - theta_0 and theta_j - theta_0, with the common
@@ -68,13 +56,12 @@ class PFedGraph(ServerMethod):
     it trained.
 
     alpha: pull of a row to p, which is FedAvg's; large values give every client the same mean. lam: pull of a client
-    to its aggregate. A client that never answered gets the mean by samples.
+    to its aggregate. A client that never answered gets the mean by samples. The server's state also has `sizes`.
     """
 
     name: ClassVar[str] = "pfedgraph"
     title: ClassVar[str] = "pFedGraph"
     paper: ClassVar[str] = "Ye et al., ICML 2023"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model up, a mixed one down"
 
     alpha: float = Field(0.8, gt=0, json_schema_extra=span(0.01, 10))
@@ -100,7 +87,7 @@ class PFedGraph(ServerMethod):
         replies = yield from Ask("train", asked)
         if not replies:
             return
-        state["models"] = {**state["models"], **{id: reply.params for id, reply in sorted(replies.items())}}
+        self.keep(server, replies)
         state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in sorted(replies.items())}}
         ids, similar, mixing = self.collaboration(server)
         weights = mixing * (1 - np.eye(len(ids)))
@@ -127,9 +114,6 @@ class PFedGraph(ServerMethod):
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
         return Message() if id in server.state["models"] else self.common(server)
-
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        return client.state.get("params") or message.params
 
 
 def collaboration(similar: Array, sizes: Sequence[int], alpha: float) -> Array:

@@ -7,7 +7,7 @@ paper's; `docs/methods/pfedme.md` says where paper, released code and this file 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -20,12 +20,6 @@ from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-
-class ClientState(TypedDict, total=False):
-    """params: the client's personal model theta, {name: tensor}; absent until it has trained."""
-
-    params: Params
 
 
 class PFedMe(OneModel):
@@ -58,7 +52,7 @@ class PFedMe(OneModel):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
         w = theta = message.params
         loss = Proximal(default_loss(client.task), self.lam)
@@ -72,7 +66,7 @@ class PFedMe(OneModel):
         return Message(params=w, n=client.size)
 
     @phase(params=NET)
-    def personalise(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def personalise(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
         start = {name: message.params[name] for name in client.net.trainable}
         loss = Proximal(default_loss(client.task), self.lam)
@@ -93,7 +87,7 @@ class PFedMe(OneModel):
             mean |= {name: torch.lerp(old[name], mean[name], self.beta) for name in server.net.trainable}
         server.state["params"] = mean
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params:
         """Theta; the global model at a client that has not trained yet."""
         return message.params if self.evaluate == "global" else client.state.get("params", message.params)
 

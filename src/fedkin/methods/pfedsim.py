@@ -7,7 +7,7 @@ arXiv 2305.15706, 2023. `docs/methods/pfedsim.md` says where paper, released cod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,23 +26,6 @@ from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 Array = npt.NDArray[np.float64]
-
-
-class ServerState(TypedDict):
-    """What the server keeps.
-
-    params: the common model of the first phase; models: of the second phase, the model that each client sent last, by
-    client id.
-    """
-
-    params: Params
-    models: dict[str, Params]
-
-
-class ClientState(TypedDict, total=False):
-    """What a client keeps: params: its own model, absent before it took part in the second phase."""
-
-    params: Params
 
 
 class PFedSim(ServerMethod):
@@ -67,14 +50,14 @@ class PFedSim(ServerMethod):
     cosine: Literal["rows", "whole"] = "rows"
     predict: Literal["trained", "mixed"] = "trained"
 
-    def warm(self, server: ServerView[ServerState]) -> int:
+    def warm(self, server: ServerView[Any]) -> int:
         """Number of rounds of FedAvg."""
         return server.training.rounds_of(self.warmup)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train the model that came and send all of it. A client with a model of its own keeps that model's head."""
         fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})
         if message["personal"]:
@@ -83,10 +66,10 @@ class PFedSim(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[ServerState]) -> None:
+    def start(self, server: ServerView[Any]) -> None:
         server.state.update({"params": server.initial, "models": {}})
 
-    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """FedAvg in the first phase; in the second, bodies are mixed, sent, trained and kept."""
         personal = server.round > self.warm(server)
         models = server.state["models"]
@@ -102,14 +85,14 @@ class PFedSim(ServerMethod):
         else:
             server.state["params"] = mean_model(replies, "samples", self.aggregate, server.state["params"])
 
-    def weights(self, server: ServerView[ServerState]) -> tuple[list[str], Array, Array]:
+    def weights(self, server: ServerView[Any]) -> tuple[list[str], Array, Array]:
         """(ids of the clients with a model of their own, sorted; similarities s [n, n]; mixing weights a [n, n])."""
         ids = sorted(server.state["models"])
         heads = [head_of(server.state["models"][id]) for id in ids]
         similar = np.clip(head_cosines(heads, whole=self.cosine == "whole"), 0.0, self.ceiling)
         return ids, similar, similarity_weights(similar, self.ceiling)
 
-    def mixed(self, server: ServerView[ServerState], wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    def mixed(self, server: ServerView[Any], wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
         """body_i <- sum_j a_ij body_j for these clients i, from the models that the server has."""
         if not wanted:
             return {}
@@ -118,19 +101,19 @@ class PFedSim(ServerMethod):
         bodies = [body_of(server.state["models"][id]) for id in ids]
         return dict(zip(wanted, mixed_bodies(bodies, rows), strict=True))
 
-    def similarity_graph(self, server: ServerView[ServerState]) -> Graph:
+    def similarity_graph(self, server: ServerView[Any]) -> Graph:
         """The graph of weights s without its diagonal, with the matrix a as `mixing`."""
         ids, similar, weights = self.weights(server)
         return Graph(tuple(ids), similar * (1 - np.eye(len(ids))), round=server.round, mixing=weights)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[ServerState], id: str) -> Message:
+    def offer(self, server: ServerView[Any], id: str) -> Message:
         if id not in server.state["models"]:
             return Message(params=server.state["params"])
         return Message() if self.predict == "trained" else Message(params=self.mixed(server, [id])[id])
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params:
         params: Params = message.get("params", {})
         if params.keys() == client.initial.keys():
             return params

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedkin.codec import Tree
 from fedkin.errors import MethodError
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, TRAINABLE
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
@@ -25,19 +25,6 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
-
-
-class ServerState(TypedDict):
-    """params: the global model; control: the server's variate c, of the trainable parameters."""
-
-    params: Params
-    control: Params
-
-
-class ClientState(TypedDict, total=False):
-    """control: the client's variate c_k; absent (zero) until it has trained."""
-
-    control: Params
 
 
 @dataclass(frozen=True)

@@ -35,18 +35,9 @@ from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
+from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.signatures import Same, SigningMethod, ask_for_groups, group_labels
-from fedkin.methods.blocks.stages import (
-    LARGEST,
-    ControlStage,
-    GroupsStage,
-    SparsifyStage,
-    dense,
-    known_stage,
-    needs_planted,
-    planted_labels,
-)
 from fedkin.methods.blocks.vectors import as_points
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
@@ -79,13 +70,13 @@ class GraphSettings(Settings):
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
-    similarity: Annotated[str, known_stage(graph.similarity_stage, *_OWN)] = "both"
+    similarity: Annotated[str, stages.known_stage(graph.similarity_stage, *_OWN)] = "both"
     match: Literal["union", "shared", "rows"] = "union"
-    sparsify: SparsifyStage = "none"
-    groups: GroupsStage = "louvain"
+    sparsify: stages.SparsifyStage = "none"
+    groups: stages.GroupsStage = "louvain"
     resolution: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0, lt=2**32)
-    control: ControlStage = "none"
+    control: stages.ControlStage = "none"
 
     @property
     def from_test(self) -> bool:
@@ -171,7 +162,7 @@ class SfmtlGraph(SigningMethod):
     graph: GraphSettings = GraphSettings()
 
     def check(self, federation: Federation) -> None:
-        needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
+        stages.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(same=None)
@@ -249,15 +240,15 @@ class SfmtlGraph(SigningMethod):
         """
         how = self.graph
         similar = similarity(server, replies, how, self.alpha)
-        if len(replies) > LARGEST:
+        if len(replies) > stages.LARGEST:
             return nearest_only(similar, how.sparsify)
-        return dense(graph.sparsify_stage(how.sparsify)(similar))
+        return stages.dense(graph.sparsify_stage(how.sparsify)(similar))
 
     def communities(self, server: ServerView[State], ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
-        how, planted = self.graph, planted_labels(server, ids)
+        how, planted = self.graph, stages.planted_labels(server, ids)
         changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
-        weights = changed if len(ids) > LARGEST else dense(changed)
+        weights = changed if len(ids) > stages.LARGEST else stages.dense(changed)
         if how.from_test:
             return weights, group_labels(server.state["same"], ids)
         find = graph.groups_stage(how.groups)
@@ -281,18 +272,14 @@ class SfmtlGraph(SigningMethod):
 def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
     """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
     if how.similarity not in _OWN:
-        return graph.similarity_stage(how.similarity)(as_points(head_vectors(replies)))
+        vectors = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
+        return graph.similarity_stage(how.similarity)(as_points(vectors))
     anchors, owned = stacked_anchors(server, replies, how.match)
     alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
     s = graph.response_similarity(head_outputs(server, replies, anchors, owned, how.match), owned, match=how.match)
     s *= alpha
     s += (1 - alpha) * graph.anchor_similarity(anchors.numpy(), owned, match=how.match)
     return s
-
-
-def head_vectors(replies: Sequence[Message]) -> list[Tensor]:
-    """Each head's parameters as one vector [d]."""
-    return [torch.cat([tensor.flatten() for _, tensor in sorted(reply["head"].items())]) for reply in replies]
 
 
 def stacked_anchors(
@@ -335,9 +322,9 @@ def head_outputs(
 
 def check_round(clients: int, how: GraphSettings) -> None:
     """Raise ConfigError for what is not computed of a round of more than 5,000 clients, or at all of so many."""
-    if clients <= LARGEST:
+    if clients <= stages.LARGEST:
         return
-    too_many = f"{clients:,} clients in a round, and above {LARGEST:,}"
+    too_many = f"{clients:,} clients in a round, and above {stages.LARGEST:,}"
     if clients > MOST:
         raise ConfigError(f"training.clients_per_round: {clients:,}; SFMTL-Graph compares heads of at most {MOST:,}")
     if how.control in ("oracle", "uniform"):

@@ -12,13 +12,11 @@ Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NotRequired
+from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -26,17 +24,8 @@ from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.keys import rng
-from fedkin.methods.blocks import minimax
+from fedkin.methods.blocks import minimax, stages
 from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
-from fedkin.methods.blocks.stages import (
-    LARGEST,
-    ControlStage,
-    SimilarityStage,
-    check_size,
-    needs_planted,
-    planted_labels,
-)
 from fedkin.methods.blocks.vectors import Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, one_of, span
 from fedkin.views import ClientView, ServerView
@@ -54,18 +43,16 @@ class Topology(Settings):
 
     similarity: "dot", "cosine", "l1", "l2" or "rbf", min-max scaled over pairs; of `vectors`: the clients' "weights",
     or their "updates" (weights minus those they were sent). layers: "all", or how many of the last.
-    sketch: vectors are first hashed into this many numbers (count sketch), which keeps inner products in expectation.
     epsilon: pairs below it have no edge. every: rounds from one graph to the next.
     clusters: number of k-means groups of vectors; the graph then joins groups, and the members of a group share its
-    centrality. centrality: with "raw" or "normalised" `scale` (betweenness, degree and current flow have both);
-    `weighted` by the edges' similarity, whose inverse is an edge's length. temperature: of the softmax that makes the
-    prior. control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
+    centrality. centrality: with "raw" or "normalised" `scale` (betweenness, degree and current flow have both).
+    temperature: of the softmax that makes the prior. control: replace the learned graph: "random", "uniform",
+    "oracle", "shuffled", "self"; "none" keeps it.
     """
 
-    similarity: SimilarityStage = "dot"
+    similarity: stages.SimilarityStage = "dot"
     vectors: Literal["weights", "updates"] = "weights"
     layers: Layers = "all"
-    sketch: int | None = Field(None, ge=1)
     epsilon: float = Field(0.4, ge=0, le=1, json_schema_extra=span(0.2, 0.6, log=False))
     every: int = Field(5, ge=1)
     clusters: int | None = Field(None, ge=1)
@@ -73,13 +60,11 @@ class Topology(Settings):
         "betweenness", json_schema_extra=one_of("betweenness", "degree", "closeness", "eigenvector", "current-flow")
     )
     scale: Literal["raw", "normalised"] = Field("raw", json_schema_extra=one_of("raw", "normalised"))
-    weighted: bool = False
     temperature: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 10))
-    control: ControlStage = "none"
+    control: stages.ControlStage = "none"
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
+class Learned(NamedTuple):
     """edges [n, n] between clients, centrality [n] of each, and its cluster [n] where clusters were asked for."""
 
     edges: Any
@@ -117,9 +102,9 @@ class Tfl(Minimax):
     graph: Topology = Topology()
 
     def check(self, federation: Federation) -> None:
-        needs_planted(federation, control=self.graph.control)
+        stages.needs_planted(federation, control=self.graph.control)
         if self.graph.clusters is None:
-            check_size(len(federation.seen), "method.graph", "set method.graph.clusters")
+            stages.check_size(len(federation.seen), "method.graph", "set method.graph.clusters")
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -158,8 +143,6 @@ class Tfl(Minimax):
         names = last_layers(server.net.trainable, self.graph.layers)
         start = old if self.graph.vectors == "updates" else None
         vectors = {id: as_vector(models[id], names, start) for id in sorted(models)}
-        if self.graph.sketch is not None:
-            vectors = sketched(vectors, self.graph.sketch, server.seed)
         server.state["vectors"] = {**server.state.get("vectors", {}), **vectors}
 
     def learn_topology(self, server: ServerView[State]) -> None:
@@ -167,7 +150,7 @@ class Tfl(Minimax):
         known = server.state["vectors"]
         ids = tuple(id for id in server.clients if id in known)
         topology = learned(
-            [known[id] for id in ids], self.graph, planted=planted_labels(server, ids),
+            [known[id] for id in ids], self.graph, planted=stages.planted_labels(server, ids),
             seed=server.key("clusters"), control_seed=server.key("control"),
         )  # fmt: skip
         prior = graph.softmax(topology.centrality, self.graph.temperature)
@@ -201,7 +184,7 @@ def learned(
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
     # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
-    x = as_points(vectors) if len(vectors) > LARGEST else rows(vectors, how.similarity)
+    x = as_points(vectors) if len(vectors) > stages.LARGEST else rows(vectors, how.similarity)
     labels = np.arange(len(vectors))
     if how.clusters is not None:
         labels = grouped(x, how.clusters, seed)
@@ -212,26 +195,28 @@ def learned(
     central = centralities(edges, how, seed)[labels]
     if how.clusters is None:
         return Learned(edges, central, None)
-    return Learned(_between_members(np.asarray(edges), labels), central, labels)
+    if len(labels) > _LARGEST_WRITTEN_OUT:  # no edges: those between all members would be too many
+        return Learned(sp.csr_array((len(labels), len(labels))), central, labels)
+    return Learned(np.asarray(edges)[np.ix_(labels, labels)], central, labels)
 
 
 def centralities(edges: Any, how: Topology, seed: int = 0) -> Array:
     """Centrality [n] of each node of the graph [n, n].
 
-    Betweenness of more than 1,000 nodes is estimated from shortest paths that start at 200 of them, unless weighted.
+    Betweenness of more than 1,000 nodes is estimated from shortest paths that start at 200 of them.
     """
     normalised = how.scale == "normalised"
     match how.centrality:
-        case "betweenness" if edges.shape[0] > LARGEST_EXACT and not how.weighted:
+        case "betweenness" if edges.shape[0] > LARGEST_EXACT:
             return graph.sampled_betweenness(edges, SOURCES, seed=seed, normalised=normalised)[0]
         case "betweenness":
-            return graph.betweenness(edges, weighted=how.weighted, normalised=normalised)
+            return graph.betweenness(edges, normalised=normalised)
         case "degree":
-            return graph.degree(edges, weighted=how.weighted) * (1 if normalised else max(edges.shape[0] - 1, 1))
+            return graph.degree(edges) * (1 if normalised else max(edges.shape[0] - 1, 1))
         case "closeness":
-            return graph.closeness(edges, weighted=how.weighted)
+            return graph.closeness(edges)
         case "current-flow":
-            return graph.current_flow_betweenness(edges, weighted=how.weighted, normalised=normalised)
+            return graph.current_flow_betweenness(edges, normalised=normalised)
         case _:
             return graph.eigenvector(edges)
 
@@ -244,22 +229,3 @@ def grouped(x: Array, clusters: int, seed: int) -> Labels:
     labels = np.empty(len(x), dtype=np.int64)
     labels[order] = graph.kmeans(centred[order], min(clusters, len(x)), seed=seed)
     return graph.canonical(labels)
-
-
-def _between_members(edges: Array, labels: Labels) -> Any:
-    """The clusters' edges, between all of their members; no edges where there are too many clients."""
-    if len(labels) > _LARGEST_WRITTEN_OUT:
-        return sp.csr_array((len(labels), len(labels)))
-    return edges[np.ix_(labels, labels)]
-
-
-def sketched(vectors: Mapping[str, Tensor], size: int, seed: int) -> dict[str, Tensor]:
-    """Vectors [d] as vectors [size]: each coordinate, with a random sign, is added to one of `size` numbers.
-
-    Places and signs depend on the seed only, so that vectors of different rounds can be compared.
-    """
-    length = len(next(iter(vectors.values())))
-    draw = rng(seed, "", 0, "sketch")
-    place = torch.from_numpy(draw.integers(size, size=length))
-    sign = torch.from_numpy(2.0 * draw.integers(2, size=length) - 1)
-    return {id: v.new_zeros(size).index_add(0, place, v * sign.to(v.dtype)) for id, v in vectors.items()}

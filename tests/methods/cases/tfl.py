@@ -9,17 +9,15 @@ from fedkin.methods.fedu import FedU
 from fedkin.methods.pfedme import PFedMe
 from fedkin.methods.tfl import Tfl
 
-_TFL, _DRFA = Tfl, Drfa
-
 CASES = {
     "fedprox-equal": FedProx(mu=1.0, weights="equal"),
-    "tfl-strong": _TFL(eta_lambda=0.3, q=0.5, graph={"every": 1, "vectors": "updates"}),
-    "tfl-kl-by-samples": _TFL(eta_lambda=0.2, divergence="kl", lambda_start="samples", floor=0.01, graph={"every": 2}),
-    "tfl-sampled-losses": _TFL(eta_lambda=0.3, ask_losses="sampled", graph={"layers": 1, "centrality": "degree"}),
-    "tfl-clusters": _TFL(eta_lambda=0.3, graph={"every": 1, "clusters": 3, "similarity": "l2", "sketch": 16}),
-    "tfl-no-ascent": _TFL(eta_lambda=0.0),
-    "drfa-strong": _DRFA(gamma=0.05, ask_losses="all", lambda_start="samples"),
-    "drfa-no-snapshot": _DRFA(gamma=0.05, snapshot=False, gamma_decay=0.9),
+    "tfl-strong": Tfl(eta_lambda=0.3, q=0.5, graph={"every": 1, "vectors": "updates"}),
+    "tfl-kl-by-samples": Tfl(eta_lambda=0.2, divergence="kl", lambda_start="samples", floor=0.01, graph={"every": 2}),
+    "tfl-sampled-losses": Tfl(eta_lambda=0.3, ask_losses="sampled", graph={"layers": 1, "centrality": "degree"}),
+    "tfl-clusters": Tfl(eta_lambda=0.3, graph={"every": 1, "clusters": 3, "similarity": "l2"}),
+    "tfl-no-ascent": Tfl(eta_lambda=0.0),
+    "drfa-strong": Drfa(gamma=0.05, ask_losses="all", lambda_start="samples"),
+    "drfa-no-snapshot": Drfa(gamma=0.05, snapshot=False, gamma_decay=0.9),
     "pfedme-strong": PFedMe(lam=5.0, eta=0.1, inner_steps=2, beta=0.5, weights="samples"),
     "pfedme-global": PFedMe(eta=0.05, evaluate="global"),
     "fedu-cosine": FedU(lam=1.0, graph={"source": "cosine", "layers": 1}),

@@ -181,14 +181,12 @@ class Minimax(OneModel):
             return {id: share[id] for id in sampled}
         return {id: server.state["drawn"][id] for id in sampled}
 
-    def everyone(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
-        """All clients; where all take part these are the sampled ones."""
-        return sampled if self.full(server) else server.clients
-
     def audience(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
         """The clients that the second broadcast goes to."""
-        if self.ask_losses == "all" or self.full(server):
-            return self.everyone(server, sampled)
+        if self.full(server):
+            return sampled
+        if self.ask_losses == "all":
+            return server.clients
         count = server.training.count(len(server.clients))
         rows = server.rng("losses").permutation(len(server.clients))[:count]
         return sorted(server.clients[k] for k in rows)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from fedkin.flow import Message, Params, ServerMethod
+import numpy as np
+
+from fedkin.federation import Samples, Task
+from fedkin.flow import ClientFlow, Infer, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.losses import per_sample
 from fedkin.views import ClientView, ServerView
 
 
-class ClientState(TypedDict, total=False):
-    """params: the client's own model; absent before it trained."""
-
-    params: Params
-
-
 class OwnModels(ServerMethod):
-    """The server's state has `models`, {client id: params}; a client's has `params`.
+    """The server's state has `models`, {client id: params} of each client that answered; a client's has `params`.
 
     A client uses its own model; one that never trained uses the mean of all.
     """
 
     kind: ClassVar[Literal["personalised"]] = "personalised"
+
+    def keep(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
+        """Keep the models in these replies."""
+        server.state["models"] = {**server.state["models"], **{id: replies[id].params for id in sorted(replies)}}
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
         models = server.state["models"]
@@ -29,5 +32,17 @@ class OwnModels(ServerMethod):
             return Message()
         return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         return client.state.get("params") or message.params
+
+
+def held_out_fifth(client: ClientView[Any]) -> tuple[Samples, Samples]:
+    """The samples that a client trains on, and every fifth, by which it judges models."""
+    held = np.arange(client.size) % 5 == 4
+    return client.train.take(np.flatnonzero(~held)), client.train.take(np.flatnonzero(held))
+
+
+def mean_loss(task: Task, params: Params, samples: Samples) -> ClientFlow[float]:
+    """The mean loss of a model on these samples of the client."""
+    outputs = yield from Infer(params, "logits", data=samples)
+    return float(per_sample(task)(outputs, samples.labels()).double().mean())

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_model
 from fedkin.views import ClientView, ServerView
-
-
-class ServerState(TypedDict):
-    """params: the shared part, {name: tensor}."""
-
-    params: Params
-
-
-class ClientState(TypedDict):
-    """params: the client's whole model as it trained it last, {name: tensor}."""
-
-    params: Params
 
 
 class PartialModel(ServerMethod):
@@ -47,26 +35,26 @@ class PartialModel(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         client.state["params"] = client.initial
 
-    def update(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def update(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Put the shared part into the client's own model, train, and send the shared part."""
         params = yield from self.trained(client, {**client.state["params"], **message.params})
         client.state["params"] = params
         return Message(params=self.shared(client.net, params), n=client.size)
 
-    def trained(self, client: ClientView[ClientState], params: Params) -> ClientFlow[Params]:
+    def trained(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
         """The model after local training: here of both parts at once."""
         fitted = yield from Fit(params)
         return fitted.params
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[ServerState]) -> None:
+    def start(self, server: ServerView[Any]) -> None:
         server.state["params"] = self.shared(server.net, server.initial)
 
-    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         asked = {id: self.offer(server, id) for id in sampled}
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
@@ -74,8 +62,8 @@ class PartialModel(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[ServerState], id: str) -> Message:
+    def offer(self, server: ServerView[Any], id: str) -> Message:
         return Message(params=server.state["params"])
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         return {**client.state["params"], **message.params}

@@ -106,13 +106,19 @@ class SigningMethod(ServerMethod):
 
     @phase(*_SPREAD)
     def spread(self, client: ClientView[Any], message: Message) -> Message:
-        """How much the client's inputs vary."""
-        return spread_of(client)
+        """How much the inputs vary: one number, or one for each column of a table; empty without samples."""
+        if not client.size:
+            return Message()
+        spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
+        return Message(**tensors(spread.to_arrays()))
 
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView[Any], message: Message) -> Message:
-        """The client's signature, by the plan in the message."""
-        return signature_of(client, message, self.reads_order)
+        """The signature by the plan in the message; its own bytes are half of those of a tensor for each array."""
+        if not client.size:
+            return Message()
+        data = sign(Plan.from_arrays(arrays(message)), *samples_of(client), ordered=self.reads_order).to_bytes()
+        return Message(signature=torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
 # -- at a client ------------------------------------------------------------------------------------------------------
@@ -126,26 +132,9 @@ def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
     return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
 
 
-def spread_of(client: ClientView[Any]) -> Message:
-    """One number, or one for each column of a table; empty without samples."""
-    if not client.size:
-        return Message()
-    spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
-    return Message(**tensors(spread.to_arrays()))
-
-
 def _has_columns(task: Task) -> bool:
     """Whether inputs have columns of different units: a table, or several arrays."""
     return isinstance(task.shape, Mapping) or len(task.shape) == 1
-
-
-def signature_of(client: ClientView[Any], message: Message, ordered: bool) -> Message:
-    """The signature in its own bytes, half the size of a message with a tensor for each of its arrays."""
-    if not client.size:
-        return Message()
-    plan = Plan.from_arrays(arrays(message))
-    data = sign(plan, *samples_of(client), ordered=ordered).to_bytes()
-    return Message(signature=torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
 # -- at the server ----------------------------------------------------------------------------------------------------
@@ -360,10 +349,7 @@ def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float,
     clients that have the same few classes are a little better off apart. But whose classes look as everybody else's
     need not train alone.
     """
-    return _joined(find(signatures, alpha=alpha, least=least, seed=seed), signatures)
-
-
-def _joined(found: Verdicts, signatures: Mapping[str, Signature]) -> Verdicts:
+    found = find(signatures, alpha=alpha, least=least, seed=seed)
     joined = dict(enumerate(found.verdicts))
     own = found.groups
     label = dict(own)

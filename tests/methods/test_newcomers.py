@@ -1,0 +1,57 @@
+"""Clustered methods: clients that come late find their group, and clients that never take part get its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.engines import LocalEngine
+from fedkin.federation import Federation
+from fedkin.methods.cfl import Cfl
+from fedkin.methods.fedsem import FedSem
+from fedkin.methods.flt_same import FltSame
+from fedkin.methods.ifca import Ifca
+from fedkin.methods.kin import Kin
+from fedkin.methods.pacfl import Pacfl
+from fedkin.methods.pca_km_hc import PcaKmHc
+from methods.flt_world import grouped, raw
+from support import newcomers, small_federation, small_setup
+
+# Groups by models need labels that conflict, those by signatures inputs that differ.
+METHODS: list[tuple[Any, str, int]] = [
+    (Ifca(), "cluster", 5),
+    (FedSem(), "cluster", 6),
+    (Cfl(), "node", 15),
+    (PcaKmHc(clusters=3, centres=2), "group", 2),
+    (raw(k=2), "group", 2),
+    (FltSame(), "group", 2),
+    (Kin(degrees="groups"), "group", 2),
+    (Pacfl(vectors=1, threshold=15.0), "cluster", 2),
+]
+
+
+@pytest.mark.parametrize(("method", "kept", "rounds"), METHODS, ids=[method.name for method, _, _ in METHODS])
+def test_newcomers_find_their_group_and_the_unseen_get_its_model(method: Any, kept: str, rounds: int) -> None:
+    federation: Federation = small_federation(14, seed=3) if kept == "node" or rounds > 2 else grouped(18)
+    ids = sorted(federation)
+    hidden, late = ids[:3], ids[3]
+    engine = LocalEngine(
+        small_setup(method, newcomers(federation, hidden, {late: rounds + 1}), local_steps=10, rounds=rounds + 1)
+    )
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    before = dict(engine.server.state[kept])
+    assert set(before) == set(ids[4:])
+    models = engine.models()
+    for id in hidden:
+        mate = next(other for other in ids[4:] if federation[other].group == federation[id].group)
+        assert all(torch.equal(tensor, models[mate][name]) for name, tensor in models[id].items())
+    assert engine.server.state[kept] == before  # to be evaluated changes nothing
+    engine.round(rounds + 1)
+    after = engine.server.state[kept]
+    assert before.items() <= after.items()
+    assert {other for other in before if after[other] == after[late]} == {
+        other for other in before if federation[other].group == federation[late].group
+    }
