@@ -1,4 +1,4 @@
-"""Keyed randomness: every random draw is named by (seed, who, when, what for), never by global state."""
+"""Keyed randomness: every random draw has a key of seed, client, round and purpose; there is no global state."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _told(error: Exception) -> str:
 
 
 def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: int = 5) -> Federation:
-    """Return clients of unlike sizes in two planted groups: the second sees its labels reversed."""
+    """Return clients of different sizes in two planted groups: the labels of the second are reversed."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(classes, width)) * 2
     names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]

@@ -37,7 +37,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What is known of a client's training samples beside their values.
+    """Facts about a client's training samples beside their values.
 
     together [n]: samples with one number are never split (the stays of one patient); None: each is by itself.
     when [n]: their times; the latest are held out. None: held out at random.
@@ -146,7 +146,7 @@ _TOGETHER = 400
 
 @dataclass(frozen=True)
 class Bench:
-    """With what models are trained: the net, local training, how runs are carried out, and the seed."""
+    """How models are trained: the net, local training, the engine, and the seed."""
 
     model: Model
     training: Training

@@ -152,7 +152,7 @@ KINDS: tuple[Kind, ...] = ("nan", "inf", "shape", "type", "missing", "extra", "c
 
 
 class Faults(Settings):
-    """The section `[faults]`: how often what goes wrong. All draws are keyed by the run's seed, client and round.
+    """The section `[faults]`: how often each fault occurs. All draws are keyed by the run's seed, client and round.
 
     dropout: probability in [0, 1) that a client's exchange with the server is lost. before: the share of these that
     are lost on the way to the client, before it trains; the others are lost on the way back. Between peers it is the

@@ -1,4 +1,4 @@
-"""Groups with nothing told: can these clients' data be told apart, with a p-value (docs/groups.md).
+"""Groups by tests: can these clients' data be told apart, with a p-value (docs/groups.md).
 
 Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spreads)` down; every client sends
 `sign(plan, x, y)` (a `Signature`, 2 KB); the server calls `find(signatures)` and, for newcomers, `place`.
@@ -141,7 +141,7 @@ def find(
     signatures: Mapping[str, Signature] | Sequence[Signature], *, alpha: float = 0.001, least: float = 0.0,
     seed: int = 0,
 ) -> Verdicts:  # fmt: skip
-    """Groups of clients whose data cannot be told apart at level `alpha`; nothing else is told.
+    """Groups of clients whose data cannot be told apart at level `alpha`.
 
     signatures: {id: signature} or a list (ids "0", "1", ..), all of one plan, in any order: the result
     depends on their content only. alpha: how often clients with one distribution may be split, per node.

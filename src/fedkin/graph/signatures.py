@@ -1,4 +1,4 @@
-"""What a client sends so that groups are found with nothing told: a `Spread`, then a `Signature` (docs/groups.md).
+"""What a client sends for groups by tests: a `Spread`, then a `Signature` (docs/groups.md).
 
 The server adds the spreads up to a `Plan`, which goes down once; `sign` makes a signature of 2 KB by it.
 """
@@ -667,7 +667,7 @@ _FAR = 2.0
 
 
 def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signature:
-    """What a client sends of its samples x [n, ...] and targets y [n], for a plan that all clients share.
+    """Return the signature of a client's samples x [n, ...] and targets y [n], by a plan that all clients share.
 
     y: classes as whole numbers if the plan has classes, floats if its target is a number, None if neither.
     ordered: the stored order may mean something, so that samples that are like their neighbours count for

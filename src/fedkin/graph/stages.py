@@ -50,7 +50,7 @@ Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A stage of one's own. function: as `fedkin.graph.stages` says of its kind; it gets the keywords that it names.
+    """A graph stage of your own. function: as `fedkin.graph.stages` says; it gets the keywords that it names.
 
     >>> Stage("control", "half", lambda a: a / 2)(np.array([[0.0, 1.0], [1.0, 0.0]]))
     array([[0. , 0.5],

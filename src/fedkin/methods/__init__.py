@@ -1,4 +1,4 @@
-"""One file per algorithm, or a package where it needs several, named as in its paper. What is put here is found.
+"""One file or package per algorithm, named as in its paper. A new file here is found by its class.
 
 Every method is also here under its class's name: `from fedkin.methods import FedAvg`.
 """

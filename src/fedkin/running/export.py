@@ -1,4 +1,4 @@
-"""A client's model as files that need no fedkin: a program of torch.export or ONNX, and what goes in and comes out."""
+"""A client's model as files that need no fedkin: a program of torch.export or ONNX, with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Answer(nn.Module):
 
 
 def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> list[Path]:
-    """Write a client's model to `out`, and beside it a .json that says what goes in and comes out, and a .py.
+    """Write a client's model to `out`, and beside it a .json with its inputs and outputs, and a .py.
 
     The .py is `fedkin.running.exported`: with it, a frame goes in and predictions come out, and no fedkin is needed.
     Any number of rows can go in. Returns the three paths. Raises ConfigError for a form that cannot be written here, a

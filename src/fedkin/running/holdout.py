@@ -1,4 +1,4 @@
-"""What candidates of a tuning are judged on: held-out training samples, or held-out clients."""
+"""Held-out training samples or clients, on which the candidates of a tuning are judged."""
 
 from __future__ import annotations
 

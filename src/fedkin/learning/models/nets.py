@@ -329,7 +329,7 @@ def _two_convolutions(inside: int, outside: int) -> nn.Sequential:
 
 
 class TextMean(Model):
-    """Texts as token ids [length]: the mean of the words' vectors, Linear `width`, ReLU | head. Order is of no account.
+    """Texts as token ids [length], in any order: the mean of the words' vectors, Linear `width`, ReLU | head.
 
     words: how many different vectors there are; ids from there on share them, by their remainder. width: of a vector,
     and of the feature. padding: the id that fills texts up, which counts for nothing. Inputs are one array of whole
