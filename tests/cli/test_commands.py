@@ -241,7 +241,7 @@ def test_catalogues(command: str) -> None:
             assert field in shown.stdout
         tuned = tunables(entry, "method")
         assert ("fedkin tune --equal" in shown.stdout) == bool(tuned)
-        assert all(f"{path} (" in shown.stdout for path in tuned)
+        assert all(f"{path} (" in " ".join(shown.stdout.split()) for path in tuned)
 
 
 def test_the_package_runs_as_a_module() -> None:
