@@ -27,12 +27,12 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "fedkin needs 
 
 # pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
 # the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
-$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/network.txt constraints/privacy.txt
+$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/network.txt
 	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(LOCKED) -r constraints.txt
 	$(LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(LOCKED) -r constraints/torch.txt && $(PIP) torch==2.13.0)
-	$(LOCKED) -r constraints/network.txt -r constraints/privacy.txt
+	$(LOCKED) -r constraints/network.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check --disable-pip-version-check
 	touch $@

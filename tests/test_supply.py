@@ -45,13 +45,12 @@ def test_everything_that_the_project_names_is_locked() -> None:
         *project["optional-dependencies"]["dev"],
         *project["optional-dependencies"]["ray"],
         *project["optional-dependencies"]["network"],
-        *project["optional-dependencies"]["privacy"],
         *project["optional-dependencies"]["hub"],
         *project["optional-dependencies"]["transformers"],
         *project["optional-dependencies"]["onnx"],
     ]
     wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    names = ("ray", "network", "privacy", "hub", "transformers", "onnx")
+    names = ("ray", "network", "hub", "transformers", "onnx")
     extras = {name for extra in names for name in locked(ROOT / f"constraints/{extra}.txt")}
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     flower = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in project["optional-dependencies"]["flower"]}

@@ -192,12 +192,3 @@ def test_running_statistics_are_refused() -> None:
     net = Net(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2))
     with pytest.raises(ConfigError, match="running statistics"):
         Privacy(clip=1.0, noise=0.0).check([net])
-
-
-def test_without_the_accountant_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.engines.privacy.find_spec", lambda name: None)
-    net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
-    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[privacy\]'"):
-        Privacy(clip=1.0, noise=1.0).check([net])
-    Privacy(clip=1.0, noise=0.0).check([net])
-    Privacy().check([net])

@@ -34,8 +34,6 @@ from fedkin.views import PeerView
 from support import NET_METHODS, Losing, Watched, by_pattern, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
-pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
-
 NAMES = sorted(small_federation())
 # What [privacy] refuses, and why.
 REFUSED = {

@@ -402,6 +402,12 @@ def test_adversaries_are_refused_beside_them() -> None:
         secure("fedavg").having(adversaries="sign-flip:0.2")
 
 
+def test_without_cryptography_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.engines.masks.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[network\]'"):
+        secure("fedavg")
+
+
 def test_members_of_a_small_group_are_missing_and_named() -> None:
     setup = secure("fedavg", Privacy(secure_sums=True, min_members=99))
     outcome = LocalEngine(setup).round(1)

@@ -23,8 +23,6 @@ from network.federations import NOWHERE, Ending, clients, experiment, same, serv
 from network.peers import Killed, peers
 from network.test_client import by_hand
 
-pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
-
 NOISE = {"clip": 1.0, "noise": 2.0}
 PLAN = experiment(clients=2, privacy=NOISE)
 PRIVATE = Privacy(**NOISE)

@@ -40,7 +40,6 @@ def text_of(renderable: Any) -> str:
 
 
 def test_the_entry_of_clients_that_released_unlike_often() -> None:
-    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
     privacy = Privacy(clip=1.0, noise=2.0)
     entry = privacy_spent(privacy, RELEASES)
     one, three = privacy.epsilon(1), privacy.epsilon(3)
@@ -65,7 +64,6 @@ def test_clipping_alone_promises_nothing() -> None:
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
-    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
     results = compare(Experiment.of(PRIVATE), ["local", "sfmtl-graph"], [0], Path(), tmp_path / "both")
     result = results["sfmtl-graph"][0]
     folder = tmp_path / "both" / "sfmtl-graph-seed0"

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
-from scipy.special import ndtri
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
 from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError, RunError
@@ -31,40 +30,32 @@ from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings
 
-# Opacus' own orders end at 63, which is too low for a single release with much noise.
-_ORDERS = list(1 + np.geomspace(1e-3, 1e6, 600))
-
-
-def need() -> None:
-    """Raise ConfigError unless Opacus is installed."""
-    if find_spec("opacus") is None:
-        raise ConfigError("[privacy]: epsilon is computed by Opacus, which is missing: pip install 'fedkin[privacy]'")
-
 
 @lru_cache(maxsize=4096)
 def epsilon(noise: float, releases: int, delta: float) -> float:
-    """Return the epsilon of releases with this noise multiplier (standard deviation over sensitivity), composed.
+    """Return the exact epsilon of releases with this noise multiplier (standard deviation over sensitivity), composed.
 
-    Each release is a Gaussian mechanism, whose Renyi divergence of order a is a / (2 noise^2) (Mironov, CSF 2017).
-    There is no amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
+    Together they are one Gaussian mechanism with m = sqrt(releases) / noise, for which
+    delta = Phi(m / 2 - epsilon / m) - e^epsilon Phi(-m / 2 - epsilon / m) (Balle and Wang, ICML 2018). There is no
+    amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
 
-    >>> epsilon(5.0, 0, 1e-5), epsilon(0.0, 3, 1e-5)
-    (0.0, inf)
+    >>> epsilon(5.0, 0, 1e-5), round(epsilon(5.0, 100, 1e-5), 2), epsilon(0.0, 3, 1e-5)
+    (0.0, 9.99, inf)
     """
     if not releases:
         return 0.0
     if not noise:
         return math.inf
-    need()
-    # Opacus takes long to import, and is needed only here.
-    from opacus.accountants.analysis import rdp
+    m = math.sqrt(releases) / noise
 
-    spent = rdp.compute_rdp(q=1.0, noise_multiplier=noise, steps=releases, orders=_ORDERS)
-    with warnings.catch_warnings():
-        # That the best order is the first or the last one: the bound holds all the same.
-        warnings.simplefilter("ignore", UserWarning)
-        found, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=spent, delta=delta)
-    return max(0.0, float(found))
+    def surplus(e: float) -> float:
+        return float(ndtr(m / 2 - e / m) - math.exp(min(e + log_ndtr(-m / 2 - e / m), 0.0)) - delta)
+
+    if surplus(0.0) <= 0:
+        return 0.0
+    # The bound of zero-concentrated privacy is never below.
+    most = m * m / 2 + m * math.sqrt(2 * math.log(1 / delta))
+    return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
 
 
 # A function of a number n that returns n independent standard normal draws.
@@ -115,15 +106,13 @@ class Privacy(Settings):
         return self.clip is not None
 
     def epsilon(self, releases: int) -> float:
-        """Return the epsilon of so many releases, by Renyi differential privacy; infinite without noise."""
+        """Return the epsilon of so many releases; infinite without noise."""
         return epsilon(self.noise or 0.0, releases, self.delta)
 
     def check(self, nets: Sequence[Net]) -> None:
-        """Raise ConfigError if uploads of these nets cannot be protected, or if the accountant is not installed."""
+        """Raise ConfigError if uploads of these nets cannot be protected."""
         if not self.on:
             return
-        if self.noise:
-            need()
         for net in nets:
             running = [name for name in net.initial if name not in net.trainable]
             if running:

@@ -33,8 +33,7 @@ _KEPT = 3  # rounds whose releases are kept, as long as the states that belong t
 def composed(noises: Iterable[float], delta: float) -> float:
     """Return the epsilon of releases with these noise multipliers, which may differ, one for each release.
 
-    Renyi divergences of Gaussian releases add up: all together are one release with the multiplier
-    1 / sqrt(sum of 1 / noise^2).
+    Gaussian releases together are one with the multiplier 1 / sqrt(sum of 1 / noise^2).
 
     >>> abs(composed([5.0] * 100, 1e-5) - epsilon(5.0, 100, 1e-5)) < 1e-9, composed([], 1e-5), composed([0.0], 1e-5)
     (True, 0.0, inf)
