@@ -51,6 +51,9 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     told = read_json(advised / "advice.json")
     experiment = load(advised / "recommended.toml")
     assert experiment.method.name == "given"
+    text = (advised / "recommended.toml").read_text(encoding="utf-8")
+    assert f'"{Path.cwd().anchor}' not in text, "an absolute path is of this machine only"
+    assert "evaluate_every" not in text, "a default needs no line"
     assert "patient" in experiment.table["data"]["leave_out"]
     result = run_experiment(experiment, Path("data"))
     assert result.outcome is not None

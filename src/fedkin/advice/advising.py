@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+from pydantic import BaseModel
 
 from fedkin.advice.candidates import CANDIDATES, Shape, shapes_of
 from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, known, marks_of, outcomes_of
+from fedkin.advice.partners import MOST, Worth, coalitions_of, worth_of
+from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained
 from fedkin.analysis.paired import Difference, Outcomes, difference
@@ -30,6 +34,8 @@ from fedkin.running.loop import run_experiment
 
 # The file that says what the runs in a folder are of.
 KEPT = "advice-plan.json"
+# Of so many clients all coalitions are trained in about the time of everything else.
+_QUICK = 6
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,16 @@ def advise(
     folder: Path | None = None,
     told: Callable[[str, int, int], None] = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
+    partners: bool | None = None,
 ) -> Advice:
     """Who should train with whom, judged on training samples that were held out.
 
     Test samples are used for the figures beside, and for nothing else. rows: what is known of clients' training samples
     beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
     told(step, done, total) hears of the progress. goes_on(rate) is asked before each rate of the plan, by its number,
-    whether there is time for it; those that are left out are left out of the folder's plan too.
+    whether there is time for it; those that are left out are left out of the folder's plan too. partners:
+    whether to say what each partner adds (None: for at most 6 clients that can be judged, where it takes no longer than
+    all else).
 
     Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
     """
@@ -99,9 +108,13 @@ def advise(
             write_json(folder / KEPT, _identity(work, plan))
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
+    count = len(judgeable.ids)
+    worth = None
+    if count <= MOST and (partners or (partners is None and count <= _QUICK)):
+        worth = _worth(work, judged.rate, plan.folds, final[judged.candidate], folder, told).renamed(judgeable.ids)
     advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, told)
     left_out = _left_out(plan, bench.training.rounds, rounds)
-    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out)
+    return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
 
 
 def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
@@ -200,29 +213,58 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _marks(
+    work: Work, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]], rate: int, shapes: Sequence[int], id: str,
+    fold: int,
+) -> Marks | None:  # fmt: skip
+    """What a client's model did on the samples of a fold; shapes: of each split, the number of the one it is of."""
+    kind: Any = work.federation.task.kind
+    dealt = work.folds[id]
+    split = 0 if dealt.by_time else fold
+    rows = dealt.validated(split)
+    inside = dealt.fold[rows] == fold
+    labels = work.federation[id].train.labels().numpy()
+    truth = labels[rows][inside] if kind == "risk" else None
+    return marks_of(Outcomes(kind, outputs[rate, split, shapes[split]][id][inside], truth))
+
+
+def _worth(
+    work: Work, rate: int, folds: int, shape: Shape, folder: Path | None, told: Callable[[str, int, int], None]
+) -> Worth:
+    """What each partner adds, with models of coalitions at this rate; shape: what was judged best."""
+    ids = sorted(work.federation)
+    groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
+    shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
+    trained_all = replace(work, shapes=[shapes] * len(work.shapes), rates=[work.rates[rate]])
+    place = None if folder is None else folder / "partners"
+    outputs = trained_all.done(place, lambda done, total: told("partners", done, total))
+    marks: dict[str, list[dict[frozenset[str], Marks]]] = {}
+    for id in ids:
+        number = {frozenset({id, *each.partners(id)}): place for place, each in enumerate(shapes)}
+        marks[id] = []
+        for fold in range(folds):
+            did = {
+                coalition: _marks(trained_all, outputs, 0, [place] * len(work.shapes), id, fold)
+                for coalition, place in number.items()
+            }
+            # Whether a fold determines the metric depends on its labels alone.
+            if None not in did.values():
+                marks[id].append({coalition: one for coalition, one in did.items() if one is not None})
+    return worth_of(marks, groups)
+
+
 def _trials(
     work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], candidates: Sequence[str],
     folds: int, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]],
 ) -> Trials:  # fmt: skip
     """What every candidate's models did, by fold."""
-    kind: Any = work.federation.task.kind
-    labels = {id: client.train.labels().numpy() for id, client in work.federation.items()}
-
-    def marks(name: str, rate: int, id: str) -> list[Marks | None]:
-        dealt, each = work.folds[id], []
-        for fold in range(folds):
-            split = 0 if dealt.by_time else fold
-            rows = dealt.validated(split)
-            values = outputs[rate, split, work.shapes[split].index(splits[split][name])][id]
-            inside = dealt.fold[rows] == fold
-            truth = labels[id][rows][inside] if kind == "risk" else None
-            each.append(marks_of(Outcomes(kind, values[inside], truth)))
-        return each
-
-    did = {
-        name: [{id: marks(name, rate, id) for id in work.federation} for rate in range(len(work.rates))]
-        for name in candidates
-    }
+    did: dict[str, list[dict[str, list[Marks | None]]]] = {}
+    for name in candidates:
+        numbers = [shapes.index(split[name]) for shapes, split in zip(work.shapes, splits, strict=True)]
+        did[name] = [
+            {id: [_marks(work, outputs, rate, numbers, id, fold) for fold in range(folds)] for id in work.federation}
+            for rate in range(len(work.rates))
+        ]
     shares = {
         name: frozenset(id for id in work.federation if final[name].partners(id))
         for name in candidates if name != "local"
@@ -423,12 +465,14 @@ def recommend(
     budget: Budget | None = None,
     plan: Plan | None = None,
     together: str | None = None,
+    partners: bool | None = None,
     told: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
 
     budget: how long it may take (None: everything is tried); plan: what to try instead. together: a column whose
-    equal values are never split between folds. What was done in `folder` is not done again.
+    equal values are never split between folds. partners: see `advise`; with a budget None is False. What was done in
+    `folder` is not done again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
@@ -440,9 +484,13 @@ def recommend(
         told("plan", 0, 1)
         plan = budget.plan(federation, bench, folder)
     goes_on = (lambda rate: True) if budget is None else budget.goes_on
-    advice = advise(federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on)
+    if partners is None and budget is not None:
+        partners = False
+    advice = advise(
+        federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on, partners=partners
+    )  # fmt: skip
     final = recommended(experiment, advice, plan)
-    text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(final.resolved())
+    text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(_short(final))
     write_bytes(folder / RECOMMENDED, text.encode())
     alone = final.with_changes(**{"training.lr": advice.own_rate, "method": {"name": "local"}})
     told("recorded runs", 0, 2)
@@ -450,8 +498,25 @@ def recommend(
     told("recorded runs", 1, 2)
     run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
     told("recorded runs", 2, 2)
-    write_json(folder / ADVICE, advice.to_json() | {"heads": advice.heads, "rows": advice.rows()})
+    tables = {"heads": advice.heads, "rows": advice.rows(), "tables": advice.partner_tables()}
+    write_json(folder / ADVICE, advice.to_json() | tables)
     return advice
+
+
+def _short(experiment: Experiment) -> dict[str, Any]:
+    """The table of an experiment with what is not default, and paths relative to the current folder."""
+    whole = experiment.resolved()
+    table: dict[str, Any] = {name: whole[name] for name in ("name", "own") if name in whole}
+    for section in [name for name in whole if isinstance(whole[name], dict) and name != "methods"]:
+        settings: BaseModel = getattr(experiment, section)
+        given = settings.model_dump(mode="json", exclude_defaults=True)
+        kind = {name: whole[section][name] for name in ("source", "name") if name in whole[section]}
+        if kind or given:
+            table[section] = without_none(kind | given)
+    path = table["data"].get("path")
+    if path is not None:
+        table["data"]["path"] = Path(os.path.relpath(path)).as_posix() if Path(path).is_absolute() else path
+    return table
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:

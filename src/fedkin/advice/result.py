@@ -8,6 +8,7 @@ from typing import Any
 
 from fedkin.advice.candidates import CANDIDATES, Shape
 from fedkin.advice.choice import LEVEL, SURE, SURELY, Estimate
+from fedkin.advice.partners import MOST, Worth, interval
 from fedkin.analysis.paired import Difference
 from fedkin.codec import Params
 from fedkin.learning.net import Net
@@ -79,6 +80,7 @@ class Advice:
     folds: int = 0
     missing: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    worth: Worth | None = None
 
     def __getitem__(self, id: str) -> OfClient:
         return next(client for client in self.clients if client.id == id)
@@ -90,7 +92,7 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """The recommendation in one sentence."""
+        """The recommendation in one sentence: what to do, how sure that is, and of whom nothing can be said."""
         judged = [client for client in self.clients if client.unknown is None]
         shared = bool(self.shape.groups or self.shape.near)
         takes = [client.id for client in judged if client.takes]
@@ -109,11 +111,23 @@ class Advice:
             parts.append(f"{named(alone)} alone")
         if beside:
             parts.append(f"{named(beside)} keep{'s' * (len(beside) == 1)} a local model beside it")
+        if takes:
+            parts = self._how_sure(takes, parts)
         unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
         if unknown:
             reasons = ", ".join(list(unknown.values())[:_NAMED])
             parts.append(f"for {named(list(unknown))} nothing can be said yet ({reasons})")
         return "; ".join(parts) + "."
+
+    def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
+        """The parts of the sentence, with how sure it is that those who share a model gain."""
+        likely = [id for id in takes if (gain := self[id].gain) is None or gain.low <= 0]
+        if len(likely) == len(takes):
+            hold = "the interval of the gain holds" if len(takes) == 1 else f"all {len(takes)} intervals of gains hold"
+            return [f"Not sure, as {hold} 0, but likely: {parts[0][0].lower()}{parts[0][1:]}", *parts[1:]]
+        if likely:
+            return [*parts, f"that {named(likely)} gain{'s' * (len(likely) == 1)} is likely, not sure"]
+        return parts
 
     @property
     def why(self) -> str:
@@ -136,7 +150,50 @@ class Advice:
             notes.append(f"One model for all would hurt {named(hurt)} (interval below 0).")
         if self.left_out:
             notes.append(f"Within the budget, {'; '.join(self.left_out)}.")
+        if self.worth is None:
+            judged = sum(client.unknown is None for client in self.clients)
+            how = f"it can be for at most {MOST} clients" if judged > MOST else "--partners does it"
+            notes.append(f"What each partner adds was not computed: {how}.")
+        else:
+            notes.append(
+                "What partners add is an estimate: of coalitions' models on the same folds, averaged over "
+                f"{'all coalitions' if self.worth.exact else 'coalitions drawn at random'} (Shapley value). "
+                f"* marks what holds for all {self.worth.edges} pairs of a client and a partner at once ({LEVEL:.0%})."
+            )
         return notes + [f"Not tried: {why}." for why in self.missing]
+
+    def partner_tables(self) -> list[dict[str, Any]]:
+        """Who helps whom, as tables with a title, heads and rows: what partners add to each client, and each to all."""
+        worth = self.worth
+        if worth is None or not worth.adds:
+            return []
+        metric, unit = self.task.metric.title, ", in points" if self.task.metric.share else ""
+        ids = sorted(worth.adds)
+        matrix = []
+        for id in ids:
+            cells = [
+                "" if other == id else self._text(worth.adds[id][other]).partition(" [")[0]
+                + "*" * bool(worth.verdict(id, other)) for other in ids
+            ]  # fmt: skip
+            more = [self._text(worth.groups.get(id)), self._text(worth.everybody[id])]
+            matrix.append([id, *cells, *more])
+        partners = []
+        for id in sorted(ids, key=lambda id: -worth.of_partner(id)[0].value):
+            verdicts = [worth.verdict(client, id) for client in ids if client != id]
+            means = [self._text(one, len(ids)) for one in worth.of_partner(id)]
+            partners.append([id, *means, str(verdicts.count("helps")), str(verdicts.count("hurts"))])
+        interval = f"[{LEVEL:.0%}]{unit}"
+        return [
+            {
+                "title": f"Who helps whom: what a partner (column) adds to a client (row), {metric}{unit}",
+                "heads": ["client", *ids, f"its group {interval}", f"all others {interval}"], "rows": matrix,
+            },
+            {
+                "title": f"What each partner adds to others on average, {metric}",
+                "heads": ["partner", f"adds {interval}", f"added last {interval}", "surely helps", "surely hurts"],
+                "rows": partners,
+            },
+        ]  # fmt: skip
 
     def rows(self) -> list[list[str]]:
         """The table: client, what it has, advice, gain with its interval, with one model for all, on test samples."""
@@ -153,15 +210,16 @@ class Advice:
         gain = f"gain in {metric} [{LEVEL:.0%}]{unit}"
         return ["client", "has", "advice", gain, "one model for all", "on test samples"]
 
-    def _text(self, one: Estimate | Difference | None) -> str:
-        """A gain with its interval, in points if the metric is a share."""
+    def _text(self, one: Estimate | Difference | None, comparisons: int = 1) -> str:
+        """A gain with its interval, in points if the metric is a share; comparisons: for which the interval holds."""
         if one is None or one.value is None:
             return ""
         scale, form = (100.0, "{:+.1f}") if self.task.metric.share else (1.0, "{:+.3g}")
         value = form.format(scale * one.value)
-        if one.low is None or one.high is None:
+        low, high = interval(one, comparisons) if isinstance(one, Estimate) else (one.low, one.high)
+        if low is None or high is None:
             return value
-        return f"{value} [{form.format(scale * one.low)}, {form.format(scale * one.high)}]"
+        return f"{value} [{form.format(scale * low)}, {form.format(scale * high)}]"
 
     def to_json(self) -> dict[str, Any]:
         """All but models, as plain data."""
@@ -172,7 +230,33 @@ class Advice:
             "differs": list(self.differs), "notes": self.notes, "groups": [list(members) for members in self.groups],
             "near": {id: list(others) for id, others in self.shape.near}, "missing": list(self.missing),
             "clients": [_as_dict(client) for client in self.clients],
+            "partners": None if self.worth is None else _worth_as_dict(self.worth),
         }  # fmt: skip
+
+
+def _worth_as_dict(worth: Worth) -> dict[str, Any]:
+    """Intervals of pairs hold for all pairs at once, those of partners for all partners."""
+
+    def with_interval(one: Estimate, comparisons: int = 1) -> dict[str, float]:
+        low, high = interval(one, comparisons)
+        return {"value": one.value, "low": low, "high": high}
+
+    pairs = [
+        {
+            "client": client, "partner": partner, **with_interval(one, worth.edges),
+            "verdict": worth.verdict(client, partner), "added_last": worth.last[client][partner].value,
+        }
+        for client, row in sorted(worth.adds.items()) for partner, one in sorted(row.items())
+    ]  # fmt: skip
+    each = {}
+    for id in sorted(worth.adds):
+        adds, last = worth.of_partner(id)
+        each[id] = {"adds": with_interval(adds, len(worth.adds)), "added_last": with_interval(last, len(worth.adds))}
+    return {
+        "exact": worth.exact, "pairs": pairs, "partners": each,
+        "groups": {id: with_interval(one) for id, one in sorted(worth.groups.items())},
+        "all_others": {id: with_interval(one) for id, one in sorted(worth.everybody.items())},
+    }  # fmt: skip
 
 
 def _as_dict(client: OfClient) -> dict[str, Any]:

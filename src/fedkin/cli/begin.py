@@ -256,6 +256,9 @@ def advise(
         help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
         metavar="MINUTES",
     ),
+    partners: bool | None = typer.Option(
+        None, help="Say what each partner adds; without it, if no budget is set and at most 6 clients can be judged."
+    ),
     seed: int | None = options.SEED,
     changes: list[str] = options.SET,
     data_root: Path | None = options.ROOT,
@@ -279,7 +282,7 @@ def advise(
     root = data_root if data_root is not None else Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder), _advice_progress(json, folder) as step:
-        advice = recommend(plan, root, folder, budget=limit, together=together, told=step)
+        advice = recommend(plan, root, folder, budget=limit, together=together, partners=partners, told=step)
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
@@ -289,6 +292,9 @@ def advise(
         return
     say(advice.sentence)
     print_table(advice.heads, advice.rows(), right=[h for at, h in enumerate(advice.heads) if at not in (0, 2)])
+    for table in advice.partner_tables():
+        say(table["title"])
+        print_table(table["heads"], table["rows"], right=table["heads"][1:])
     say(
         advice.why, *advice.notes,
         f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}", f"report:  {report}",

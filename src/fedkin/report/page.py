@@ -369,10 +369,10 @@ def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
         return None
     advice = read_json(paths[0])
     texts = isinstance(advice, dict) and all(isinstance(advice.get(name), str) for name in ("sentence", "why"))
-    lists = texts and all(isinstance(advice.get(name), list) for name in ("notes", "heads", "rows"))
+    lists = texts and all(isinstance(advice.get(name), list) for name in ("notes", "heads", "rows", "tables"))
     if not lists or any(not isinstance(row, list) or len(row) != len(advice["heads"]) for row in advice["rows"]):
         raise RunError(f"{paths[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
-    return {name: advice[name] for name in ("sentence", "why", "notes", "heads", "rows")}
+    return {name: advice[name] for name in ("sentence", "why", "notes", "heads", "rows", "tables")}
 
 
 def _answer(answer: dict[str, Any]) -> str:
@@ -380,7 +380,11 @@ def _answer(answer: dict[str, Any]) -> str:
     rows = [[_escaped(cell) for cell in row] for row in answer["rows"]]
     notes = "".join(f'<p class="note">{_escaped(note)}</p>' for note in (answer["why"], *answer["notes"]))
     clients = table(map(str, answer["heads"]), rows, "The advice, client by client")
-    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{clients}\n{notes}"
+    partners = ""
+    for each in answer["tables"]:
+        cells = [[_escaped(cell) for cell in row] for row in each["rows"]]
+        partners += f"<h3>{_escaped(each['title'])}</h3>\n{table(map(str, each['heads']), cells, str(each['title']))}\n"
+    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{clients}\n{partners}{notes}"
 
 
 def _escaped(value: Any) -> str:

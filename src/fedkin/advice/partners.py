@@ -1,0 +1,194 @@
+"""What each partner adds to each client: an estimate from models of coalitions, on samples held out.
+
+A coalition of clients is worth to its member what its one shared model (FedAvg) does on the member's validated samples.
+What a partner adds to a client is the Shapley value (1953) of the game in which the partner and the client's group may
+join the client: the gain of a coalition with the partner over that without, averaged over coalitions of one size, and
+over sizes. So members of a group share what it gains, and a partner and its copy share what either would add. All
+coalitions of a group of up to EXACT clients are trained; of a larger one those that begin ORDERS random orders, and
+partners outside join each of its members alone, and all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.advice.candidates import Shape
+from fedkin.advice.choice import INFLATED, LEVEL, Estimate, Gain, Marks, gain_over
+from fedkin.analysis.intervals import normal
+from fedkin.keys import rng
+
+EXACT, ORDERS, MOST = 10, 12, 40
+
+Array = npt.NDArray[np.float64]
+Coalition = frozenset[str]
+
+
+def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) -> list[Coalition]:
+    """All coalitions of two clients or more that are to be trained.
+
+    >>> ["".join(sorted(each)) for each in coalitions_of([frozenset("ab"), frozenset("c")], ["a", "b", "c"], 0)]
+    ['abc', 'ab', 'ac', 'bc']
+    """
+    found = {frozenset(ids)}
+    for group in set(groups):
+        members = sorted(group)
+        base = [frozenset(some) for size in range(1, len(members) + 1) for some in combinations(members, size)]
+        if len(members) > EXACT:
+            draw = rng(seed, "partners", *members)
+            base = [group, *(frozenset({id}) for id in members)]
+            for _ in range(ORDERS):
+                order = [members[place] for place in draw.permutation(len(members))]
+                found |= {frozenset(order[:size]) for size in range(2, len(members))}
+            found |= {group - {id} for id in members}
+        found |= {coalition | {id} for coalition in base for id in (*members[:1], *ids)}
+        found |= set(base)
+    return sorted((each for each in found if len(each) > 1), key=lambda each: (-len(each), sorted(each)))
+
+
+def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
+    """These coalitions, as many beside each other in one shape as have no member in common; the last has none."""
+    packed: list[list[Coalition]] = []
+    taken: list[Coalition] = []
+    for each in coalitions:
+        place = next((place for place, members in enumerate(taken) if not each & members), None)
+        if place is None:
+            packed.append([each])
+            taken.append(each)
+        else:
+            packed[place].append(each)
+            taken[place] |= each
+    groups = [tuple(sorted((tuple(sorted(each)), "same") for each in beside)) for beside in packed]
+    return [*map(Shape, groups), Shape()]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What partners add to clients in the task's metric, all of it estimated.
+
+    adds: {client: {partner: what it adds}}. last: the same, added to the client's whole group. groups: what the group
+    gains a client over training alone. everybody: what all others do. exact: whether all coalitions were trained.
+    """
+
+    adds: Mapping[str, Mapping[str, Estimate]]
+    last: Mapping[str, Mapping[str, Estimate]]
+    groups: Mapping[str, Estimate]
+    everybody: Mapping[str, Estimate]
+    exact: bool
+
+    def renamed(self, names: Mapping[str, str]) -> Worth:
+        """The same for other names."""
+
+        def of_pairs(table: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, Estimate]]:
+            return {names[id]: {names[other]: one for other, one in row.items()} for id, row in table.items()}
+
+        groups, everybody = ({names[id]: one for id, one in each.items()} for each in (self.groups, self.everybody))
+        return Worth(of_pairs(self.adds), of_pairs(self.last), groups, everybody, self.exact)
+
+    @property
+    def edges(self) -> int:
+        """How many pairs of a client and a partner there are; verdicts on pairs are corrected for all of them."""
+        return sum(len(partners) for partners in self.adds.values())
+
+    def verdict(self, client: str, partner: str) -> str:
+        """Say "helps" or "hurts", or nothing where the corrected interval holds 0."""
+        low, high = interval(self.adds[client][partner], self.edges)
+        return "helps" if low > 0 else "hurts" if high < 0 else ""
+
+    def of_partner(self, partner: str) -> tuple[Estimate, Estimate]:
+        """What a partner adds to another client on average: over coalitions, and to its whole group."""
+        means = []
+        for adds in (self.adds, self.last):
+            each = [partners[partner] for client, partners in sorted(adds.items()) if client != partner]
+            variance = sum(one.deviation**2 for one in each) / len(each) ** 2
+            means.append(Estimate(sum(one.value for one in each) / len(each), math.sqrt(variance)))
+        return means[0], means[1]
+
+
+def interval(one: Estimate, comparisons: int) -> tuple[float, float]:
+    """The ends of an interval that holds with all of so many others at level LEVEL (Bonferroni)."""
+    reach = normal(1 - (1 - LEVEL) / comparisons) * one.deviation
+    return one.value - reach, one.value + reach
+
+
+def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: Mapping[str, Coalition]) -> Worth:
+    """What partners add, from what the models of coalitions did.
+
+    marks: {client: for each fold that determines its metric, what the model of each of its coalitions did}. groups: of
+    each client, itself and the partners of what was judged best.
+    """
+    everybody = frozenset(marks)
+    adds, last = dict[str, dict[str, Estimate]](), dict[str, dict[str, Estimate]]()
+    of_group, of_all = dict[str, Estimate](), dict[str, Estimate]()
+    for id in sorted(marks):
+        alone, group = frozenset({id}), groups[id]
+        folds = _Folds(marks[id])
+        if not folds.known:
+            continue
+        adds[id], last[id] = {}, {}
+        for partner in sorted(everybody - alone):
+            players = group | {partner}
+            adds[id][partner] = folds.added(partner, players)
+            last[id][partner] = folds.gain(players, players - {partner})
+        if len(group) > 1:
+            of_group[id] = folds.gain(group, alone)
+        of_all[id] = folds.gain(everybody, alone)
+    return Worth(adds, last, of_group, of_all, max(map(len, groups.values())) <= EXACT)
+
+
+class _Folds:
+    """What a client's models did in each fold: [coalitions, samples] on each side of the metric (see `Marks`)."""
+
+    def __init__(self, folds: Sequence[Mapping[Coalition, Marks]]) -> None:
+        self.number = {coalition: place for place, coalition in enumerate(folds[0] if folds else ())}
+        self.stacks = [
+            [np.stack(side) for side in zip(*(fold[coalition].sides for coalition in self.number), strict=True)]
+            for fold in folds
+        ]
+        self.kind = next((one.kind for fold in folds for one in fold.values()), "")
+        self.known = bool(folds) and self._sum(np.zeros(len(self.number))) is not None
+
+    def gain(self, one: Coalition, other: Coalition) -> Estimate:
+        """The gain of one coalition over another."""
+        return self._mean([[(self.number[one], self.number[other])]], exact=True)
+
+    def added(self, partner: str, players: Coalition) -> Estimate:
+        """What a partner adds in coalitions of these players."""
+        by_size: dict[int, list[tuple[int, int]]] = {}
+        for coalition, place in self.number.items():
+            without = self.number.get(coalition - {partner})
+            if partner in coalition and coalition <= players and without is not None:
+                by_size.setdefault(len(coalition), []).append((place, without))
+        return self._mean(list(by_size.values()), exact=len(players) <= EXACT + 1)
+
+    def _mean(self, by_size: Sequence[Sequence[tuple[int, int]]], exact: bool) -> Estimate:
+        """The mean over sizes of the mean gain of each size; exact: whether all coalitions of each size are there."""
+        weights = np.zeros(len(self.number))
+        for pairs in by_size:
+            with_partner, without = np.array(pairs).T
+            np.add.at(weights, with_partner, 1 / (len(by_size) * len(pairs)))
+            np.add.at(weights, without, -1 / (len(by_size) * len(pairs)))
+        gain = self._sum(weights)
+        assert gain is not None
+        drawn = 0.0 if exact else self._drawn(by_size)
+        return Estimate(gain.value, math.sqrt(INFLATED * gain.variance + drawn))
+
+    def _sum(self, weights: Array) -> Gain | None:
+        """The weighted sum of what the models did, and the variance of its mean over samples."""
+        sums = [Marks(self.kind, tuple(weights @ side for side in sides)) for sides in self.stacks]
+        zeros = [Marks(self.kind, tuple(np.zeros_like(side) for side in one.sides)) for one in sums]
+        return gain_over(sums, zeros)
+
+    def _drawn(self, by_size: Sequence[Sequence[tuple[int, int]]]) -> float:
+        """The variance that comes of having drawn coalitions: gains of all sizes vary about one mean."""
+        values = np.mean([side.mean(axis=1) for sides in self.stacks for side in sides], axis=0)
+        with_partner, without = np.array([pair for pairs in by_size for pair in pairs]).T
+        gains = values[with_partner] - values[without]
+        if len(gains) < 2:
+            return 0.0
+        return float(gains.var(ddof=1)) * sum(1 / len(pairs) for pairs in by_size) / len(by_size) ** 2
