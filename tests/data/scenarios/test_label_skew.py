@@ -1,0 +1,526 @@
+"""Scenarios of classes and sizes: each keeps what its page promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import brentq
+
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.scenarios.label_skew import (
+    ClassesPerClient,
+    Dirichlet,
+    Iid,
+    Mapl,
+    QuantitySkew,
+    Shards,
+    Structured,
+    skewed_sizes,
+)
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation, Samples, Task
+from fedkin.settings import parse
+
+# -- Equal random parts --------------------------------------------------------------------------------------------
+
+
+Toy = Callable[..., Dataset]
+
+
+def test_parts(toy: Toy) -> None:
+    federation = Iid(clients=7).build(toy(200, 100), 0)
+    assert sorted(federation.sizes.values()) == [28, 28, 28, 29, 29, 29, 29]
+    assert sorted(len(client.test) for client in federation.values()) == [14] * 5 + [15] * 2
+    assert set((federation.planted or {}).values()) == {"all"}
+    labels = torch.cat([client.train.labels() for client in federation.values()])
+    assert torch.bincount(labels).tolist() == [20] * 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"clients": 201},
+            "scenario.clients: 201 clients cannot share the 200 train samples of toy; at most 200",
+        ),
+        (
+            {"clients": 101},
+            "scenario.clients: 101 clients cannot share the 100 test samples of toy; at most 100",
+        ),
+        ({"clients": 10**12}, "scenario.clients: 1000000000000 clients cannot share"),
+        (
+            {"clients": 4, "train_per_client": 51},
+            "train_per_client: 4 clients x 51 are more than the 200 .* 50",
+        ),
+        (
+            {"clients": 4, "test_per_client": 26},
+            "test_per_client: 4 clients x 26 are more than the 100 .* 25",
+        ),
+    ],
+)
+def test_too_few_samples(toy: Toy, settings: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Iid(**settings).build(toy(200, 100), 0)
+
+
+# -- Clients of unlike sizes ---------------------------------------------------------------------------------------
+
+
+Make = Callable[..., Dataset]
+
+
+@given(
+    clients=st.integers(1, 100),
+    law=st.sampled_from(["dirichlet", "power"]),
+    alpha=st.sampled_from([1e-3, 0.5, 2, 500]),
+    least=st.integers(1, 9),
+    seed=st.integers(0, 1000),
+)
+def test_any(
+    labelled: Make, clients: int, law: Literal["dirichlet", "power"], alpha: float, least: int, seed: int
+) -> None:
+    assume(clients * least <= 300)
+    federation = QuantitySkew(clients=clients, law=law, alpha=alpha, min_size=least).build(labelled(30, 10), seed)
+    rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
+    assert sorted(rows.tolist()) == list(range(300)), "every sample exactly once"
+    assert min(federation.sizes.values()) >= least
+    tests = [len(client.test) for client in federation.values()]
+    assert sum(tests) == 100
+    assert max(tests) - min(tests) <= 1
+    assert set((federation.planted or {}).values()) == {"all"}
+
+
+def test_power_law(labelled: Make) -> None:
+    sizes = list(QuantitySkew(clients=50, law="power", alpha=1.2).build(labelled(5000, 10), 0).sizes.values())
+    ranked = np.sort(sizes)[::-1]
+    fit = stats.linregress(np.log(1 + np.arange(50)), np.log(ranked))
+    assert fit.slope == pytest.approx(-1.2, abs=0.01)
+    assert sizes != sorted(sizes, reverse=True), "the order of clients does not tell the size"
+
+
+def test_dirichlet_law(labelled: Make) -> None:
+    """The variance of a share is (1/n) (1 - 1/n) / (n alpha + 1)."""
+    shares = [
+        np.array(list(QuantitySkew(clients=10, alpha=0.7).build(labelled(1000, 10), seed).sizes.values())) / 10000
+        for seed in range(100)
+    ]
+    assert np.var(shares) == pytest.approx(0.1 * 0.9 / 8, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clients": 31, "min_size": 10}, "scenario.clients: 31 clients with at least 10 .* at most 30 clients"),
+        ({"clients": 101}, "101 clients cannot share the 100 test samples"),
+        ({"clients": 30, "test_per_client": 4}, "test_per_client: 30 clients x 4 are more than the 100"),
+    ],
+)
+def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        QuantitySkew(**settings).build(labelled(30, 10), 0)
+
+
+# -- Label skew by Dirichlet draws ---------------------------------------------------------------------------------
+
+
+def table(federation: Federation, split: str = "train", classes: int = 10) -> np.ndarray:
+    """[clients, classes] how many samples of each class."""
+    own = [getattr(client, split).labels().numpy() for client in federation.values()]
+    return np.stack([np.bincount(labels, minlength=classes) for labels in own])
+
+
+@given(
+    clients=st.integers(1, 60),
+    alpha=st.sampled_from([1e-4, 0.05, 0.5, 5, 1e6]),
+    least=st.integers(1, 8),
+    sizes=st.sampled_from(["drawn", "equal"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_of_dirichlet(
+    labelled: Make, clients: int, alpha: float, least: int, sizes: Literal["drawn", "equal"], seed: int
+) -> None:
+    assume(clients * least <= 200)
+    federation = Dirichlet(clients=clients, alpha=alpha, min_size=least, sizes=sizes).build(labelled(20, 10), seed)
+    rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
+    assert len(rows.unique()) == len(rows)  # type: ignore[no-untyped-call]
+    assert len(federation) == clients
+    assert min(federation.sizes.values()) >= least
+    if sizes == "drawn":
+        assert len(rows) == 200, "all samples are dealt out"
+    else:
+        assert set(federation.sizes.values()) == {200 // clients}
+    owned, tested = table(federation), table(federation, "test")
+    assert (tested[owned == 0] == 0).all()
+    assert tested.sum(axis=0).tolist() == [10 if count else 0 for count in owned.sum(axis=0)]
+
+
+def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
+    """Two clients: the first's share of a class is Beta(alpha, alpha), of variance 1 / (4 (2 alpha + 1))."""
+    shares = [
+        table(Dirichlet(clients=2, alpha=0.8).build(labelled(1000, 1, classes=20), seed), classes=20)[0] / 1000
+        for seed in range(40)
+    ]
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
+    assert np.var(shares) == pytest.approx(1 / (4 * 2.6), rel=0.1)
+
+
+def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
+    """Clients between the least and the level of the largest keep exactly what they have."""
+    dataset = labelled(100, 10)
+    before = Dirichlet(clients=50, alpha=0.5, min_size=1).build(dataset, 3)
+    after = Dirichlet(clients=50, alpha=0.5, min_size=10).build(dataset, 3)
+    assert min(before.sizes.values()) > 1, "nobody is filled up yet"
+    level = max(after.sizes.values())
+    kept = 0
+    for id, client in before.items():
+        rows, now = client.train.rows, after[id].train.rows
+        assert rows is not None
+        assert now is not None
+        if client.size < 10:
+            assert set(rows.tolist()) <= set(now.tolist())
+            assert len(now) == 10
+        elif client.size < level - 1:
+            assert rows.tolist() == now.tolist()
+            kept += 1
+        else:
+            assert set(now.tolist()) <= set(rows.tolist())
+            assert len(now) in (level - 1, level)
+    assert kept > 5
+
+
+def test_own_draws_of_test_samples(labelled: Make) -> None:
+    federation = Dirichlet(clients=40, alpha=0.5, test_per_client=8).build(labelled(100, 30), 0)
+    assert {len(client.test) for client in federation.values()} == {8}
+    rows = [row for c in federation.values() if c.test.rows is not None for row in c.test.rows.tolist()]
+    assert len(set(rows)) < len(rows) == 320
+    owned, tested = table(federation), table(federation, "test")
+    assert np.abs(tested / 8 - owned / owned.sum(axis=1, keepdims=True)).max() < 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clients": 201}, "201 clients with at least 1 training samples each are more than the 200 of labels; at mos"),
+        ({"clients": 21, "min_size": 10}, "at most 20 clients, or a smaller min_size"),
+        ({"clients": 10**12}, "scenario.clients: 1000000000000 clients"),
+        ({"alpha": 1e-4, "clients": 5, "test_per_client": 11}, r"scenario.test_per_client: .* has 10; take fewer"),
+    ],
+)
+def test_impossible_of_dirichlet(labelled: Make, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Dirichlet(**settings).build(labelled(20, 10), 0)
+
+
+# -- Shards of sorted labels ---------------------------------------------------------------------------------------
+
+
+def test_mcmahans_mnist(labelled: Make) -> None:
+    """100 clients, two shards of 300: two classes at most when shards do not cross labels."""
+    federation = Shards().build(labelled(6000, 1000), 0)
+    assert set(federation.sizes.values()) == {600}
+    assert Counter(len(client.about["classes"]) for client in federation.values()).keys() == {1, 2}
+    for client in federation.values():
+        assert {count % 300 for count in Counter(client.train.labels().tolist()).values()} == {0}
+    assert federation.planted is None
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 1000))
+def test_any_of_shards(labelled: Make, clients: int, shards: int, seed: int) -> None:
+    dataset = labelled(17, 10)
+    assume(clients * shards <= 170)
+    federation = Shards(clients=clients, shards=shards).build(dataset, seed)
+    rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
+    assert sorted(rows.tolist()) == list(range(170))
+    low, high = 170 // (clients * shards), -(-170 // (clients * shards))
+    assert {c.size for c in federation.values()} <= set(range(shards * low, shards * high + 1))
+    most_in_a_shard = 1 + -(-(high - 1) // 17)
+    for client in federation.values():
+        classes = sorted(set(client.train.labels().tolist()))
+        assert client.about["classes"] == classes
+        assert len(classes) <= shards * most_in_a_shard
+        assert set(client.test.labels().tolist()) <= set(classes)
+    tested = [row for c in federation.values() if c.test.rows is not None for row in c.test.rows.tolist()]
+    assert sorted(tested) == list(range(100))
+
+
+def test_own_draws_of_test_samples_of_shards(labelled: Make) -> None:
+    federation = Shards(clients=10, test_per_client=6).build(labelled(50, 10), 0)
+    for client in federation.values():
+        mine = np.bincount(client.test.labels().numpy(), minlength=10)
+        assert mine.sum() == 6
+        assert np.flatnonzero(mine).tolist() == client.about["classes"]
+
+
+def test_too_many(labelled: Make) -> None:
+    with pytest.raises(ConfigError, match=r"101 clients with 2 shards each are more than the 200 .* at most 100"):
+        Shards(clients=101).build(labelled(20, 10), 0)
+
+
+# -- The slot recipe -----------------------------------------------------------------------------------------------
+
+
+def labels_only(per_class: int, tests: int, classes: int = 10) -> Dataset:
+    """A data set of the size of CIFAR-10, without its images."""
+
+    def part(count: int) -> Part:
+        y = torch.from_numpy(np.random.default_rng(count).permutation(np.repeat(np.arange(classes), count)))
+        return Part(torch.zeros(len(y), 1, dtype=torch.uint8), y)
+
+    return Dataset("labels", part(per_class), part(tests), Task(classes, (1,)))
+
+
+def counts(samples: Samples) -> dict[int, int]:
+    return dict(Counter(samples.labels().tolist()))
+
+
+def taken(federation: Federation) -> Counter[int]:
+    return Counter(label for client in federation.values() for label in client.about["classes"])
+
+
+def test_the_papers_federation() -> None:
+    """30 clients, 2 of 10 classes: seven slots a class, about 571 images a class, 1,140 and 286 a client."""
+    means = []
+    for seed in range(5):
+        federation = ClassesPerClient().build(labels_only(5000, 1000), seed)
+        assert len(federation) == 30
+        assert taken(federation) == dict.fromkeys(range(10), 6)
+        train = [count for client in federation.values() for count in counts(client.train).values()]
+        assert len(train) == 60
+        # The least and the most that a share of U(0.4, 0.6) among seven can be.
+        assert min(train) >= 4000 * 0.4 / (0.4 + 6 * 0.6) - 1
+        assert max(train) <= 4000 * 0.6 / (0.6 + 6 * 0.4) + 1
+        means.append([np.mean(list(federation.sizes.values())), np.mean([len(c.test) for c in federation.values()])])
+    assert np.mean(means, axis=0) == pytest.approx([1142.9, 285.7], rel=0.02)
+
+
+@given(
+    clients=st.integers(1, 40),
+    classes=st.integers(1, 10),
+    spare=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_slots(clients: int, classes: int, spare: int, seed: int) -> None:
+    total = 10
+    assume(classes <= total)
+    scenario = ClassesPerClient(clients=clients, classes=classes, spare_slots=spare)
+    federation = scenario.build(labels_only(200, 60), seed)
+    slots = -(-clients * classes // total) + spare
+    used = taken(federation)
+    assert sum(used.values()) == clients * classes
+    assert max(used.values()) - min(used[label] for label in range(total)) <= 1, "spread evenly"
+    for client in federation.values():
+        own = client.about["classes"]
+        assert own == sorted(set(own))
+        assert len(own) == classes, "no class twice"
+        assert client.group == "+".join(map(str, own))
+        assert sorted(counts(client.train)) == sorted(counts(client.test)) == own
+    dealt = Counter(dict.fromkeys(range(total), 0))
+    for client in federation.values():
+        dealt.update(counts(client.train))
+    for label, count in used.items():
+        if spare == 0 and count == slots:
+            assert dealt[label] == 160, "all of the class is dealt out when nothing is spare"
+        else:
+            assert dealt[label] < 160
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"classes": 11}, "scenario.classes: 11 per client, but labels has 10 classes; at most 10"),
+        (
+            {"clients": 100},
+            "scenario.clients: 100 clients with 2 classes each cut every class into 21 slots; .* at most 20",
+        ),
+        ({"clients": 100, "train_fraction": 0.1}, "labels has 10 train samples of class 0"),
+        ({"clients": 10**12}, "scenario.clients: 1000000000000 clients with"),
+    ],
+)
+def test_impossible_of_classes_per_client(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ClassesPerClient(**settings).build(labels_only(100, 20), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"share": [0.6, 0.4]}, r"scenario\.share: expected a range \[low, high\] with 0 < low <= high"),
+        ({"share": [0, 1]}, r"scenario\.share: "),
+        ({"train_fraction": 0}, r"scenario\.train_fraction: "),
+        ({"train_fraction": 1.1}, r"scenario\.train_fraction: "),
+        ({"spare_slots": -1}, r"scenario\.spare_slots: "),
+        ({"classes": 0}, r"scenario\.classes: "),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(ClassesPerClient, settings, "scenario")
+
+
+# -- FLT's scenario 4 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("total", "count"), [(12000, 240), (4800, 240), (12000, 480), (6000, 60)])
+def test_sizes_solve_the_equation(total: int, count: int) -> None:
+    half, squares = total / 2 / count, np.arange(count, dtype=float) ** 2
+    x = brentq(lambda x: (half + np.exp(x * squares)).sum() - total, -1e-3, np.log(total) / squares[-1], xtol=1e-15)
+    exact = half + np.exp(x * squares)
+    sizes = skewed_sizes(total, count)
+    # Rounding down loses half a sample a client, which a slightly larger x makes good.
+    assert np.abs(sizes - exact).max() < 1 + 0.05 * exact.max()
+    assert np.abs(sizes - exact).mean() < 1
+
+
+def test_the_papers_federation_of_structured(labelled: Make) -> None:
+    """EMNIST balanced: 47 classes of 2,400, ten clusters of five classes, the last of two, 240 clients each."""
+    federation = Structured(clients=2400, clusters=10).build(labelled(2400, 400, classes=47), 0)
+    assert len(federation) == 2400
+    groups = Counter((federation.planted or {}).values())
+    assert set(groups.values()) == {240}
+    assert sorted(len(group.split("+")) for group in groups) == [2] + [5] * 9
+    assert sum(federation.sizes.values()) == 47 * 2400
+    of = {group: sum(c.size for c in federation.values() if c.group == group) for group in groups}
+    assert Counter(of.values()) == {12000: 9, 4800: 1}
+    assert min(federation.sizes.values()) == 11
+    for client in federation.values():
+        assert set(client.train.labels().tolist()) <= set(client.about["classes"])
+        assert len(client.test) == 400 * len(client.about["classes"])
+    assert len({id(client.test) for client in federation.values()}) == 10, "one test set for each cluster"
+
+
+@given(
+    clients=st.integers(2, 60),
+    seed=st.integers(0, 1000),
+    clusters=st.one_of(st.sampled_from([1, 2, 4, 5]), st.just(((3, 1), (8,)))),
+    per_class=st.one_of(st.none(), st.integers(40, 300)),
+)
+def test_any_of_structured(labelled: Make, clients: int, seed: int, clusters: Any, per_class: int | None) -> None:
+    scenario = Structured(clients=max(clients, 5), clusters=clusters, per_class=per_class)
+    federation = scenario.build(labelled(200, 10), seed)
+    rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
+    assert len(rows.unique()) == len(rows)  # type: ignore[no-untyped-call]
+    labels = Counter(label for c in federation.values() for label in c.train.labels().tolist())
+    owned = range(10) if isinstance(clusters, int) else (1, 3, 8)
+    assert labels == dict.fromkeys(owned, min(200, per_class or 200))
+    members = Counter((federation.planted or {}).values())
+    assert max(members.values()) - min(members.values()) <= 1
+    for group, count in members.items():
+        sizes = sorted(c.size for c in federation.values() if c.group == group)
+        assert sizes == skewed_sizes(sum(sizes), count).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clusters": 7}, "scenario.clusters: 7 clusters of 2 classes need more than the 10 of labels"),
+        ({"clusters": 11}, "scenario.clusters: 11 clusters"),
+        ({"clusters": [[0], [10]]}, "scenario.clusters: labels has no class 10"),
+        ({"clients": 4}, "scenario.clients: 4 clients for 5 clusters; at least 5"),
+        ({"clients": 250}, "50 clients share the 40 training samples of classes 0\\+1, and the smallest would get 0"),
+        ({"clients": 50, "min_size": 4}, "smallest would get 3; expected at least 4 .min_size.: take fewer clients"),
+        ({"per_class": 2, "clients": 30}, "6 clients share the 4 training samples"),
+    ],
+)
+def test_impossible_of_structured(labelled: Make, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(Structured, settings, "scenario").build(labelled(20, 5), 0)
+
+
+# -- MAPL's scenarios 1 to 4 ---------------------------------------------------------------------------------------
+
+
+def counts_of_mapl(samples: Samples) -> Counter[int]:
+    return Counter(samples.labels().tolist())
+
+
+def distinct(federation: Federation, split: str) -> bool:
+    rows = [row for client in federation.values() for row in getattr(client, split).rows.tolist()]
+    return len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("number", "settings", "sets"),
+    [
+        (1, {}, [range(5), range(5, 10)]),
+        (2, {"shared": 4}, [range(7), range(3, 10)]),
+        (3, {"per_class": [100, 300]}, [range(5), range(5, 10)]),
+        (4, {"per_class": [100, 300], "shared": 4}, [range(7), range(3, 10)]),
+        (0, {"shared": 2}, [range(6), range(4, 10)]),
+    ],
+)
+def test_the_papers_scenarios(labelled: Make, number: int, settings: dict[str, Any], sets: list[range]) -> None:
+    """20 clients on a data set with Fashion-MNIST's 6,000 and 1,000 samples a class."""
+    federation = parse(Mapl, settings, "scenario").build(labelled(6000, 1000), 0)
+    planted = Counter((federation.planted or {}).values())
+    assert planted == {f"{own.start}-{own.stop - 1}": 10 for own in sets}
+    assert distinct(federation, "train")
+    assert distinct(federation, "test")
+    drawn = set()
+    for client in federation.values():
+        own = next(own for own in sets if client.group == f"{own.start}-{own.stop - 1}")
+        assert client.about["classes"] == list(own)
+        assert counts_of_mapl(client.test) == dict.fromkeys(own, 15)
+        train = counts_of_mapl(client.train)
+        assert set(train) == set(own)
+        drawn |= set(train.values())
+    if number in (3, 4):
+        assert min(drawn) in range(100, 110)
+        assert max(drawn) in range(291, 301)
+        assert len(drawn) > 50
+    else:
+        assert drawn == {300}
+
+
+@given(
+    clients=st.integers(3, 12),
+    clusters=st.one_of(st.integers(1, 3), st.just(((0, 2, 4), (4, 1)))),
+    low=st.integers(1, 5),
+    more=st.integers(0, 5),
+    tests=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more: int, tests: int, seed: int) -> None:
+    scenario = Mapl(clients=clients, clusters=clusters, per_class=(low, low + more), test_per_class=tests)
+    federation = scenario.build(labelled(120, 36), seed)
+    assert distinct(federation, "train")
+    assert distinct(federation, "test")
+    members = Counter((federation.planted or {}).values())
+    assert max(members.values()) - min(members.values()) <= 1
+    if not isinstance(clusters, int):
+        assert set(members) == {"0+2+4", "1+4"}
+    for client in federation.values():
+        assert set(counts_of_mapl(client.train)) == set(client.about["classes"])
+        assert set(counts_of_mapl(client.train).values()) <= set(range(low, low + more + 1))
+        assert counts_of_mapl(client.test) == (dict.fromkeys(client.about["classes"], tests) if tests else {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"shared": 4},
+            r"per_class: 20 clients take 6000 train samples of class 3, 300 at most each, but .* has 5421; 271",
+        ),
+        ({"clients": 40}, r"scenario\.per_class: 20 clients take 6000 train samples of class 0"),
+        (
+            {"test_per_class": 100},
+            r"scenario\.test_per_class: 10 clients take 1000 test samples of class 0, .* has 800",
+        ),
+        ({"clients": 1}, r"scenario\.clients: 1 clients for 2 clusters; at least 2"),
+        ({"clusters": 11, "clients": 11}, r"scenario\.clusters: 11, but labels has 10 classes; at most 10"),
+        ({"clusters": [[0], [1, 10]]}, r"scenario\.clusters: labels has no class 10"),
+        ({"clusters": [[0], [1]], "shared": 1}, r"scenario\.shared: a list of clusters already says"),
+        ({"shared": 10}, r"scenario\.shared: 2 clusters of 10 classes would lie within one another"),
+    ],
+)
+def test_impossible_of_mapl(labelled: Make, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(Mapl, settings, "scenario").build(labelled(5421, 800), 0)

@@ -1,0 +1,659 @@
+"""Public data sets of images, from files in their layouts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from fedkin.data import SOURCES, federate
+from fedkin.data.dataset import Dataset
+from fedkin.data.sources.folder import read_image, read_images
+from fedkin.data.sources.images import (
+    Cifar10,
+    Cifar100,
+    Cinic10,
+    Digits,
+    Emnist,
+    FashionMnist,
+    Femnist,
+    Mnist,
+    Qmnist,
+    Svhn,
+    read_idx,
+)
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation import Scale
+
+# -- The embedded digits -------------------------------------------------------------------------------------------
+
+
+def test_split(digits: Dataset) -> None:
+    assert digits.train.x.dtype == torch.uint8
+    assert digits.train.x.shape == (1438, 1, 8, 8)
+    assert int(digits.train.x.max()) == 16
+    assert digits.white == 16
+    assert digits.scale is not None
+    assert float(digits.scale(digits.train.x, torch.float32).max()) == 1
+    everyone = torch.bincount(torch.cat([digits.train.y, digits.test.y]))
+    assert everyone.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180], "scikit-learn's counts"
+    shares = torch.bincount(digits.test.y) / everyone
+    assert shares.sub(0.2).abs().max() < 0.5 / 174 + 1e-6, "stratified"
+
+
+def test_seed_and_fraction(digits: Dataset) -> None:
+    again, other = Digits().load(Path()), Digits(seed=1).load(Path())
+    assert torch.equal(digits.test.x, again.test.x)
+    assert not torch.equal(digits.test.x[:300], other.test.x[:300])
+    assert abs(len(Digits(test_fraction=0.5).load(Path()).test) - 1797 / 2) <= 5
+
+
+# -- MNIST and Fashion-MNIST from idx files ------------------------------------------------------------------------
+
+
+Write = Callable[..., Path]
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+@pytest.mark.parametrize("gz", [False, True])
+@pytest.mark.parametrize(
+    ("source", "folder", "scale"),
+    [
+        (Mnist(), "MNIST/raw", Scale((0.1307,), (0.3081,), 255.0)),
+        (FashionMnist(), "FashionMNIST/raw", Scale((0.2860,), (0.3530,), 255.0)),
+    ],
+)  # fmt: skip
+def test_reads(tmp_path: Path, write_mnist: Write, gz: bool, source: Mnist, folder: str, scale: Scale) -> None:
+    write_mnist(tmp_path / folder, gz=gz)
+    data = source.load(tmp_path)
+    expected = np.random.default_rng(3).integers(0, 256, (30, 28, 28))
+    assert np.array_equal(data.train.x[:, 0].numpy(), expected)
+    assert data.train.x.dtype == torch.uint8
+    assert data.train.y.tolist() == [i % 10 for i in range(30)]
+    assert data.test.x.shape == (12, 1, 28, 28)
+    assert data.task.shape == (1, 28, 28)
+    assert data.task.classes == 10
+    assert data.scale == scale
+    assert SOURCES[data.name] is type(source)
+
+
+def header(magic: int, *sizes: int) -> bytes:
+    return struct.pack(f">I{len(sizes)}I", magic, *sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (IMAGES, None, f"{IMAGES}: no such file, nor {IMAGES}.gz; expected idx files as torchvision"),
+        (LABELS, None, f"{LABELS}: no such file"),
+        (IMAGES, b"", f"{IMAGES}: truncated: 0 bytes, but its header alone takes 16"),
+        (IMAGES, header(0x803, 30), f"{IMAGES}: truncated: 8 bytes"),
+        (IMAGES, header(0x803, 30, 28, 28) + b"1" * 99, f"{IMAGES}: truncated: 99 bytes of data; .* 23520 "),
+        (IMAGES, header(0x803, 1, 28, 28) + b"1" * 785, r"longer than it should be; .* 784 \(1 x 28 x 28\)"),
+        (IMAGES, header(0x803, 2**32 - 1, 2**32 - 1, 28) + b"1" * 9, "truncated: 9 bytes"),
+        (IMAGES, header(0x801, 30) + b"1" * 30, f"{IMAGES}: starts with 0x00000801, expected 0x00000803"),
+        (IMAGES, b"<!DOCTYPE html> not found", f"{IMAGES}: starts with 0x3c21444f"),
+        (IMAGES, header(0x803, 30, 32, 32) + b"1" * 30720, "holds 30 x 32 x 32 bytes, expected N x 28 x 28"),
+        (IMAGES, header(0x803, 0, 28, 28), "holds 0 x 28 x 28 bytes, .* N at least 1"),
+        (LABELS, header(0x801, 29) + bytes(29), f"{LABELS}: holds 29 labels, expected 30: one for each"),
+        (LABELS, header(0x801, 30) + bytes(29) + b"\x0b", f"{LABELS}: label 11 at position 29, expected"),
+        (LABELS, header(0x803, 30) + bytes(30), f"{LABELS}: starts with 0x00000803, expected 0x00000801"),
+    ],
+)  # fmt: skip
+def test_bad_files(tmp_path: Path, write_mnist: Write, name: str, content: bytes | None, said: str) -> None:
+    path = write_mnist(tmp_path / "MNIST" / "raw") / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        Mnist().load(tmp_path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def damaged(data: bytes) -> list[bytes]:
+    broken = bytearray(data)
+    broken[len(data) // 2] ^= 255
+    return [data[: len(data) // 2], data[:-4], b"no gzip at all", bytes(broken), data + b"and more", b""]
+
+
+def test_bad_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "x-idx1-ubyte.gz"
+    good = gzip.compress(header(0x801, 5000) + np.random.default_rng(0).bytes(5000))
+    path.write_bytes(good)
+    assert len(read_idx(path, 1)) == 5000
+    for content in damaged(good):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"x-idx1-ubyte\.gz: (cannot be read to its end|truncated)"):
+            read_idx(path, 1)
+
+
+def test_a_file_is_read_to_the_size_of_its_header_only(tmp_path: Path) -> None:
+    path = tmp_path / "x-idx1-ubyte.gz"
+    # Reading on would come to the damaged end.
+    path.write_bytes(gzip.compress(header(0x801, 1500) + np.random.default_rng(0).bytes(10**6))[:-1000])
+    with pytest.raises(DataError, match="longer than it should be"):
+        read_idx(path, 1)
+
+
+# -- EMNIST from idx files -----------------------------------------------------------------------------------------
+
+
+CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def write(folder: Path, split: str, gz: bool = False, count: int = 70, first: int = 0) -> np.ndarray:
+    """The four files, images lying on their side as in the real ones; returns them upright."""
+    images = np.random.default_rng(5).integers(0, 256, (count, 28, 28))
+    folder.mkdir(parents=True)
+    labels = first + np.arange(count) % CLASSES[split]
+    for name in ("train", "test"):
+        for kind, array in (("images-idx3", images.transpose(0, 2, 1)), ("labels-idx1", labels)):
+            data = idx(np.ascontiguousarray(array))
+            path = folder / f"emnist-{split}-{name}-{kind}-ubyte{'.gz' if gz else ''}"
+            path.write_bytes(gzip.compress(data, 1) if gz else data)
+    return images
+
+
+@pytest.mark.parametrize("gz", [False, True])
+@pytest.mark.parametrize("split", CLASSES)
+def test_every_split(tmp_path: Path, split: Any, gz: bool) -> None:
+    upright = write(tmp_path / "EMNIST" / "raw", split, gz, first=int(split == "letters"))
+    data = Emnist(split=split).load(tmp_path)
+    assert data.name == f"emnist-{split}"
+    assert data.task.classes == CLASSES[split]
+    for part in (data.train, data.test):
+        assert part.x.shape == (70, 1, 28, 28)
+        assert part.x.is_contiguous()
+        assert np.array_equal(part.x[:, 0].numpy(), upright)
+        assert part.y.tolist() == [i % CLASSES[split] for i in range(70)], "labels begin at 0"
+
+
+def test_labels_of_another_split(tmp_path: Path) -> None:
+    write(tmp_path / "EMNIST" / "raw", "letters", first=0)
+    with pytest.raises(
+        DataError, match=r"emnist-letters-train-labels-idx1-ubyte: label 0 at position 0, expected 1..26"
+    ):
+        Emnist(split="letters").load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("emnist-digits-test-images-idx3-ubyte", b"", "truncated: 0 bytes"),
+        ("emnist-digits-train-labels-idx1-ubyte", b"<html>", "starts with 0x3c68746d, expected 0x00000801"),
+        ("emnist-digits-train-labels-idx1-ubyte", idx(np.full(70, 10)), "label 10 at position 0, expected 0..9"),
+    ],
+)
+def test_bad_files_of_emnist(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    write(tmp_path / "EMNIST" / "raw", "digits")
+    path = tmp_path / "EMNIST" / "raw" / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        Emnist(split="digits").load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+# -- MNIST by writer -----------------------------------------------------------------------------------------------
+
+
+# Writers of the 30 training and the 12 test digits; as in the real files, none wrote digits of both.
+TRAIN = [7] * 12 + [310] * 10 + [2045] * 8
+TEST = [99] * 7 + [3] * 5
+
+
+def ints(array: np.ndarray) -> bytes:
+    """An idx file of 32-bit integers, written by its description."""
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x0C, array.ndim, *array.shape) + array.astype(">i4").tobytes()
+
+
+def rows(writers: list[int], more: int = 0) -> np.ndarray:
+    """[N, 8] labels as QMNIST has them, with `more` rows about digits that MNIST does not have."""
+    table = np.full((len(writers) + more, 8), -7)
+    table[:, 0] = np.arange(len(table)) % 10
+    table[:, 2] = [*writers, *[4000] * more]
+    return table
+
+
+def write_of_qmnist(root: Path, write_mnist: Write, gz: bool = False) -> Path:
+    write_mnist(root / "MNIST" / "raw", 30, 12)
+    folder = root / "QMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name, data in (("train", ints(rows(TRAIN))), ("test", ints(rows(TEST, more=20)))):
+        path = folder / f"qmnist-{name}-labels-idx2-int{'.gz' if gz else ''}"
+        path.write_bytes(gzip.compress(data) if gz else data)
+    return folder
+
+
+@pytest.mark.parametrize("gz", [False, True])
+def test_mnists_own_split(tmp_path: Path, write_mnist: Write, gz: bool) -> None:
+    write_of_qmnist(tmp_path, write_mnist, gz)
+    data, mnist = Qmnist(split="mnist").load(tmp_path), Mnist().load(tmp_path)
+    assert torch.equal(data.train.x, mnist.train.x)
+    assert torch.equal(data.test.y, mnist.test.y)
+    assert data.train.client is not None
+    assert data.test.client is not None
+    assert data.train.client.tolist() == [f"w{writer:04d}" for writer in TRAIN]
+    assert data.test.client.tolist() == [f"w{writer:04d}" for writer in TEST]
+    assert data.scale == mnist.scale
+
+
+def test_split_by_writer(tmp_path: Path, write_mnist: Write) -> None:
+    write_of_qmnist(tmp_path, write_mnist)
+    data, mnist = Qmnist(test_fraction=0.25).load(tmp_path), Mnist().load(tmp_path)
+    assert data.train.client is not None
+    assert data.test.client is not None
+    assert Counter(data.test.client.tolist()) == {"w0007": 3, "w0310": 2, "w2045": 2, "w0099": 2, "w0003": 1}
+    whole = Counter(data.train.client.tolist()) + Counter(data.test.client.tolist())
+    assert whole == Counter(f"w{writer:04d}" for writer in TRAIN + TEST)
+    # Each image with its own label and writer, found again by its pixels.
+    known = {}
+    for part, writers in ((mnist.train, TRAIN), (mnist.test, TEST)):
+        for x, y, writer in zip(part.x, part.y, writers, strict=True):
+            known[x.numpy().tobytes()] = int(y), f"w{writer:04d}"
+    for part in (data.train, data.test):
+        assert part.client is not None
+        for x, y, writer in zip(part.x, part.y, part.client, strict=True):
+            assert known.pop(x.numpy().tobytes()) == (int(y), writer)
+    assert not known
+    assert not torch.equal(Qmnist(test_fraction=0.25, seed=1).load(tmp_path).test.x, data.test.x)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file, nor qmnist-train-labels-idx2-int.gz"),
+        (ints(rows(TRAIN))[:-1], "truncated: 959 bytes of data; its header says 960 .30 x 8."),
+        (ints(rows(TRAIN[:-1])), "holds 29 x 8 numbers, expected N x 8 with N at least 30, MNIST's digits"),
+        (ints(rows(TRAIN)[:, :7]), "holds 30 x 7 numbers"),
+        (ints(rows(TRAIN)[::-1]), "row 0 is about a 9, but MNIST's digit 0 is a 0"),
+        (
+            b"\0\0\x08\x02" + bytes(8),
+            "starts with 0x00000802, expected 0x00000c02, .* idx file of ints in 2 dimensions",
+        ),
+    ],
+)
+def test_bad_files_of_qmnist(tmp_path: Path, write_mnist: Write, content: bytes | None, said: str) -> None:
+    path = write_of_qmnist(tmp_path, write_mnist) / "qmnist-train-labels-idx2-int"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        Qmnist().load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+# -- FEMNIST from LEAF's json files --------------------------------------------------------------------------------
+
+
+SIZES = {"f0000_14": 10, "f0001_41": 5, "f0002_09": 15}
+
+
+def leaf(sizes: dict[str, int], seed: int = 0) -> dict[str, Any]:
+    """A file of LEAF's: pixels are bytes divided by 255; the first one numbers the writer's samples."""
+    rng = np.random.default_rng(seed)
+    data = {}
+    for user, size in sizes.items():
+        pixels = rng.integers(0, 256, (size, 784))
+        pixels[:, 0] = np.arange(size)
+        data[user] = {"x": (pixels / 255).round(5).tolist(), "y": rng.integers(0, 62, size).tolist()}
+    return {"users": list(sizes), "num_samples": list(sizes.values()), "user_data": data}
+
+
+def write_of_femnist(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_own_split(tmp_path: Path) -> None:
+    train, test = leaf(SIZES), leaf(dict.fromkeys(SIZES, 3), seed=1)
+    write_of_femnist(tmp_path / "femnist" / "train" / "all_data_0_niid_0_keep_0_train_9.json", train)
+    write_of_femnist(tmp_path / "femnist" / "test" / "all_data_0_niid_0_keep_0_test_9.json", test)
+    data = Femnist().load(tmp_path)
+    assert (data.task.classes, data.task.shape) == (62, (1, 28, 28))
+    for part, made in ((data.train, train), (data.test, test)):
+        assert part.client is not None
+        assert Counter(part.client.tolist()) == dict(zip(made["users"], made["num_samples"], strict=True))
+        for user, own in made["user_data"].items():
+            mine = part.client == user
+            assert (part.x[mine].reshape(-1, 784).numpy() == np.rint(np.array(own["x"]) * 255)).all()
+            assert part.y[mine].tolist() == own["y"]
+        row = made["user_data"]["f0001_41"]["x"][2]
+        image = part.x[np.flatnonzero(part.client == "f0001_41")[2], 0].numpy()
+        assert image[1, 3] / 255 == pytest.approx(row[28 + 3], abs=1e-5), "row after row"
+
+
+@pytest.mark.parametrize("folder", ["femnist/all_data", "femnist", "mine"])
+def test_split_by_writer_of_femnist(tmp_path: Path, folder: str) -> None:
+    users = list(SIZES.items())
+    write_of_femnist(tmp_path / folder / "all_data_0.json", leaf(dict(users[:2])))
+    write_of_femnist(tmp_path / folder / "all_data_1.json", leaf(dict(users[2:]), seed=1))
+    source = Femnist(test_fraction=0.2) if "femnist" in folder else Femnist(path=Path(folder))
+    data = source.load(tmp_path)
+    assert data.train.client is not None
+    assert data.test.client is not None
+    assert Counter(data.test.client.tolist()) == {"f0000_14": 2, "f0001_41": 1, "f0002_09": 3}
+    for user, size in SIZES.items():
+        numbers = [part.x[part.client == user][:, 0, 0, 0].tolist() for part in (data.train, data.test)]
+        assert sorted(numbers[0] + numbers[1]) == list(range(size)), "every sample in one of the splits"
+    federation = federate(data, "natural", min_size=5)
+    assert set(federation) == {"f0000_14", "f0002_09"}
+
+
+GOOD = leaf({"a": 2, "b": 1})
+
+
+def changed(**data: Any) -> dict[str, Any]:
+    """GOOD with other data for user "a"."""
+    return {**GOOD, "user_data": {**GOOD["user_data"], "a": {**GOOD["user_data"]["a"], **data}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "not as LEAF writes it .*; expected LEAF's json"),
+        (json.dumps(GOOD)[:-40], "not as LEAF writes it"),
+        ("[1, 2]", "not as LEAF writes it"),
+        ({"users": ["a"]}, "not as LEAF writes it .'num_samples'.; expected LEAF's json"),
+        ({**GOOD, "users": ["a", "c"]}, "user 'c': not as LEAF writes it"),
+        ({**GOOD, "num_samples": [2]}, "not as LEAF writes it"),
+        ({**GOOD, "num_samples": [2, 2]}, "user 'b': 1 images and 1 labels, but num_samples says 2"),
+        (leaf({"a": 2, " b": 1}), "users: expected printable ids without spaces around them, got ' b'"),
+        (changed(y=[1]), "user 'a': 2 images and 1 labels, but num_samples says 2"),
+        (changed(y=[1, 62]), r"user 'a': labels 1 to 62, expected whole numbers 0\.\.61"),
+        (changed(y=[1, 0.5]), "user 'a': labels 0.5 to 1.0, expected whole numbers"),
+        (changed(x=[[0.0] * 784] * 3), "user 'a': 3 images and 2 labels"),
+        (changed(x=[[0.0] * 100] * 2), "user 'a': not as LEAF writes it"),
+        (changed(x=[[0.0] * 784, [0.0] * 700]), "user 'a': not as LEAF writes it"),
+        (changed(x=[["a"] * 784] * 2), "user 'a': not as LEAF writes it"),
+        (changed(x=[[2.0] * 784] * 2), "user 'a': pixels from 2.0 to 2.0, expected 0 to 1"),
+        (changed(x=[[float("nan")] * 784] * 2), "user 'a': pixels from nan"),
+    ],
+)  # fmt: skip
+def test_bad_files_of_femnist(tmp_path: Path, content: Any, said: str) -> None:
+    path = write_of_femnist(tmp_path / "femnist" / "all_data_0.json", content)
+    with pytest.raises(DataError, match=said) as caught:
+        Femnist().load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="femnist: no such folder; expected LEAF's json files in train and test"):
+        Femnist().load(tmp_path)
+    write_of_femnist(tmp_path / "femnist" / "train" / "a.json", GOOD)
+    with pytest.raises(DataError, match="test: no json file there"):
+        Femnist().load(tmp_path)
+
+
+def test_a_user_in_two_files(tmp_path: Path) -> None:
+    write_of_femnist(tmp_path / "femnist" / "a.json", GOOD)
+    write_of_femnist(tmp_path / "femnist" / "b.json", GOOD)
+    with pytest.raises(DataError, match=r"b\.json: user 'a' is also in a\.json; expected each in one file"):
+        Femnist().load(tmp_path)
+
+
+# -- CIFAR-10 from its binary files --------------------------------------------------------------------------------
+
+
+def test_reads_of_cifar(tmp_path: Path, write_cifar: Write) -> None:
+    folder = write_cifar(tmp_path / "cifar-10-batches-bin")
+    data = Cifar10().load(tmp_path)
+    assert data.train.x.shape == (60, 3, 32, 32)
+    assert data.train.x.dtype == torch.uint8
+    assert data.train.x[:, 0, 0, 0].tolist() == [10 * f + r for f in range(5) for r in range(12)]
+    assert data.test.x[:, 0, 0, 0].tolist() == [50 + r for r in range(12)]
+    assert data.train.y.tolist() == [r % 10 for r in range(12)] * 5
+    record = (folder / "data_batch_2.bin").read_bytes()[3073 * 4 : 3073 * 5]
+    assert data.train.x[16].flatten().tolist() == list(record[1:])
+    assert data.scale is not None
+    assert data.scale.divide == 255
+    assert len(data.scale.mean) == len(data.scale.std) == 3
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no such file; expected .*CIFAR-10 beside it; .*data fetch cifar10"):
+        Cifar10().load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file; expected data_batch_1..5.bin and test_batch.bin"),
+        (b"", "0 bytes, truncated"),
+        (bytes(3073 * 2 - 1), "6145 bytes, truncated or another file; expected records of 3073 bytes"),
+        (bytes(3073) + b"\x63" + bytes(3072), "label 99 at position 1, expected 0..9"),
+    ],
+)
+@pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin"])
+def test_bad_files_of_cifar(tmp_path: Path, write_cifar: Write, name: str, content: bytes | None, said: str) -> None:
+    path = write_cifar(tmp_path / "cifar-10-batches-bin") / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        Cifar10().load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def write_cifar100(folder: Path, each: int = 120) -> Path:
+    """Record r has coarse label r % 20, fine label r % 100, and its first pixel is r."""
+    rng = np.random.default_rng(4)
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        records = rng.integers(0, 256, (each, 3074)).astype(np.uint8)
+        records[:, 0], records[:, 1], records[:, 2] = np.arange(each) % 20, np.arange(each) % 100, np.arange(each)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
+def test_reads_a_hundred_classes(tmp_path: Path) -> None:
+    folder = write_cifar100(tmp_path / "cifar-100-binary")
+    fine, coarse = Cifar100().load(tmp_path), Cifar100(labels="coarse", path=folder).load(Path("nowhere"))
+    assert fine.train.x.shape == fine.test.x.shape == (120, 3, 32, 32)
+    assert fine.train.x[:, 0, 0, 0].tolist() == list(range(120))
+    assert fine.train.y.tolist() == [r % 100 for r in range(120)]
+    assert coarse.train.y.tolist() == [r % 20 for r in range(120)]
+    assert torch.equal(fine.test.x, coarse.test.x)
+    assert (fine.task.classes, coarse.task.classes) == (100, 20)
+    record = (folder / "test.bin").read_bytes()[3074 * 7 : 3074 * 8]
+    assert fine.test.x[7].flatten().tolist() == list(record[2:])
+    assert fine.scale is not None
+    assert len(fine.scale.mean) == len(fine.scale.std) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file; expected train.bin and test.bin of CIFAR-100 beside it"),
+        (bytes(3073 * 2), "6146 bytes, truncated or another file; expected records of 3074 bytes"),
+        (bytes(3074) + b"\x14\x00" + bytes(3072), "label 20 at position 1, expected 0..19"),
+        (b"\x13\x64" + bytes(3072), "label 100 at position 0, expected 0..99"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.bin", "test.bin"])
+@pytest.mark.parametrize("labels", ["fine", "coarse"])
+def test_bad_files_of_a_hundred_classes(
+    tmp_path: Path, name: str, labels: Literal["fine", "coarse"], content: bytes | None, said: str
+) -> None:
+    path = write_cifar100(tmp_path / "cifar-100-binary") / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        Cifar100(labels=labels).load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+# -- SVHN from MATLAB files ----------------------------------------------------------------------------------------
+
+
+def write_of_svhn(folder: Path, names: tuple[str, ...] = ("train", "test"), count: int = 25) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for number, name in enumerate(names):
+        x = np.random.default_rng(number).integers(0, 256, (32, 32, 3, count)).astype(np.uint8)
+        savemat(folder / f"{name}_32x32.mat", {"X": x, "y": 1 + np.arange(count, dtype=np.uint8)[:, None] % 10})
+        made[name] = x
+    return made
+
+
+def test_reads_of_svhn(tmp_path: Path) -> None:
+    made = write_of_svhn(tmp_path / "SVHN")
+    data = Svhn().load(tmp_path)
+    assert data.train.x.shape == (25, 3, 32, 32)
+    for name, part in (("train", data.train), ("test", data.test)):
+        assert np.array_equal(part.x[3, 2].numpy(), made[name][:, :, 2, 3]), "rows stay rows"
+        assert part.x.is_contiguous()
+        assert part.y.tolist() == [(1 + i) % 10 for i in range(25)], "a zero is called 10 in the files"
+    assert data.task.classes == 10
+
+
+def test_extra_and_folders(tmp_path: Path) -> None:
+    made = write_of_svhn(tmp_path, ("train", "test", "extra"), count=6)
+    data = Svhn(path=tmp_path, extra=True).load(Path("nowhere"))
+    assert (len(data.train), len(data.test)) == (12, 6)
+    assert np.array_equal(data.train.x[6:].numpy(), made["extra"].transpose(3, 2, 0, 1))
+    (tmp_path / "extra_32x32.mat").unlink()
+    with pytest.raises(DataError, match=r"extra_32x32\.mat: no such file"):
+        Svhn(path=tmp_path, extra=True).load(tmp_path)
+
+
+X, Y = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file; expected SVHN's train_32x32.mat and test_32x32.mat"),
+        (b"", "cannot be read"),
+        (b"<!DOCTYPE html>" * 50, "cannot be read"),
+        ({"X": X}, "no y in it; expected SVHN's cropped digits"),
+        ({"a": X}, "no X and no y in it"),
+        ({"X": X.astype(float), "y": Y}, r"X is \[32, 32, 3, 4\] float64; expected"),
+        ({"X": X[:, :30], "y": Y}, r"X is \[32, 30, 3, 4\] uint8"),
+        ({"X": X, "y": Y[:3]}, r"y is \[3\] uint8, one for each of 4 images"),
+        ({"X": X, "y": 0 * Y}, "label 0 at position 0, expected 1..10"),
+        ({"X": X, "y": np.array([[1], [2], [11], [3]])}, "label 11 at position 2"),
+        ({"X": X, "y": Y * 1.5}, "label 1.5 at position 0"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
+def test_bad_files_of_svhn(tmp_path: Path, name: str, content: bytes | dict[str, np.ndarray] | None, said: str) -> None:
+    write_of_svhn(tmp_path / "SVHN")
+    path = tmp_path / "SVHN" / name
+    path.unlink()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        savemat(path, content)
+    with pytest.raises(DataError, match=said) as caught:
+        Svhn().load(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+# -- CINIC-10 and image files --------------------------------------------------------------------------------------
+
+
+CLASSES_CINIC = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ConfigError, match=r'reads images with Pillow: pip install "fedkin\[images\]"'):
+        read_image(tmp_path / "a.png", (32, 32))
+
+
+def test_folders_before_pillow(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="CINIC-10: no such folder; expected CINIC-10's folders train, valid and test"):
+        Cinic10().load(tmp_path)
+    (tmp_path / "CINIC-10").mkdir()
+    with pytest.raises(DataError, match=r"train: expected ten folders, airplane, .*; missing or foreign: airplane"):
+        Cinic10().load(tmp_path)
+    for name in CLASSES_CINIC[:-1]:
+        (tmp_path / "CINIC-10" / "train" / name).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"train: expected ten folders, airplane, .*; missing or foreign: truck"):
+        Cinic10().load(tmp_path)
+    (tmp_path / "CINIC-10" / "train" / "truck").mkdir()
+    with pytest.raises(DataError, match="airplane: no image in it; expected files"):
+        Cinic10().load(tmp_path)
+
+
+def write_of_cinic(path: Path, pixels: np.ndarray) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.fromarray(pixels).save(path)
+    return path
+
+
+def pictures(root: Path, each: int = 2) -> dict[str, np.ndarray]:
+    """CINIC-10's layout; returns [10 * each, 32, 32, 3] for every split, in the order of classes and file names."""
+    made = {}
+    for number, split in enumerate(("train", "valid", "test")):
+        made[split] = np.random.default_rng(number).integers(0, 256, (10 * each, 32, 32, 3)).astype(np.uint8)
+        for row, pixels in enumerate(made[split]):
+            write_of_cinic(root / "CINIC-10" / split / CLASSES_CINIC[row // each] / f"n{row % each:08d}_7.png", pixels)
+    return made
+
+
+def test_reads_of_cinic(tmp_path: Path) -> None:
+    made = pictures(tmp_path)
+    (tmp_path / "CINIC-10" / "README.md").touch()
+    (tmp_path / "CINIC-10" / "train" / ".cache").mkdir()
+    (tmp_path / "CINIC-10" / "train" / "cat" / "Thumbs.db").touch()
+    data = Cinic10().load(tmp_path)
+    for split, part in (("train", data.train), ("test", data.test)):
+        assert np.array_equal(part.x.numpy(), made[split].transpose(0, 3, 1, 2))
+        assert part.y.tolist() == [row // 2 for row in range(20)]
+    assert (data.task.classes, data.task.shape) == (10, (3, 32, 32))
+
+
+def test_what_to_do_with_valid(tmp_path: Path) -> None:
+    made = pictures(tmp_path, each=1)
+    more = Cinic10(valid="train").load(tmp_path)
+    assert np.array_equal(more.train.x[10:].numpy(), made["valid"].transpose(0, 3, 1, 2))
+    assert (len(more.train), len(more.test)) == (20, 10)
+    more = Cinic10(valid="test", path=tmp_path / "CINIC-10").load(Path("nowhere"))
+    assert (len(more.train), len(more.test)) == (10, 20)
+
+
+def test_bad_pictures(tmp_path: Path) -> None:
+    pictures(tmp_path, each=1)
+    path = next((tmp_path / "CINIC-10" / "test" / "deer").iterdir())
+    data = path.read_bytes()
+    for content in (b"", b"<html>", data[:40], data[: len(data) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read as an image") as caught:
+            Cinic10().load(tmp_path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+    write_of_cinic(path, np.zeros((32, 30, 3), np.uint8))
+    with pytest.raises(DataError, match="32 x 30 pixels, expected 32 x 32"):
+        Cinic10().load(tmp_path)
+
+
+def test_kinds_of_images(tmp_path: Path) -> None:
+    """Grey, see-through and others become three channels; sizes are (height, width)."""
+    grey = np.arange(32 * 20, dtype=np.uint8).reshape(32, 20)
+    for pixels in (grey, np.dstack([grey] * 3), np.dstack([grey] * 3 + [np.full_like(grey, 255)])):
+        found = read_image(write_of_cinic(tmp_path / "a.png", pixels), (32, 20), resize=False)
+        assert np.array_equal(found, np.stack([grey] * 3))
+    small = read_image(tmp_path / "a.png", (8, 10))
+    assert small.shape == (3, 8, 10)
+    flat = write_of_cinic(tmp_path / "b.png", np.full((9, 5, 3), (10, 200, 90), np.uint8))
+    both = read_images([flat, flat], (4, 7))
+    assert both.shape == (2, 3, 4, 7)
+    assert [both[:, channel].unique().tolist() for channel in range(3)] == [[10], [200], [90]]  # type: ignore[no-untyped-call]
+    with pytest.raises(DataError, match=r"none\.png: no such file"):
+        read_image(tmp_path / "none.png", (4, 7))
