@@ -54,6 +54,9 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     text = (advised / "recommended.toml").read_text(encoding="utf-8")
     assert f'"{Path.cwd().anchor}' not in text, "an absolute path is of this machine only"
     assert "evaluate_every" not in text, "a default needs no line"
+    recorded = load(advised / "given" / "experiment.toml")
+    for section in ("scenario", "model", "training", "method", "faults", "run"):
+        assert getattr(experiment, section) == getattr(recorded, section)
     assert "patient" in experiment.table["data"]["leave_out"]
     result = run_experiment(experiment, Path("data"))
     assert result.outcome is not None

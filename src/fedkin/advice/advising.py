@@ -509,10 +509,10 @@ def _short(experiment: Experiment) -> dict[str, Any]:
     table: dict[str, Any] = {name: whole[name] for name in ("name", "own") if name in whole}
     for section in [name for name in whole if isinstance(whole[name], dict) and name != "methods"]:
         settings: BaseModel = getattr(experiment, section)
-        given = settings.model_dump(mode="json", exclude_defaults=True)
-        kind = {name: whole[section][name] for name in ("source", "name") if name in whole[section]}
-        if kind or given:
-            table[section] = without_none(kind | given)
+        names = {"source", "name", *settings.model_dump(exclude_defaults=True)}
+        given = {name: value for name, value in whole[section].items() if name in names}
+        if given:
+            table[section] = given
     path = table["data"].get("path")
     if path is not None:
         table["data"]["path"] = Path(os.path.relpath(path)).as_posix() if Path(path).is_absolute() else path
