@@ -116,7 +116,7 @@ def planted() -> Federation:
 
 @pytest.fixture(scope="module")
 def found(planted: Federation) -> Advice:
-    return advise(planted, BENCH, Plan(folds=3, rates=(1.0,)))
+    return advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=3)
 
 
 def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
@@ -135,7 +135,7 @@ def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
 
 
 def test_without_it_the_notes_say_how_to_get_it(planted: Federation) -> None:
-    other = advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=False)
+    other = advise(planted, BENCH, Plan(folds=3, rates=(1.0,)), partners=2)
     assert other.worth is None
     assert other.partner_tables() == []
     assert "What each partner adds was not computed: --partners does it." in other.notes

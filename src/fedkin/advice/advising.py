@@ -60,7 +60,7 @@ def advise(
     folder: Path | None = None,
     told: Callable[[str, int, int], None] = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
-    partners: bool | None = None,
+    partners: int = 0,
 ) -> Advice:
     """Who should train with whom, judged on training samples that were held out.
 
@@ -68,8 +68,7 @@ def advise(
     beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
     told(step, done, total) hears of the progress. goes_on(rate) is asked before each rate of the plan, by its number,
     whether there is time for it; those that are left out are left out of the folder's plan too. partners:
-    whether to say what each partner adds (None: for at most 6 clients that can be judged, where it takes no longer than
-    all else).
+    what each partner adds is said for at most so many clients that can be judged.
 
     Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
     """
@@ -108,9 +107,8 @@ def advise(
             write_json(folder / KEPT, _identity(work, plan))
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
-    count = len(judgeable.ids)
     worth = None
-    if count <= MOST and (partners or (partners is None and count <= _QUICK)):
+    if len(judgeable.ids) <= min(partners, MOST):
         worth = _worth(work, judged.rate, plan.folds, final[judged.candidate], folder, told).renamed(judgeable.ids)
     advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, told)
     left_out = _left_out(plan, bench.training.rounds, rounds)
@@ -471,8 +469,8 @@ def recommend(
     """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
 
     budget: how long it may take (None: everything is tried); plan: what to try instead. together: a column whose
-    equal values are never split between folds. partners: see `advise`; with a budget None is False. What was done in
-    `folder` is not done again.
+    equal values are never split between folds. partners: whether to say what each partner adds (None: without
+    a budget, for at most 6 clients). What was done in `folder` is not done again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
@@ -484,10 +482,11 @@ def recommend(
         told("plan", 0, 1)
         plan = budget.plan(federation, bench, folder)
     goes_on = (lambda rate: True) if budget is None else budget.goes_on
-    if partners is None and budget is not None:
-        partners = False
+    most = MOST if partners else 0
+    if partners is None and budget is None:
+        most = _QUICK
     advice = advise(
-        federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on, partners=partners
+        federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on, partners=most
     )  # fmt: skip
     final = recommended(experiment, advice, plan)
     text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(_short(final))
