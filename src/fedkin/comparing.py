@@ -28,8 +28,8 @@ from fedkin.records.comparison import differences, line, table
 from fedkin.records.controls import changes_of, named, parted, with_controls
 from fedkin.records.files import claimed
 from fedkin.records.run import Result, framed_rows
-from fedkin.report.tables import figure_text, half_of_deviation
-from fedkin.report.units import many
+from fedkin.report.tables import figure_text
+from fedkin.report.units import many, student
 from fedkin.running.api import AnyModel, metrics_in, prepared, run
 from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none
 from fedkin.running.grid import (
@@ -87,10 +87,10 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
         low and high are None for one seed. Raises ConfigError if they have no seed or client in common.
         """
-        found = differences(self[method], self[other])
-        if found is None:
+        difference = differences(self[method], self[other])
+        if difference is None:
             raise ConfigError(f"{method} and {other}: no client that was scored in both with the same seed")
-        return found
+        return difference
 
     def intervals(self, against: str | None = None) -> dict[str, Added]:
         """Return `difference` of each method from one, by default from "local", or else from the first."""
@@ -99,8 +99,8 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
-        told = ", ".join(f"{row['method']} {_figure(row, 'mean')}" for row in self.rows)
-        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {told})"
+        means = ", ".join(f"{row['method']} {_figure(row, 'mean')}" for row in self.rows)
+        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {means})"
 
     def _repr_html_(self) -> str:
         return _html(self._metric, self.rows, self.folder, self.report)
@@ -114,20 +114,20 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 class Sweep(Sequence[GridRun]):
     """The results of a sweep, one for each method and combination of settings. report: its page, None without `out`."""
 
-    found: Sequence[GridRun]
+    runs: Sequence[GridRun]
     folder: Path | None = None
     report: Path | None = None
 
     def __getitem__(self, at: Any) -> Any:
-        return self.found[at]
+        return self.runs[at]
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.runs)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row per method and combination, as `fedkin.running.grid.rows` says."""
-        return rows(self.found)
+        return rows(self.runs)
 
     @property
     def table(self) -> Any:
@@ -135,11 +135,11 @@ class Sweep(Sequence[GridRun]):
         return framed_rows([line(row) for row in self.rows])
 
     def __repr__(self) -> str:
-        told = [f"{row['method']} {row['settings']} {_figure(row, 'mean')}" for row in rows(self.found[:4])]
-        results = self.found[0].results
-        counts = f"{many(len(results), 'seed')}, {many(len(self.found), 'combination')}"
-        more = ", ..." if len(self.found) > 4 else ""
-        return f"Sweep({next(iter(results.values())).metric.title}, {counts}: {', '.join(told)}{more})"
+        means = [f"{row['method']} {row['settings']} {_figure(row, 'mean')}" for row in rows(self.runs[:4])]
+        results = self.runs[0].results
+        counts = f"{many(len(results), 'seed')}, {many(len(self.runs), 'combination')}"
+        more = ", ..." if len(self.runs) > 4 else ""
+        return f"Sweep({next(iter(results.values())).metric.title}, {counts}: {', '.join(means)}{more})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": f"{row['method']}, {row['settings']}"} for row in self.rows]
@@ -148,7 +148,7 @@ class Sweep(Sequence[GridRun]):
 
 def _figure(row: Mapping[str, Any], name: str) -> str:
     """A mean over seeds, ± half its 95 % interval."""
-    return figure_text(row[name], half_of_deviation(len(row["seeds"])))
+    return figure_text(row[name], student(len(row["seeds"])))
 
 
 def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, report: Path | None) -> str:
@@ -187,12 +187,12 @@ class OfFederation(Runs):
         base, control = parted(name)
         control = control or self.controls.get(base)
         method = self.given[base]
-        made = replace(self, method=method)
+        runs = replace(self, method=method)
         if (method.name if control is None else named(method.name, control)) != name:
-            made = made.with_changes(**{"run.label": name})
+            runs = runs.with_changes(**{"run.label": name})
         if control is None:
-            return made
-        return made.with_changes(**changes_of(named(base, control), "methods", {base: type(method)}))
+            return runs
+        return runs.with_changes(**changes_of(named(base, control), "methods", {base: type(method)}))
 
     def with_changes(self, **changes: Any) -> Self:
         assert self.method is not None
@@ -224,7 +224,7 @@ class OfFederation(Runs):
         return run(self.method, self._of(seed), seed=seed, out=folder, restart=restart, watcher=watcher, **self.options)
 
     def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
-        told = {
+        experiment = {
             "federation": self._of(plan["seeds"][0]).name,
             "methods": {
                 label: {"name": method.name, **without_none(method.model_dump(mode="json"))}
@@ -232,7 +232,7 @@ class OfFederation(Runs):
             },
             **({"controls": dict(self.controls)} if self.controls else {}),
         }
-        return claimed(folder, tomli_w.dumps(told), resume, plan=plan)
+        return claimed(folder, tomli_w.dumps(experiment), resume, plan=plan)
 
     def planted(self, seed: int) -> bool:
         return self._of(seed).planted is not None
@@ -242,11 +242,13 @@ class OfFederation(Runs):
         if isinstance(self.federation, Federation):
             return self.federation
         if seed not in self.last:
-            made = self.federation(seed)
-            if not isinstance(made, Federation):
-                raise ConfigError(f"the function of the seed has to return a Federation, and returned {made!r:.80}")
+            federation = self.federation(seed)
+            if not isinstance(federation, Federation):
+                raise ConfigError(
+                    f"the function of the seed has to return a Federation, and returned {federation!r:.80}"
+                )
             self.last.clear()
-            self.last[seed] = made
+            self.last[seed] = federation
         return self.last[seed]
 
 
@@ -369,16 +371,16 @@ def sweep(
         choices.append(Choice(path, tuple(map(placed, values)), method or None))
     folder = None if out is None else place(out, "out")
     with closing(Several()) as show:
-        found = sweep_runs(
+        runs = sweep_runs(
             base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
             watcher=(lambda name, values, *at: show.next(titled(f"{name} {words(values)}", *at))) if progress else None,
         )  # fmt: skip
     if folder is None:
-        return Sweep(found)
+        return Sweep(runs)
     from fedkin.report.sweeping import draw
 
-    draw(rows(found), list(dict.fromkeys(choice.path for choice in choices)), folder / "sweep.html", title="a sweep")
-    return Sweep(found, folder, folder / "sweep.html")
+    draw(rows(runs), list(dict.fromkeys(choice.path for choice in choices)), folder / "sweep.html", title="a sweep")
+    return Sweep(runs, folder, folder / "sweep.html")
 
 
 def _base(
@@ -394,15 +396,15 @@ def _base(
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        found: dict[str, Method] = {}
+        methods_by_name: dict[str, Method] = {}
         for label, one in asked.items():
             base, marked = parted(label)
-            if marked is None or base not in found:
-                found[base] = _made(asked.get(base, one))
+            if marked is None or base not in methods_by_name:
+                methods_by_name[base] = _made(asked.get(base, one))
         controls = {label: _control(one) for label, one in asked.items() if parted(label)[1] is None and _control(one)}
         more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
         given |= {name: value for name, value in more.items() if value is not None}
-        return OfFederation(on, found, given, controls), asked
+        return OfFederation(on, methods_by_name, given, controls), asked
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
     measures = metrics_in(metrics)[1]
@@ -467,8 +469,8 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
         # Tables and the report would take it for that method; "local" is what gains are measured against.
         if labelled and name in METHODS and (kind.name != name or _control(one)):
-            told = one if isinstance(one, str) else kind.name
-            raise ConfigError(f"methods: {name!r} is the name of another method: give {told!r} another label")
+            other = one if isinstance(one, str) else kind.name
+            raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
         asked[name] = one
     if not asked:
         raise ConfigError("methods: at least one is needed")
@@ -508,10 +510,10 @@ def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
         return numbers(seeds, "seeds")
     # An array without a dimension is one number.
     several: Iterable[Any] = seeds if isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) != 0 else [seeds]
-    found = [_seed(each) for each in several]
-    if not found:
+    numbers_given = [_seed(each) for each in several]
+    if not numbers_given:
         raise ConfigError("seeds: at least one is needed")
-    return found
+    return numbers_given
 
 
 def _seed(value: Any) -> int:

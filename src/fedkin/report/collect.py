@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
-
-from scipy import stats
 
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
@@ -25,7 +22,7 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
 from fedkin.report.risks import risks_of
 from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
-from fedkin.report.units import half_interval
+from fedkin.report.units import half_interval, student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
 # Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
@@ -52,7 +49,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "shown": labels.index(about.label),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
-        "student": _student(len({run.seed for run in runs})),
+        "student": [student(count) for count in range(len({run.seed for run in runs}) + 1)],
         "runs": _each(runs, labels, gained, phases, federations),
         "federations": federations.facts,
         "table": [_row(name, runs, labels, gained) for name in titles],
@@ -69,11 +66,6 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "chosen": about.chosen_on if about.candidates > 1 else "",
         "rerun": rerun(runs, labels),
     }
-
-
-def _student(most: int) -> list[float]:
-    """By number of seeds, what a standard deviation is multiplied by for half of Student's 95 % interval."""
-    return [0.0, 0.0, *(float(stats.t.ppf(0.975, n - 1)) / math.sqrt(n) for n in range(2, most + 1))]
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
@@ -314,8 +306,8 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    made = reading.checked(reading.Plan, read_json(plan), plan)
-    names, seeds = made["methods"], [str(seed) for seed in made["seeds"]]
+    planned = reading.checked(reading.Plan, read_json(plan), plan)
+    names, seeds = planned["methods"], [str(seed) for seed in planned["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.name for folder in folders}:
         return None
     reading.settings_in(experiment)

@@ -329,8 +329,8 @@ def _settings(data: Data) -> str:
         details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
         for one in [*texts, *again["experiments"]]
     )
-    made = {**again["versions"], **again["machine"]}
-    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in made.items())
+    versions = {**again["versions"], **again["machine"]}
+    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in versions.items())
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
     heads = ("method", *keys[1:])

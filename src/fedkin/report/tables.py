@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from fedkin.records.comparison import COUNTED
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
-from fedkin.report.units import half_interval, megabytes
+from fedkin.report.units import megabytes, student
 from fedkin.tasks import METRICS
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     seeds = rows[0]["seeds"]
     over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     metric = METRICS[rows[0].get("metric", "accuracy")]
-    half = half_of_deviation(len(seeds))
+    half = student(len(seeds))
     further = dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
     columns = {
         "mean": [figure_text(row["mean"], half) for row in rows],
@@ -152,14 +151,6 @@ def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) 
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
     return table
-
-
-def half_of_deviation(seeds: int) -> float:
-    """What a sample standard deviation is multiplied by for half of Student's 95 % interval of the mean; 0 for one."""
-    if seeds < 2:
-        return 0.0
-    values = [-1.0, 1.0, *[0.0] * (seeds - 2)]
-    return half_interval(values) / statistics.stdev(values)
 
 
 def profiled(summary: Mapping[str, Any]) -> Table:
