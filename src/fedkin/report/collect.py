@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import Gains, figures_of, unlike_conditions
+from fedkin.records.comparison import figures_of, unlike_conditions
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
@@ -20,8 +20,9 @@ from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
+from fedkin.report.ranks import ReportRun
 from fedkin.report.risks import risks_of
-from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
+from fedkin.report.traffic import measures_html, missing_of, phases_of
 from fedkin.report.units import half_interval, student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
@@ -33,39 +34,43 @@ _CURVE_ROUNDS = 8_000
 def collect(places: Sequence[Path]) -> dict[str, Any]:
     """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
     runs = _runs(places)
-    metric, labels = runs[0].metric, ranks.labels_of(runs)
-    gained = [ranks.gains_of(run, runs) for run in runs]
-    phases = [phases_in(run) for run in runs]
-    federations = _Federations()
-    titles, methods = ranks.titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
-    about = Subject.of(runs, labels, gained, titles)
+    reported = ranks.report_runs(runs)
+    by_label: dict[str, list[ReportRun]] = {}
+    for one in reported:
+        by_label.setdefault(one.label, []).append(one)
+    titles = {label: of_method[0].title for label, of_method in by_label.items()}
+    metric, seeds = runs[0].metric, sorted({run.seed for run in runs})
+    about = Subject.of(by_label)
+    rows, federations = _each(reported)
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
         "headline": headline(about),
         "sentence": sentence(about, runs, titles),
-        "methods": [{"label": name, "title": title, "method": methods[name]} for name, title in titles.items()],
-        "shown": labels.index(about.label),
-        "unfinished": unfinished(places),
-        "seeds": sorted({run.seed for run in runs}),
-        "student": [student(count) for count in range(len({run.seed for run in runs}) + 1)],
-        "runs": _each(runs, labels, gained, phases, federations),
-        "federations": federations.facts,
-        "table": [_row(name, runs, labels, gained) for name in titles],
-        "phases": phases_of(runs, labels, phases),
-        "warnings": _warnings(runs, labels, titles, tuned=about.tuned),
-        "missing": missing_of(runs, labels),
-        "privacy": [
-            {"label": label, "seed": run.seed, "told": privacy_sentence(run.summary["privacy"])}
-            for run, label in zip(runs, labels, strict=True)
-            if run.summary.get("privacy")
+        "methods": [
+            {"label": label, "title": titles[label], "method": of_method[-1].run.method}
+            for label, of_method in by_label.items()
         ],
-        "measures": measures_html(runs, labels),
+        "shown": [one.label for one in reported].index(about.label),
+        "unfinished": unfinished(places),
+        "seeds": seeds,
+        "student": [student(count) for count in range(len(seeds) + 1)],
+        "runs": rows,
+        "federations": federations,
+        "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
+        "phases": phases_of(by_label),
+        "warnings": _warnings(reported, tuned=about.tuned),
+        "missing": missing_of(reported),
+        "privacy": [
+            {"label": one.label, "seed": one.run.seed, "told": privacy_sentence(one.run.summary["privacy"])}
+            for one in reported if one.run.summary.get("privacy")
+        ],
+        "measures": measures_html(by_label),
         "ranks": _ranks(runs),
         "chosen": about.chosen_on if about.candidates > 1 else "",
-        "rerun": rerun(runs, labels),
-    }
+        "rerun": rerun(reported),
+    }  # fmt: skip
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
@@ -84,26 +89,27 @@ def _runs(places: Sequence[Path]) -> list[Result]:
     return runs
 
 
-def _each(
-    runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None], phases: Sequence[Sequence[Phase]],
-    federations: _Federations,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """What the page holds of each run; large runs leave room for each other."""
+def _each(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the page holds of each run, and the facts of each federation; large runs leave room for each other."""
+    runs = [one.run for one in reported]
     sharing = max(1, sum(bool(run.graphs) for run in runs))
     places_left = FeatureBudget.shared(runs)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
-    rows = []
-    for run, label, gain, sent in zip(runs, labels, gained, phases, strict=True):
-        federation = federations.add(run)
-        ids = federations.ids(federation)
+    rows: list[dict[str, Any]] = []
+    federations: list[dict[str, Any]] = []
+    for one in reported:
+        run, gain, federation = one.run, one.gain, _federation(one.run)
+        if federation not in federations:
+            federations.append(federation)
+        ids = federation["ids"]
         graph = graph_of(run, ids, sharing)
         rows.append(
             {
-                "label": label,
+                "label": one.label,
                 "method": run.method,
                 "seed": run.seed,
-                "federation": federation,
-                "curve": _curve(run, sent, max(20, _CURVE_ROUNDS // len(runs))),
+                "federation": federations.index(federation),
+                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "sure": ranks.verdicts_of(run, runs, gain, ids),
@@ -114,24 +120,35 @@ def _each(
                 "features": features_of(run, ids, places_left),
             }
         )
-    return rows
+    return rows, federations
 
 
-def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str], tuned: bool) -> list[str]:
+def _federation(run: Result) -> dict[str, Any]:
+    """The facts of the clients, each a list in the order of `ids`."""
+    clients = run.client_facts.values()
+    facts = {
+        "ids": list(run.client_facts),
+        "planted": [None if (g := c.get("group")) is None else str(g) for c in clients],
+        "train": [c.get("n_train") for c in clients],
+        "test": [c.get("n_test") for c in clients],
+        "labels": [c.get("labels", {}) for c in clients],
+        "about": [{key: str(value) for key, value in c.get("about", {}).items()} for c in clients],
+        "classes": run.federation.get("task", {}).get("classes"),
+    }
+    return facts | ({"unseen": [id in run.unseen for id in run.client_facts]} if run.unseen else {})
+
+
+def _warnings(reported: Sequence[ReportRun], tuned: bool) -> list[str]:
     """The warnings of all runs with method and seeds, and in what methods differ that were not tuned together."""
     seeds_of: dict[tuple[str, str], list[int]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        for text in run.summary.get("warnings") or ():
-            seeds_of.setdefault((titles[label], text), []).append(run.seed)
+    for one in reported:
+        for text in one.run.summary.get("warnings") or ():
+            seeds_of.setdefault((one.title, text), []).append(one.run.seed)
     texts = [
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
         for (title, text), seeds in seeds_of.items()
     ]
-    return (
-        texts
-        if tuned
-        else texts + unlike_conditions({titles[label]: run for run, label in zip(runs, labels, strict=True)})
-    )
+    return texts if tuned else texts + unlike_conditions({one.title: one.run for one in reported})
 
 
 def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:
@@ -143,42 +160,14 @@ def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:
     return {"why": comparison.why, "html": html}
 
 
-class _Federations:
-    """The clients' facts, each federation stored once."""
-
-    def __init__(self) -> None:
-        self.facts: list[dict[str, Any]] = []
-
-    def add(self, run: Result) -> int:
-        clients = run.client_facts.values()
-        facts = {
-            "ids": list(run.client_facts),
-            "planted": [None if (g := c.get("group")) is None else str(g) for c in clients],
-            "train": [c.get("n_train") for c in clients],
-            "test": [c.get("n_test") for c in clients],
-            "labels": [c.get("labels", {}) for c in clients],
-            "about": [{key: str(value) for key, value in c.get("about", {}).items()} for c in clients],
-            "classes": run.federation.get("task", {}).get("classes"),
-        }
-        if unseen := set(run.unseen):
-            facts["unseen"] = [id in unseen for id in run.client_facts]
-        if facts not in self.facts:
-            self.facts.append(facts)
-        return self.facts.index(facts)
-
-    def ids(self, number: int) -> list[str]:
-        ids: list[str] = self.facts[number]["ids"]
-        return ids
-
-
-def _curve(run: Result, phases: Sequence[Phase], most: int) -> dict[str, list[Any]]:
+def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
     kept = set(evenly([row["round"] for row in run.rounds if _evaluated(row, run)], most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
     # What one peer sends, another receives: adding both directions would count it twice.
-    ways = ("up",) if any(phase.way == "peer" for phase in phases) else ("up", "down")
+    ways = ("up",) if run.sent < run.summary["bytes"]["up"] + run.summary["bytes"]["down"] else ("up", "down")
     for row in run.rounds:
         sent += sum(row["bytes"][way] for way in ways)
         if row["round"] not in kept:
@@ -202,15 +191,15 @@ def _evaluated(row: Mapping[str, Any], run: Result) -> bool:
     return any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen")) or bool(row["groups"])
 
 
-def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
+def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
     """A method's row: [mean, half its 95 % interval] over its seeds of each figure, None if unknown."""
-    mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
-    for run, gain in mine:
+    for one in of_method:
+        run = one.run
         # Only for metrics where higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
         figures = {
-            **figures_of(run, gain),
+            **figures_of(run, one.gain),
             "events": _events(run),
             "entropy": ranks.entropy(last) if last else None,
             "jain": ranks.jain(last) if last else None,
@@ -219,10 +208,10 @@ def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequ
             each[name].append(value)
     return {
         "label": label,
-        "seeds": len(mine),
-        "given": list(dict.fromkeys(text for run, _ in mine for text in run.summary.get("given") or ())),
+        "seeds": len(of_method),
+        "given": list(dict.fromkeys(text for one in of_method for text in one.run.summary.get("given") or ())),
         **{name: _over_seeds(values) for name, values in each.items()},
-        "adds": _adds([run for run, _ in mine], runs),
+        "adds": _adds([one.run for one in of_method], runs),
     }
 
 
@@ -259,35 +248,35 @@ def _rounded(value: float | None) -> float | None:
 # -- how the runs were made, and how to make them again ----------------------------------------------------------------
 
 
-def rerun(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, Any]:
+def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
     """Command lines, the experiments they need, versions and machine; each distinct one once.
 
     The command is empty where no command can do it: with samples that a program handed over in Python.
     """
+    runs = [one.run for one in reported]
     # The command line knows no labels.
     labelled = any(run.label for run in runs)
     command, experiment = "", ""
     if not any(_handed_over(run) for run in runs):
         command, experiment = (None if labelled else _comparison(runs)) or _single(runs)
+    sources = {run.settings.get("data", {}).get("source") for run in runs}
     return {
         "command": command,
         "experiment": experiment,
-        "oneSplit": all(run.settings.get("data", {}).get("source") in ("csv", "parquet") for run in runs),
-        "needsData": any(run.settings.get("data", {}).get("source") not in (None, "digits") for run in runs),
+        "oneSplit": sources <= {"csv", "parquet"},
+        "needsData": not sources <= {None, "digits"},
         "runs": [
             {
-                "label": label,
-                "seed": run.seed,
-                "rounds": run.summary["rounds"],
-                "engine": run.summary.get("engine"),
-                "dtype": run.summary.get("dtype"),
-                "precision": run.summary.get("precision", run.summary.get("dtype")),
-                "parameters": run.summary.get("parameters"),
-                "seconds": run.summary["seconds"]["total"],
+                "label": one.label,
+                "seed": one.run.seed,
+                "rounds": one.run.summary["rounds"],
+                **{name: one.run.summary.get(name) for name in ("engine", "dtype", "parameters")},
+                "precision": one.run.summary.get("precision", one.run.summary.get("dtype")),
+                "seconds": one.run.summary["seconds"]["total"],
             }
-            for run, label in zip(runs, labels, strict=True)
+            for one in reported
         ],
-        "experiments": _different(runs, labels, experiment),
+        "experiments": _different(reported, experiment),
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
         "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
     }
@@ -322,12 +311,13 @@ def _single(runs: Sequence[Result]) -> tuple[str, str]:
     return "fedkin run experiment.toml   # once for each experiment below", ""
 
 
-def _different(runs: Sequence[Result], labels: Sequence[str], shown: str) -> list[dict[str, str]]:
+def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]]:
     """Each method's experiment, with seeds that differ in nothing else joined, without the `shown` one."""
     by_settings: dict[str, tuple[str, str, list[int]]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        same = json.dumps([label, {**run.settings, "run": {**run.settings.get("run", {}), "seed": None}}])
-        by_settings.setdefault(same, (label, _experiment(run), []))[2].append(run.seed)
+    for one in reported:
+        settings = one.run.settings
+        same = json.dumps([one.label, {**settings, "run": {**settings.get("run", {}), "seed": None}}])
+        by_settings.setdefault(same, (one.label, _experiment(one.run), []))[2].append(one.run.seed)
     return [
         {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}
         for label, text, seeds in by_settings.values() if text and text != shown

@@ -8,6 +8,7 @@ import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +38,23 @@ RULE = (
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """A run in a report. label, title: of its method there; gain: of its clients over Local, if that ran too."""
+
+    run: Result
+    label: str
+    title: str
+    gain: Gains | None
+
+
+def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
+    """The runs with their labels, titles and gains; runs: no folder twice."""
+    labels = labels_of(runs)
+    titles = titles_of(runs, labels)
+    return [ReportRun(run, label, titles[label], gains_of(run, runs)) for run, label in zip(runs, labels, strict=True)]
 
 
 def labels_of(runs: Sequence[Result]) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from fedkin.engines.results import SERVER, Missing
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, details, table
+from fedkin.report.ranks import ReportRun
 from fedkin.report.units import half_interval, megabytes
 
 _WAYS = {"up": "client to server", "down": "server to client", "peer": "client to client"}
@@ -62,24 +63,23 @@ def phases_in(run: Result) -> list[Phase]:
     ]  # fmt: skip
 
 
-def phases_of(
-    runs: Sequence[Result], labels: Sequence[str], phases: Sequence[Sequence[Phase]]
-) -> list[dict[str, Any]]:  # fmt: skip
+def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any]]:
     """Each method's phases, mean over its runs; `once`: whether a phase is one-off in all runs that have it."""
     rows = []
-    for label in dict.fromkeys(labels):
-        mine = [(run, sent) for run, sent, other in zip(runs, phases, labels, strict=True) if other == label]
+    for label, reported in by_label.items():
+        runs = [one.run for one in reported]
         by_phase: dict[tuple[str, str], list[Phase]] = defaultdict(list)
-        for phase in [phase for _, sent in mine for phase in sent]:
-            by_phase[phase.name, phase.way].append(phase)
-        clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run, _ in mine)
-        rounds = statistics.fmean(int(run.summary["rounds"]) for run, _ in mine)
+        for run in runs:
+            for phase in phases_in(run):
+                by_phase[phase.name, phase.way].append(phase)
+        clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run in runs)
+        rounds = statistics.fmean(int(run.summary["rounds"]) for run in runs)
         for (name, way), same in by_phase.items():
             sums = {what: sum(getattr(phase, what) for phase in same) for what in ("messages", "bytes", "floats")}
             rows.append({
                 "label": label, "phase": name, "way": way, "once": all(phase.once for phase in same),
                 "rounds": statistics.fmean(phase.rounds for phase in same), "ofRounds": rounds, "clients": clients,
-                **{what: total / len(mine) for what, total in sums.items()},
+                **{what: total / len(runs) for what, total in sums.items()},
             })  # fmt: skip
     return rows
 
@@ -129,13 +129,12 @@ def _both(amount: Mapping[str, float], parts: float = 1) -> str:
     return f"{megabytes(amount['bytes'] / parts)}<small>{amount['floats'] / parts:,.0f} floats</small>"
 
 
-def missing_of(runs: Sequence[Result], labels: Sequence[str]) -> list[dict[str, Any]]:
+def missing_of(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
     """What is missing in each run that lacks something."""
     return [
-        {"label": label, "seed": run.seed, **run.summary["missing"]}
-        for run, label in zip(runs, labels, strict=True)
-        if run.summary.get("missing")
-    ]
+        {"label": one.label, "seed": one.run.seed, **one.run.summary["missing"]}
+        for one in reported if one.run.summary.get("missing")
+    ]  # fmt: skip
 
 
 def missing_html(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
@@ -163,18 +162,16 @@ def missing_html(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
     )
 
 
-def measures_html(runs: Sequence[Result], labels: Sequence[str]) -> str:
+def measures_html(by_label: Mapping[str, Sequence[ReportRun]]) -> str:
     """Further metrics (`run.metrics`): a table of methods, and one of clients; empty if no run has any."""
-    metrics = {name: one for run in runs for name, one in (run.summary.get("metrics") or {}).items()}
+    measured = {label: [one.run.summary.get("metrics") or {} for one in runs] for label, runs in by_label.items()}
+    metrics = {name: one for each in measured.values() for run in each for name, one in run.items()}
     if not metrics:
         return ""
-    by_label: dict[str, list[Mapping[str, Any]]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        by_label.setdefault(label, []).append(run.summary.get("metrics") or {})
     heads = [f"{one['title']}, {'higher' if one['higher'] else 'lower'} is better" for one in metrics.values()]
-    rows = [[escape(label), *(_over_seeds(mine, name) for name in metrics)] for label, mine in by_label.items()]
+    rows = [[escape(label), *(_over_seeds(mine, name) for name in metrics)] for label, mine in measured.items()]
     # Each client's values with the first seed.
-    first = {(label, name): mine[0].get(name, {}).get("values", {}) for label, mine in by_label.items()
+    first = {(label, name): mine[0].get(name, {}).get("values", {}) for label, mine in measured.items()
              for name in metrics}  # fmt: skip
     ids = sorted({id for values in first.values() for id in values})
     clients = [

@@ -19,6 +19,7 @@ from fedkin.records.comparison import Gains
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
+from fedkin.report.ranks import ReportRun
 from fedkin.report.units import many, megabytes
 from fedkin.tasks import Metric
 
@@ -59,26 +60,24 @@ class Subject:
     means: Mapping[str, float | None]
 
     @classmethod
-    def of(
-        cls, runs: Sequence[Result], labels: Sequence[str], gains: Sequence[Gains | None], titles: Mapping[str, str]
-    ) -> Subject:
+    def of(cls, by_label: Mapping[str, Sequence[ReportRun]]) -> Subject:
         """The best method besides Local and FedAvg: on held-out data, if a tuning judged all of them, else on test."""
-        by_label: dict[str, list[Any]] = {label: [] for label in labels}
-        for run, label in zip(runs, labels, strict=True):
-            by_label[label].append(run.figures.get("mean"))
-        means = {label: None if None in each else statistics.fmean(each) for label, each in by_label.items()}
-        methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
+        means: dict[str, float | None] = {}
+        for label, reported in by_label.items():
+            values: list[Any] = [one.run.figures.get("mean") for one in reported]
+            means[label] = None if None in values else statistics.fmean(values)
+        methods = {label: reported[0].run.method for label, reported in by_label.items()}
         # A control is there to judge its method by.
         methods = {label: method for label, method in methods.items() if "@" not in label} or methods
         others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
         candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
-        held = _validation(runs, others)
-        judged = means if held is None else dict.fromkeys(labels) | held.means
-        chosen = _best(runs, labels, candidates, judged)
-        numbers = [number for number, label in enumerate(labels) if label == chosen]
+        held = _validation([one.run for reported in by_label.values() for one in reported], others)
+        judged = means if held is None else dict.fromkeys(by_label) | held.means
+        chosen = _best({label: by_label[label][0].run for label in candidates}, judged)
+        mine = by_label[chosen]
         return cls(
-            chosen, titles[chosen], [runs[number] for number in numbers], [gains[number] for number in numbers],
-            len(others), _TEST if held is None else _on(held), means,
+            chosen, mine[0].title, [one.run for one in mine], [one.gain for one in mine], len(others),
+            _TEST if held is None else _on(held), means,
         )  # fmt: skip
 
     @property
@@ -256,16 +255,19 @@ def _value(value: float, metric: Metric) -> str:
 # -- the choice of the method that it is about -------------------------------------------------------------------------
 
 
-def _best(
-    runs: Sequence[Result], labels: Sequence[str], candidates: Sequence[str], means: Mapping[str, float | None]
-) -> str:
-    """The candidate with the best mean; of equal ones, that which says why it made its groups."""
-    better = runs[0].metric.better
-    worth = {label: -math.inf if (mean := means[label]) is None else better(mean, 0.0) for label in candidates}
+def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -> str:
+    """The candidate with the best mean; of equal ones, that which says why it made its groups.
+
+    candidates: a run of each, by its label.
+    """
+    worth = {
+        label: -math.inf if (mean := means[label]) is None else run.metric.better(mean, 0.0)
+        for label, run in candidates.items()
+    }
     best = [label for label in candidates if worth[label] == max(worth.values())]
     for label in best if len(best) > 1 else ():
-        first = runs[labels.index(label)]
-        if first.graphs and judged_groups(first.graph_at(max(first.graphs))):
+        run = candidates[label]
+        if run.graphs and judged_groups(run.graph_at(max(run.graphs))):
             return label
     return best[0]
 
