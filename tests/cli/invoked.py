@@ -12,10 +12,12 @@ from fedkin.cli import app, main
 from fedkin.errors import FedkinError
 
 
-def said(*words: str | Path) -> str:
-    ended = CliRunner().invoke(app, [str(word) for word in words])
+def said(*words: str | Path, columns: int | None = None) -> str:
+    """Standard output of a command that succeeds; columns: of its terminal."""
+    env = None if columns is None else {"COLUMNS": str(columns)}
+    ended = CliRunner().invoke(app, [str(word) for word in words], env=env)
     assert ended.exit_code == 0, f"{words}: {ended.output}\n{ended.exception!r}"
-    return ended.output
+    return ended.stdout
 
 
 def refused(*words: str | Path) -> str:

@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from cli.invoked import Terminal
+from cli.invoked import Terminal, said
 from fedkin import __version__
 from fedkin.cli import app
 from fedkin.cli.output import print_notes
@@ -67,11 +67,10 @@ def test_help_and_typos_import_little(words: list[str]) -> None:
 
 
 def test_run_prints_figures_and_writes_records(experiment: Path) -> None:
-    result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "3", "--seed", "5"])
-    assert result.exit_code == 0, result.output
+    result = said("run", str(experiment), "--rounds", "3", "--seed", "5")
     folder = Path("runs/small")
-    assert "accuracy, mean over clients" in result.stdout
-    assert f"report:  {folder}/report.html" in result.stdout
+    assert "accuracy, mean over clients" in result
+    assert f"report:  {folder}/report.html" in result
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["seed"], summary["rounds"]) == (5, 3)
     for name in ("experiment.toml", "rounds.jsonl", "clients.parquet", "messages.parquet", "report.html"):
@@ -80,8 +79,7 @@ def test_run_prints_figures_and_writes_records(experiment: Path) -> None:
 
 
 def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
-    result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "2", "--json"])
-    summary = json.loads(result.stdout)
+    summary = json.loads(said("run", str(experiment), "--rounds", "2", "--json"))
     assert summary.keys() >= KEYS
     assert summary["accuracy"].keys() >= {"mean", "std", "worst10", "worst20"}
     assert summary["bytes"].keys() >= {"up", "down"}
@@ -92,10 +90,9 @@ def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
 
 def test_compare_over_seeds(experiment: Path) -> None:
     words = ["compare", str(experiment), "--methods", "local,fedavg,sfmtl-graph", "--seeds", "0,1", "--rounds", "2"]
-    result = CliRunner().invoke(app, [*words, "--out", "here"], env={"COLUMNS": "80"})
-    assert result.exit_code == 0, result.output
+    result = said(*words, "--out", "here", columns=80)
     for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10%", "hurt", "here/report.html"):
-        assert word in result.stdout
+        assert word in result
     kept = json.loads(Path("here/compare.json").read_text())
     assert [(row["method"], row["seed"]) for row in kept] == [
         (method, seed) for method in ("local", "fedavg", "sfmtl-graph") for seed in (0, 1)
@@ -109,23 +106,20 @@ def test_compare_over_seeds(experiment: Path) -> None:
         assert float(line["mean.sd"]) == pytest.approx(statistics.stdev(means))
         assert float(line["flops.mean"]) > 0
         assert (line["gain.mean"] == "") == (method == "local")
-    again = CliRunner().invoke(app, ["compare", "--resume", "here", "--json"])
-    assert json.loads(again.stdout) == kept
+    assert json.loads(said("compare", "--resume", "here", "--json")) == kept
 
 
 def test_what_tests_found_is_printed_for_the_methods_that_record_it(experiment: Path) -> None:
     words = ["--set", "scenario.clients=8", "--set", "scenario.mask_rate=0", "--rounds", "1"]
     of_two = ["compare", str(experiment), "--methods", "sfmtl-graph,kin", *words, "--out", "here"]
-    both = CliRunner().invoke(app, of_two, env={"COLUMNS": "80"})
-    assert both.exit_code == 0, both.output
+    both = said(*of_two, columns=80)
     summary = json.loads(Path("here/kin-seed0/summary.json").read_text())
-    told = " ".join(both.stdout.split())
+    told = " ".join(both.split())
     assert f"kin: {summary['groups']['verdicts']['same']} group" in told
     assert "within groups no difference is significant (alpha = 0.0005, corrected for " in told
-    assert len(both.stdout.partition("sent")[2].splitlines()) < 20
-    one = CliRunner().invoke(app, ["run", str(experiment), "--set", "method={name='kin'}", *words, "--out", "one"])
-    assert one.exit_code == 0, one.output
-    assert "no difference is significant (alpha = 0.0005, corrected" in " ".join(one.stdout.split())
+    assert len(both.partition("sent")[2].splitlines()) < 20
+    one = said("run", str(experiment), "--set", "method={name='kin'}", *words, "--out", "one")
+    assert "no difference is significant (alpha = 0.0005, corrected" in " ".join(one.split())
 
 
 def test_below_a_table_are_at_most_four_lines_of_notes(
@@ -133,8 +127,8 @@ def test_below_a_table_are_at_most_four_lines_of_notes(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     print_notes({}, ["first", "long " * 60, "second"])
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["first", "second", "and 1 more note in the report"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["first", "second", "and 1 more note in the report"]
     print_notes({}, ["note " * 30, "note"])
     assert len(capsys.readouterr().out.splitlines()) == 3
 
@@ -173,13 +167,11 @@ def signalled(after_a_round: str) -> str:
 def test_resume_after_a_cut(experiment: Path) -> None:
     """SIGTERM while a run is under way: it stops after the round, and --resume ends it like an uncut one."""
     whole = CliRunner().invoke(app, ["run", str(experiment), "--out", "whole", "--json"])
-    said = signalled("    if row['round'] == 3: os.kill(os.getpid(), signal.SIGTERM)\n")
-    assert "stopped after round 3; go on with --resume cut" in said
-    resumed = CliRunner().invoke(app, ["run", "--resume", "cut", "--json"])
-    assert resumed.exit_code == 0, resumed.output
+    stopped = signalled("    if row['round'] == 3: os.kill(os.getpid(), signal.SIGTERM)\n")
+    assert "stopped after round 3; go on with --resume cut" in stopped
+    resumed = said("run", "--resume", "cut", "--json")
     one, other = (
-        {name: part for name, part in json.loads(text).items() if name != "seconds"}
-        for text in (whole.stdout, resumed.stdout)
+        {name: part for name, part in json.loads(text).items() if name != "seconds"} for text in (whole.stdout, resumed)
     )
     assert one == other
     assert Path("whole/clients.parquet").read_bytes() == Path("cut/clients.parquet").read_bytes()
@@ -231,17 +223,15 @@ def test_catalogues(command: str) -> None:
     from fedkin.settings import tunables
 
     registry: Any = {"methods": METHODS, "scenarios": SCENARIOS, "sources": SOURCES, "models": MODELS}[command]
-    listed = CliRunner().invoke(app, ["list", command], env={"COLUMNS": "200"})
-    assert listed.exit_code == 0
+    listed = said("list", command, columns=200)
     for name, entry in registry.items():
-        assert name in listed.stdout
-        shown = CliRunner().invoke(app, ["list", command, name], env={"COLUMNS": "200"})
-        assert shown.exit_code == 0
+        assert name in listed
+        shown = said("list", command, name, columns=200)
         for field in entry.model_fields:
-            assert field in shown.stdout
+            assert field in shown
         tuned = tunables(entry, "method")
-        assert ("fedkin tune --equal" in shown.stdout) == bool(tuned)
-        assert all(f"{path} (" in " ".join(shown.stdout.split()) for path in tuned)
+        assert ("fedkin tune --equal" in shown) == bool(tuned)
+        assert all(f"{path} (" in " ".join(shown.split()) for path in tuned)
 
 
 def test_the_package_runs_as_a_module() -> None:
@@ -250,16 +240,16 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_without_a_command_five_are_named() -> None:
-    shown = CliRunner().invoke(app, []).stdout
+    shown = said()
     assert len(re.findall(r"^  fedkin ", shown, re.MULTILINE)) == 5
     assert "fedkin --help" in shown
 
 
 @pytest.mark.slow
 def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
-    said = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
-    assert "go on with --resume cut" in said
-    assert CliRunner().invoke(app, ["run", "--resume", "cut", "--json"]).exit_code == 0
+    stopped = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
+    assert "go on with --resume cut" in stopped
+    said("run", "--resume", "cut", "--json")
 
 
 def test_resume_of_a_mistyped_folder_names_the_nearest(experiment: Path, terminal: Terminal) -> None:
@@ -286,19 +276,16 @@ def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.M
     np.savez("root/own.npz", x=rng.normal(size=(60, 4)), y=rng.integers(0, 3, 60))
     table = {**TABLE, "data": {"source": "npz", "path": "own.npz"}, "scenario": {"name": "iid", "clients": 4}}
     experiment.write_text(tomli_w.dumps(table))
-    whole = CliRunner().invoke(app, ["run", "small.toml", "--data-root", "root", "--out", "a"])
-    assert whole.exit_code == 0, whole.output
+    said("run", "small.toml", "--data-root", "root", "--out", "a")
     Path("a/summary.json").unlink()
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    again = CliRunner().invoke(app, ["run", "--resume", "../a", "--restart"])
-    assert again.exit_code == 0, again.output
+    said("run", "--resume", "../a", "--restart")
 
 
 def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
-    result = CliRunner().invoke(app, ["run", "small.toml", "--rounds", "2", "--profile"], env={"COLUMNS": "100"})
-    assert result.exit_code == 0, result.output
-    rows = result.stdout[result.stdout.index("where the time went") :].splitlines()
+    result = said("run", "small.toml", "--rounds", "2", "--profile", columns=100)
+    rows = result[result.index("where the time went") :].splitlines()
     rows = rows[: next(number for number, row in enumerate(rows) if "how nets were trained" in row)]
     shares = {re.split(r"  +", row.strip())[0]: row.split()[-1] for row in rows if row.strip().endswith("%")}
     assert shares.keys() >= {"evaluation", "messages", "records", "checkpoints", "the rest", "total"}
@@ -309,18 +296,16 @@ def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
 
 def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:
     changes = ["--methods", "local,fedavg", "--rounds", "1", "--leave-out", "rot0,rot90", "--out", "lo"]
-    result = CliRunner().invoke(app, ["compare", str(experiment), *changes])
-    assert result.exit_code == 0, result.output
-    assert "test accuracy of unseen clients" in result.output
-    shown = next(line for line in result.output.splitlines() if line.startswith("fedavg")).split()
+    result = said("compare", str(experiment), *changes)
+    assert "test accuracy of unseen clients" in result
+    shown = next(line for line in result.splitlines() if line.startswith("fedavg")).split()
     means = [
         json.loads(Path("lo", group, "fedavg-seed0", "summary.json").read_text())["unseen"]["mean"]
         for group in ("rot0", "rot90")
     ]
     assert shown[1:] == [f"{value:.3f}" for value in (*means, sum(means) / 2)]
     assert all(Path("lo", group, "report.html").is_file() for group in ("rot0", "rot90"))
-    again = CliRunner().invoke(app, ["compare", "--resume", "lo", "--json"])
-    assert sorted(json.loads(again.stdout)) == ["rot0", "rot90"]
+    assert sorted(json.loads(said("compare", "--resume", "lo", "--json"))) == ["rot0", "rot90"]
 
 
 def test_seeds_are_numbers_and_ranges() -> None:

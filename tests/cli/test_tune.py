@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from cli.invoked import Terminal, refused, said
-from fedkin.cli import app
 from fedkin.methods import METHODS
 from tiny import TABLE
 
@@ -28,16 +26,13 @@ TUNE = ["tune", "small.toml", "--methods", "local,fedavg", "--try", "training.lr
 
 
 def test_what_was_chosen_is_what_compare_runs() -> None:
-    result = CliRunner().invoke(app, TUNE)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("chosen") == 3
-    assert "judged on samples:0.2 of the training data, seeds 0" in result.stdout
+    result = said(*TUNE)
+    assert result.count("chosen") == 3
+    assert "judged on samples:0.2 of the training data, seeds 0" in result
     chosen = tomllib.loads(Path("tuned/tuned.toml").read_text())["methods"]["fedavg"]["training.lr"]
-    again = CliRunner().invoke(app, ["tune", "--resume", "tuned", "--json"])
-    rows = json.loads(again.stdout)["fedavg"]
+    rows = json.loads(said("tune", "--resume", "tuned", "--json"))["fedavg"]
     assert max(rows, key=lambda row: row["values"][0])["settings"] == {"training.lr": chosen}
-    result = CliRunner().invoke(app, ["compare", "tuned/tuned.toml", "--methods", "fedavg", "--out", "c"])
-    assert result.exit_code == 0, result.output
+    said("compare", "tuned/tuned.toml", "--methods", "fedavg", "--out", "c")
     assert tomllib.loads(Path("c/fedavg-seed0/experiment.toml").read_text())["training"]["lr"] == chosen
 
 
@@ -45,23 +40,22 @@ def test_what_was_chosen_is_what_compare_runs() -> None:
 def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
     methods = "local,fedavg,ifca,mapl"
     words = [*TUNE[:2], "--methods", methods, "--try", "training.lr=0.001,0.5", "--out", "tuned"]
-    assert CliRunner().invoke(app, words).exit_code == 0
+    said(*words)
     held = json.loads(Path("tuned/validation.json").read_text())
     assert held["hold_out"] == "samples:0.2"
-    rows = json.loads(CliRunner().invoke(app, ["tune", "--resume", "tuned", "--json"]).stdout)
+    rows = json.loads(said("tune", "--resume", "tuned", "--json"))
     assert held["means"] == {name: max(row["values"][0] for row in every) for name, every in rows.items()}
-    result = CliRunner().invoke(app, ["compare", "tuned/tuned.toml", "--methods", methods, "--out", "c"])
-    assert result.exit_code == 0, result.output
+    result = said("compare", "tuned/tuned.toml", "--methods", methods, "--out", "c")
     best = max(("ifca", "mapl"), key=lambda name: held["means"][name])
-    said = "by validation (20% of the training samples), the best of 2 methods is "
-    assert f"{said}{best}" in " ".join(result.stdout.split())
+    choice = f"by validation (20% of the training samples), the best of 2 methods is {best}"
+    assert choice in " ".join(result.split())
     page = Path("c/report.html").read_text()
     assert f"{METHODS[best].title}, chosen of 2 methods on validation (20% of the training samples)" in page
     assert "too good on average" not in page
     # The same after a stop, and not for other settings than those that were judged.
-    assert f"{said}{best}" in " ".join(CliRunner().invoke(app, ["compare", "--resume", "c"]).stdout.split())
+    assert choice in " ".join(said("compare", "--resume", "c").split())
     changed = ["compare", "tuned/tuned.toml", "--methods", methods, "--rounds", "1", "--out", "d"]
-    assert "chosen on the test samples" in " ".join(CliRunner().invoke(app, changed).stdout.split())
+    assert "chosen on the test samples" in " ".join(said(*changed).split())
     assert "chosen of 2 methods on the test samples" in Path("d/report.html").read_text()
 
 
@@ -85,42 +79,41 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["tune", "small.toml", "--try", "training.lr=1", "--hold-out", "half"], "--hold-out 'half': expected"),
         (["tune", "--resume", "tuned", "--methods", "local"], "give no others"),
         (["compare", "--resume", "tuned"], "continue it with fedkin tune --resume"),
+        (["tune", "small.toml", "--grid", "training.lr=1", "--equal", "3"], "--grid runs every combination"),
+        (["tune", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
+        (["tune", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
+        (
+            ["tune", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
+            "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+        ),
+        (["tune", "--resume", "swept", "--seeds", "1"], "give no others"),
+        (["compare", "--resume", "swept"], "continue it with fedkin tune --resume"),
+        (["run", "--resume", "swept"], "a comparison, a tuning or a sweep; continue it with fedkin tune --resume"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
     if "tuned" in words:
-        assert CliRunner().invoke(app, TUNE).exit_code == 0
+        said(*TUNE)
+    if "swept" in words:
+        said(*TUNE[:3], "local", "--grid", "training.lr=0.1", "--out", "swept")
     code, _, err = terminal(*words)
     assert (code, err.count("\n")) == (2, 1)
     assert says in err
 
 
 def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
-    words = [
-        "tune",
-        "small.toml",
-        "--methods",
-        "local,fedprox",
-        "--equal",
-        "3",
-        "--rates",
-        "0.01,0.5",
-        "--out",
-        "tuned",
-    ]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("chosen") == 3
-    again = CliRunner().invoke(app, ["tune", "--resume", "tuned", "--json"])
-    rows = json.loads(again.stdout)
+    methods = ["--methods", "local,fedprox"]
+    result = said("tune", "small.toml", *methods, "--equal", "3", "--rates", "0.01,0.5", "--out", "tuned")
+    assert result.count("chosen") == 3
+    rows = json.loads(said("tune", "--resume", "tuned", "--json"))
     assert [len(tried) for tried in rows.values()] == [3, 3]
     assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
-    assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["runs", "check", "tuned"]).stdout
+    assert "tuning: of 6 runs begun, 6 are over" in said("runs", "check", "tuned")
 
 
 def test_values_for_a_method_that_is_not_tuned_are_refused(terminal: Terminal) -> None:
-    said = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
-    assert said in terminal(*TUNE[:4], "--try", "fedprox:training.lr=0.1")[2]
+    refusal = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
+    assert refusal in terminal(*TUNE[:4], "--try", "fedprox:training.lr=0.1")[2]
 
 
 # -- `fedkin tune`: a table, a plot, going on, and what is wrong in one line ---
@@ -131,54 +124,25 @@ SWEEP = ["tune", "small.toml", "--methods", "local,fedavg", "--grid", "training.
 
 
 def test_a_table_a_plot_and_the_same_again() -> None:
-    result = CliRunner().invoke(app, SWEEP)
-    assert result.exit_code == 0, result.output
+    result = said(*SWEEP)
     for text in ("local, lr=0.05", "fedavg, lr=0.5", "seeds 0, 1", "to choose a setting, use fedkin tune", "sweep.csv"):
-        assert text in result.stdout
+        assert text in result
     page = Path("swept/sweep.html").read_text()
     assert "training.lr" in page
     assert "small: a sweep" in page
-    again = CliRunner().invoke(app, ["tune", "--resume", "swept", "--json"])
-    rows = json.loads(again.stdout)
+    rows = json.loads(said("tune", "--resume", "swept", "--json"))
     assert [(row["method"], row["training.lr"]) for row in rows] == [
         ("local", 0.05), ("local", 0.5), ("fedavg", 0.05), ("fedavg", 0.5),
     ]  # fmt: skip
     assert rows[0]["gain"] is None
     assert rows[2]["gain"] is not None
-    assert CliRunner().invoke(app, ["report", "swept/lr=0.05", "swept/lr=0.5"]).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["tune", "small.toml", "--grid", "training.lr=1", "--equal", "3"], "--grid runs every combination"),
-        (["tune", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
-        (["tune", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
-        (
-            ["tune", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
-            "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
-        ),
-        (["tune", "--resume", "swept", "--seeds", "1"], "give no others"),
-        (["compare", "--resume", "swept"], "continue it with fedkin tune --resume"),
-        (
-            ["run", "--resume", "swept"],
-            "a comparison, a tuning or a sweep; continue it with fedkin tune --resume",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_grid_is_one_line(words: list[str], says: str, terminal: Terminal) -> None:
-    if "swept" in words:
-        grid = ["tune", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
-        assert CliRunner().invoke(app, grid).exit_code == 0
-    code, _, err = terminal(*words)
-    assert (code, err.count("\n")) == (2, 1)
-    assert says in err
+    said("report", "swept/lr=0.05", "swept/lr=0.5")
 
 
 def test_check_knows_a_sweep() -> None:
-    assert CliRunner().invoke(app, SWEEP).exit_code == 0
-    said = CliRunner().invoke(app, ["runs", "check", "swept"]).stdout
-    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin tune --resume swept" in said
+    said(*SWEEP)
+    standing = said("runs", "check", "swept")
+    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin tune --resume swept" in standing
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -11,6 +11,7 @@ from scipy import stats
 from fedkin.analysis.ranking import diagram
 from fedkin.records.run import find_runs, read_run
 from fedkin.report import write_report
+from fedkin.report.collect import collect
 from fedkin.report.ranks import Entry, entries, ranking, svg
 from report.made import make_comparison, make_run
 
@@ -80,6 +81,8 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
     assert {one.method for one in found} == {
         "Local training (lr=0.1)", "Local training (lr=0.2)", "FedAvg (lr=0.1)", "FedAvg (lr=0.2)",
     }  # fmt: skip
+    (warning,) = collect([tmp_path])["warnings"]
+    assert warning.startswith("learning rates differ (")
     assert len({one.federation for one in found}) == 1
 
 
