@@ -5,7 +5,7 @@
     python examples/adapters.py --model FOLDER  # of save_pretrained (config.json, model.safetensors)
 
 Texts are token ids made here: six clients in two groups, which give the same words opposite labels. SFMTL-Graph shares
-models along its graph, MAPL+ bodies. MAPL's peers have unlike nets and share prototypes and heads: no body travels.
+models along its graph, MAPL+ bodies. MAPL's peers have different nets and send prototypes and heads, no bodies.
 """
 
 from __future__ import annotations
