@@ -79,7 +79,7 @@ def test_an_invitation_has_metrics_by_name_and_own_parts_of_other_kinds_are_refu
     Path("own_stage.py").write_text(OWN_STAGE)
     Path("stage.toml").write_text(tomli_w.dumps({**TABLE, "method": graph}))
     words = run.refused("net", "invite", "stage.toml", *more[:-1], "other.toml")
-    assert words.startswith("own: files stay where they are: over a network, install own parts as a package")
+    assert words.startswith("own: over a network files stay where they are. Write these lines into pyproject.toml")
     assert not Path("other.toml").exists()
 
 

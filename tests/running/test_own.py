@@ -292,7 +292,7 @@ def test_what_somebody_sent_reads_no_file(place: Path) -> None:
         Experiment.of({**TABLE, "own": [str(path)]})
     assert read == plugins._FILES
     assert "own_average" not in sys.modules
-    with pytest.raises(ConfigError, match="own: files stay where they are: over a network, install own parts"):
+    with pytest.raises(ConfigError, match="own: over a network files stay where they are"):
         settings_of(load(place / "e.toml"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -123,5 +125,30 @@ def test_what_others_send_names_no_file(folder: Path) -> None:
 def test_own_parts_of_other_kinds_stay_refused(sections: dict[str, Any], folder: Path) -> None:
     path = written(folder, **sections)
     for refused in (settings_of, lambda plan: sendable(plan, path.read_text())):
-        with pytest.raises(ConfigError, match=r"own: files stay where they are: over a network"):
+        with pytest.raises(ConfigError, match=r"own: over a network files stay where they are"):
             refused(load(path))
+
+
+OWN_NET = """
+import torch
+
+
+class Small(torch.nn.Sequential):
+    def __init__(self, inputs: int = 64, classes: int = 10) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
+"""
+
+
+def test_the_refusal_has_the_lines_that_make_a_file_a_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "own_net.py").write_text(OWN_NET)
+    path = written(folder, model={"name": "own_net.py:Small"})
+    with pytest.raises(ConfigError) as refused:
+        settings_of(load(path))
+    package = tomllib.loads(str(refused.value).split("\n\n")[1])
+    assert package["tool"]["setuptools"] == {"py-modules": ["own_net"]}
+    ((name, target),) = package["project"]["entry-points"]["fedkin.models"].items()
+    assert target == "own_net:Small"
+    # What these lines install can be sent: the model has the name that the lines give it.
+    module, _, label = target.partition(":")
+    part = plugins.KINDS["model"].taken(getattr(sys.modules[module], label))
+    assert part[0] == name

@@ -33,15 +33,15 @@ from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
 __all__ = [
-    "KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "named_in", "origin", "placed", "read_own",
-    "stages_of", "taken_in", "taken_value",
+    "GROUPS", "KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "named_in", "origin", "placed",
+    "read_own", "stages_of", "taken_in", "taken_value",
 ]  # fmt: skip
 
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _LOG = logging.getLogger("fedkin")
 # Entry points fedkin.GROUP, and what they bring.
-_GROUPS = {
+GROUPS = {
     "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
     "graph": "graph",
 }  # fmt: skip
@@ -110,11 +110,11 @@ _FILES: dict[str, _Read] = {}
 
 @cache
 def add_installed() -> None:
-    """Add the parts of other packages, by their entry points in `_GROUPS`.
+    """Add the parts of other packages, by their entry points in `GROUPS`.
 
     One that cannot be used harms nobody: a warning names its package.
     """
-    for group, section in _GROUPS.items():
+    for group, section in GROUPS.items():
         kind = KINDS[section]
         for point in sorted(entry_points(group=f"fedkin.{group}"), key=lambda point: point.value):
             where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"

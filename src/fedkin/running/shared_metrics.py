@@ -12,7 +12,7 @@ import tomli_w
 from fedkin.errors import ConfigError
 from fedkin.learning.metrics import MEASURES
 from fedkin.running.experiment import Experiment
-from fedkin.running.plugins import add_installed, files_of, in_file, named_in, stages_of
+from fedkin.running.plugins import GROUPS, KINDS, add_installed, files_of, in_file, named_in, stages_of
 from fedkin.untrusted import shown
 
 __all__ = ["check_metrics", "check_own", "read_metrics", "sendable", "with_metrics"]
@@ -22,12 +22,31 @@ def check_own(experiment: Experiment) -> None:
     """Raise ConfigError for files of one's own that bring anything but further metrics."""
     files = files_of(MEASURES[name] for name in experiment.run.metrics if name in MEASURES)
     stages = stages_of(experiment.method.model_dump())
-    others = files_of([type(experiment.data), type(experiment.model), type(experiment.method), *stages])
-    if others or set(experiment.table.get("own", ())) - set(files):
-        raise ConfigError(
-            "own: files stay where they are: over a network, install own parts as a package at every participant "
-            "(a metric may be in a file that each of them has)"
-        )
+    parts = [type(experiment.data), type(experiment.model), type(experiment.method), *stages]
+    others = set(files_of(parts)) | (set(experiment.table.get("own", ())) - set(files))
+    if others:
+        raise ConfigError(f"own: over a network files stay where they are. {as_package(sorted(others)[0], parts)}")
+
+
+def as_package(file: str, parts: Sequence[Any]) -> str:
+    """Return what to do with a file of one's own, so that every participant has its parts: the lines of a package.
+
+    file: as `own` lists it. parts: those of the experiment, of which the lines name those from this file.
+    """
+    module = Path(file.partition("#")[0]).stem
+    names = {group: KINDS[section] for group, section in GROUPS.items()}
+    lines = [
+        f'[project.entry-points."fedkin.{group}"]\n{name} = "{module}:{getattr(part, "part", part).__name__}"'
+        for part in parts if file in files_of([part])
+        for group, kind in names.items() for name, known in kind.known.items() if known is part
+    ]  # fmt: skip
+    package = "\n".join(["[project]", f'name = "{module}"', 'version = "1"', "[tool.setuptools]",
+                         f'py-modules = ["{module}"]', *lines])  # fmt: skip
+    return (
+        f"Write these lines into pyproject.toml beside {module}.py, run `pip install .` there at every participant, "
+        "and name the part without its file (a metric may stay in a file that each of them has: --metric):\n\n"
+        f"{package}"
+    )
 
 
 def read_metrics(named: Sequence[str], where: str = "--metric") -> tuple[list[str], list[str]]:
