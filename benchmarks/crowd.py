@@ -83,14 +83,14 @@ def wire() -> int | None:
 
 def client(link: ZenohLink, federation: Federation, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    NetworkClient(link, federation[name], federation.task, plan_of, folder / name).run()
+    NetworkClient(link, (federation[name], federation.task), plan_of, folder / name).run()
 
 
 def peer(
     link: ZenohLink, plan: Experiment, federation: Federation, name: str, folder: Path, done: list[Result]
 ) -> None:
     torch.set_num_threads(1)
-    done.append(exchange(plan, link, federation[name], federation.task, sorted(federation), folder / name))
+    done.append(exchange(plan, link, (federation[name], federation.task), sorted(federation), folder / name))
 
 
 def seconds_of(folder: Path) -> float:

@@ -45,11 +45,12 @@ class Unsigned(Signer):
     """Heads with a size and a hash, and nothing that says whose they are."""
 
     def write(self, to: str, subject: str, data: bytes) -> Offer:
-        digest = hashlib.sha256(data).digest()
-        return Offer(data, digest, len(data).to_bytes(8, "big") + digest)
+        digest = hashlib.sha256(data)
+        head = Head(kind="unsigned", size=len(data), sha256=digest.hexdigest())
+        return Offer(data, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
-        return Head(int.from_bytes(data[:8], "big"), data[8:])
+        return Head.model_validate_json(data)
 
 
 def opened(folder: Path, name: str, port: int, signed: bool, **more: Any) -> ZenohLink:

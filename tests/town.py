@@ -181,11 +181,6 @@ class Wire:
             self.left = None if more is None else max(0, self.left or 0) + more
             self._state.notify_all()
 
-    def spent(self, timeout: float = 30) -> bool:
-        """Wait until all that was allowed has passed."""
-        with self._state:
-            return self._state.wait_for(lambda: self.left is not None and self.left <= 0, timeout)
-
     def cut(self, apart: bool = False) -> None:
         """End all connections; new ones are let through, or (apart) ended at once until `mend`."""
         with self._state:

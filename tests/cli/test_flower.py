@@ -67,7 +67,7 @@ def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
         assert words.startswith(f"{place}: ")
         assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")
     words = run.refused("flower", "new", "app", "--experiment", "peers.toml", "--out", "run")
-    assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin net peer"
+    assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin net join"
     assert "no such experiment file" in run.refused("flower", "new", "app", "--experiment", "no.toml", "--out", "run")
     assert not Path("app").exists()
 

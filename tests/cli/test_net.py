@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -81,6 +82,28 @@ def test_an_invitation_has_metrics_by_name_and_own_parts_of_other_kinds_are_refu
     words = run.refused("net", "invite", "stage.toml", *more[:-1], "other.toml")
     assert words.startswith("own: over a network files stay where they are. Write these lines into pyproject.toml")
     assert not Path("other.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"network": {"clients": ["hospital-a", "west"]}},
+            "network.clients: 'west' is not invited: give --member west",
+        ),
+        ({"network": {"clients": ["hospital-a"]}}, "--member hospital-b: network.clients does not name it"),
+        ({"network": {"clients": 3}}, "network.clients: 3, and 2 are invited (hospital-a, hospital-b)"),
+        ({"method": {"name": "given", "groups": {"one": ["hospital-a", "west"]}}}, "method.groups: no client 'west'"),
+    ],
+)
+def test_clients_of_the_experiment_that_are_not_invited_are_named(
+    table: dict[str, Any], words: str, run: Terminal
+) -> None:
+    place = prepared(run)
+    Path("asked.toml").write_text(tomli_w.dumps({**TABLE, **table}))
+    more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--member", "hospital-b"]
+    assert run.refused("net", "invite", "asked.toml", *more, "--out", "join.toml").startswith(words)
+    assert not Path("join.toml").exists()
 
 
 def test_show(run: Terminal) -> None:

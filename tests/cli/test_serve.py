@@ -92,8 +92,6 @@ def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["net", "join", "peers.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation without a server"),
-        (["net", "peer", "join.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation with a server (server)"),
         (["net", "join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
         (["net", "join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: no such file"),
         (["net", "join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
@@ -109,23 +107,20 @@ def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: 
 
 
 @pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize(
-    ("command", "file", "method"), [("join", "metric.toml", "fedavg"), ("peer", "alone.toml", "dfedavgm")]
-)
+@pytest.mark.parametrize(("server", "method"), [("server", "fedavg"), ("", "dfedavgm")])
 def test_a_table_is_not_told_of_where_a_metric_lacks(
-    command: str, file: str, method: str, place: Path, town: Town, refused: Refused
+    server: str, method: str, place: Path, town: Town, refused: Refused
 ) -> None:
     (place / "own_wrong.py").write_text(OWN_METRIC)
     (place / "ann.csv").write_text("a,b,y\n" + "1,2,0\n2,1,1\n" * 10)
     data = {"source": "csv", "path": str(place), "target": "y"}
     table = {**TABLE, "data": data, "scenario": {"name": "natural"}, "method": {"name": method}}
-    server = "server" if command == "join" else ""
-    invite(place / file, town, {**table, "run": {"metrics": ["wrong-share"]}}, server, ["ann", "bob"])
-    words = ["net", command, file, "--data", "ann.csv", "--key", "ann.key", "--yes"]
+    invite(place / "metric.toml", town, {**table, "run": {"metrics": ["wrong-share"]}}, server, ["ann", "bob"])
+    words = ["net", "join", "metric.toml", "--data", "ann.csv", "--key", "ann.key", "--yes"]
     assert refused(*words).startswith("run.metrics: no metric 'wrong-share': give --metric FILE.py:NAME")
     assert refused(*words, "--metric", "wrong-share").startswith("--metric: expected FILE.py:NAME")
-    invite(place / f"none-{file}", town, table, server, ["ann", "bob"])
-    said = refused("net", command, f"none-{file}", *words[3:], "--metric", "own_wrong.py:wrong_share")
+    invite(place / "none.toml", town, table, server, ["ann", "bob"])
+    said = refused("net", "join", "none.toml", *words[3:], "--metric", "own_wrong.py:wrong_share")
     assert said == "--metric: the experiment does not ask for 'wrong-share': for none"
 
 
@@ -135,7 +130,7 @@ def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Tow
     join = Join(version=VERSION, federation="tiny", server="", ca=certificate_pem([town.ca]).decode(),
                 experiment=text, experiment_hash=hash_of(text), members=book)  # fmt: skip
     write_join(join, place / "hosts.toml")
-    said = refused("net", "peer", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
+    said = refused("net", "join", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
     assert said.startswith("--key: the certificate of 'ann' is for ")
     assert "the others dial it at tls/north.example.org:7447: make both anew with" in said
     assert "fedkin net init DIR --name ann --host north.example.org, and have DIR/ann.csr signed" in said

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -191,3 +193,23 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     agreed = agree({site: told[site] for site in "bc"}, source.reading(""))
     assert agreed.encoding == whole.encoding
     assert agreed.encoding.names[:3] == ("code=7", "code=8", "code=(other)")
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "words"),
+    [
+        ([f"{n},5" for n in range(30)], {}, "these texts are numbers, such as '0,5'"),
+        (["7", "8", "9"] * 10, {}, "these texts are numbers"),
+        (["7", "8", "9"] * 10, {"categories": ("code",)}, ""),
+        ([f"patient {n}" for n in range(30)], {}, "30 different texts in 30 rows would tell of single people"),
+        ([f"patient {n}" for n in range(30)], {"categories": ("code",)}, "30 different texts in 30 rows"),
+        (["er", "icu"] * 15, {}, ""),
+    ],
+)
+def test_texts_that_are_numbers_or_nearly_all_different_are_not_told_one_by_one(
+    values: list[str], more: dict[str, Any], words: str
+) -> None:
+    table = pa.table({"who": ["ann"] * 30, "y": [0, 1] * 15, "code": values})
+    with nullcontext() if not words else pytest.raises(DataError, match=f"^rows: column 'code': {words}"):
+        told = summary_of(table, Reading("y", "who", test_fraction=0, **more), "rows")
+        assert sum(told.profile.categories["code"].values()) == 30

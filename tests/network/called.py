@@ -5,14 +5,13 @@ from __future__ import annotations
 from threading import Lock
 
 from fedkin.errors import FedkinError
-from fedkin.network.calls import AnsweringLink, CallingLink, NotReached, _opened
+from fedkin.network.calls import AnsweringLink, CallingLink, NotReached
 
 
 class CalledNetwork:
     """Links of one process between a server and those whom it calls; the same form as `MemoryNetwork`.
 
-    lost: names whose next answer is lost on its way. calls: how many came to each. news: the last words of the subjects
-    that were new in each of them.
+    lost: names whose next answer is lost on its way. calls: how many came to each.
     """
 
     def __init__(self, beat: float = 0.2, hold: float = 0.5) -> None:
@@ -21,7 +20,6 @@ class CalledNetwork:
         self.known: set[str] = set()
         self.lost: set[str] = set()
         self.calls: dict[str, int] = {}
-        self.news: dict[str, list[set[str]]] = {}
         self.said: list[str] = []
 
     def link(self, name: str) -> CallingLink | AnsweringLink:
@@ -46,8 +44,6 @@ class _Calls:
         with network.lock:
             end = network.ends.get(name)
             network.calls[name] = network.calls.get(name, 0) + 1
-            new = {subject.rpartition("/")[2] for subject, _ in _opened(data)[0].new}
-            network.news.setdefault(name, []).append(new)
         if end is None:
             raise NotReached("nobody is there")
         try:

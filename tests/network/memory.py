@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Condition
 
-from fedkin.errors import nearest
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
 
-__all__ = ["Hold", "MemoryLink", "MemoryNetwork"]
+__all__ = ["MemoryLink", "MemoryNetwork", "Switch"]
 
 
 class MemoryNetwork:
     """Links of one process that reach each other unless a switch says otherwise.
-
-    names: all who may take part; other names are refused, as by the address book of a real network. None: anyone.
 
     >>> network = MemoryNetwork()
     >>> with network.link("server") as server, network.link("ann") as ann:
@@ -23,15 +20,13 @@ class MemoryNetwork:
     b'model'
     """
 
-    def __init__(self, names: Iterable[str] | None = None) -> None:
-        self.names = None if names is None else frozenset(names)
+    def __init__(self) -> None:
         self._state = Condition()
         self._open: dict[str, MemoryLink] = {}
         self._gone: set[str] = set()
         self._cut: set[frozenset[str]] = set()
-        self._holds: list[Hold] = []
-        self._spoilt: list[tuple[str, str, str]] = []
-        self._waiting: list[tuple[str, str, str]] = []
+        self._held: list[Switch] = []
+        self._spoilt: list[Switch] = []
 
     def link(self, name: str) -> MemoryLink:
         """The end of this participant; after it was closed, a new one without offers, as after a restart."""
@@ -59,33 +54,19 @@ class MemoryNetwork:
         """Let a participant that was dropped reach the others again."""
         self._change(lambda: self._gone.discard(name))
 
-    def hold(self, owner: str, to: str | None = None, prefix: str = "") -> Hold:
-        """Keep offers back (of `owner`, to `to` or anyone, of subjects that begin with prefix) until it is released."""
-        hold = Hold(self, owner, to, prefix)
-        self._change(lambda: self._holds.append(hold))
-        return hold
+    def hold(self, owner: str) -> Switch:
+        """Keep the offers of `owner` back until it is released."""
+        return Switch(self, self._held, owner)
 
-    def spoil(self, owner: str, prefix: str = "", why: str = "its signature is not that of the owner") -> Forging:
+    def spoil(self, owner: str, prefix: str = "") -> Switch:
         """Have pulls of these subjects refused until it is released, as if their signature were wrong."""
-        forging = owner, prefix, why
-        self._change(lambda: self._spoilt.append(forging))
-        return Forging(self, forging)
-
-    def awaited(self, owner: str, prefix: str = "", timeout: float = 30.0) -> tuple[str, str]:
-        """(who, subject) of a pull from `owner` that waits now; waits until there is one, and raises Missed if not."""
-        with self._state:
-            if not self._state.wait_for(lambda: self._waits(owner, prefix), timeout):
-                raise Missed(owner, prefix, f"nobody pulled it in {timeout:g} s")
-            return self._waits(owner, prefix)[0]
+        return Switch(self, self._spoilt, owner, prefix)
 
     def opened(self, name: str, timeout: float = 30.0) -> None:
         """Wait until this participant is on the network; raises Missed if it does not come."""
         with self._state:
             if not self._state.wait_for(lambda: name in self._open, timeout):
                 raise Missed(name, "", f"it did not come in {timeout:g} s")
-
-    def _waits(self, owner: str, prefix: str) -> list[tuple[str, str]]:
-        return [(who, subject) for of, who, subject in self._waiting if of == owner and subject.startswith(prefix)]
 
     def _change(self, change: Callable[[], object]) -> None:
         with self._state:
@@ -95,15 +76,13 @@ class MemoryNetwork:
     def _check(self, name: str, subject: str = "") -> None:
         if not is_name(name):
             raise Refused(name, subject, "not a name that a participant can have")
-        if self.names is not None and name not in self.names:
-            raise Refused(name, subject, f"no participant of this name; {nearest(name, self.names)}")
 
     def _reached(self, one: str, other: str) -> bool:
         return not self._gone & {one, other} and frozenset((one, other)) not in self._cut
 
     def _served(self, owner: str, to: str, subject: str) -> bytes | None:
         """What this participant would get now."""
-        held = any(hold.keeps(owner, to, subject) for hold in self._holds)
+        held = any(switch.meets(owner, subject) for switch in self._held)
         if owner not in self._open or held or not self._reached(owner, to):
             return None
         return self._open[owner].offers.get((to, subject))
@@ -113,30 +92,20 @@ class MemoryNetwork:
         return "not offered" if there else "not reached"
 
 
-class Hold:
-    """Offers that are kept back until `release`."""
+class Switch:
+    """Something that happens to offers of `owner`, of subjects that begin with prefix, until `release`."""
 
-    def __init__(self, network: MemoryNetwork, owner: str, to: str | None, prefix: str) -> None:
-        self._network, self._owner, self._to, self._prefix = network, owner, to, prefix
+    def __init__(self, network: MemoryNetwork, among: list[Switch], owner: str, prefix: str = "") -> None:
+        self.network, self.among, self.owner, self.prefix = network, among, owner, prefix
+        network._change(lambda: among.append(self))
 
-    def keeps(self, owner: str, to: str, subject: str) -> bool:
+    def meets(self, owner: str, subject: str) -> bool:
         """Whether this offer is one of them."""
-        return owner == self._owner and self._to in (None, to) and subject.startswith(self._prefix)
+        return owner == self.owner and subject.startswith(self.prefix)
 
     def release(self) -> None:
-        """Let them through."""
-        self._network._change(lambda: self._network._holds.remove(self))
-
-
-class Forging:
-    """Offers that are refused until `release`."""
-
-    def __init__(self, network: MemoryNetwork, forging: tuple[str, str, str]) -> None:
-        self._network, self._forging = network, forging
-
-    def release(self) -> None:
-        """Let what was signed through again."""
-        self._network._change(lambda: self._network._spoilt.remove(self._forging))
+        """Let them through again."""
+        self.network._change(lambda: self.among.remove(self))
 
 
 class MemoryLink(Link):
@@ -165,12 +134,7 @@ class MemoryLink(Link):
         self._check(owner, subject)
         network, waits = self._network, (owner, self.me, subject)
         with network._state:
-            network._waiting.append(waits)
-            network._state.notify_all()
-            try:
-                network._state.wait_for(lambda: self._closed or network._served(*waits) is not None, timeout)
-            finally:
-                network._waiting.remove(waits)
+            network._state.wait_for(lambda: self._closed or network._served(*waits) is not None, timeout)
             self._check_open()
             data = network._served(owner, self.me, subject)
             if data is None:
@@ -178,9 +142,8 @@ class MemoryLink(Link):
             return self._taken(owner, subject, data, most)
 
     def _taken(self, owner: str, subject: str, data: bytes, most: int) -> bytes:
-        for of, prefix, why in self._network._spoilt:
-            if of == owner and subject.startswith(prefix):
-                raise self._refusal(owner, subject, why)
+        if any(switch.meets(owner, subject) for switch in self._network._spoilt):
+            raise self._refusal(owner, subject, "its signature is not that of the owner")
         if len(data) > most:
             raise self._refusal(owner, subject, f"{len(data):,} bytes; at most {most:,} are taken")
         self.bytes_in[owner] += len(data)

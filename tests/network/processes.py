@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
@@ -29,7 +29,7 @@ from fedkin.network.join_file import VERSION, Join, Member, hash_of, read_join, 
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, execute
-from network.federations import write_samples
+from network.federations import experiment, write_samples
 from town import Town, free_port
 
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
@@ -104,10 +104,6 @@ class Place:
     def join(self, name: str, *more: str, file: str = "join.toml", space: str = "") -> Process:
         """Start a client."""
         return self._start(name, "join", str(self.folder / file), *self._files(name, name), *more, space=space)
-
-    def peer(self, name: str, *more: str, file: str = "join.toml") -> Process:
-        """Start a peer."""
-        return self._start(name, "peer", str(self.folder / file), *self._files(name, name), *more)
 
     def start_as(self, name: str, command: str, key: str, data: str, file: str) -> Process:
         """Start a participant with this key, these samples and this join file; it writes to the log of `name`."""
@@ -253,6 +249,16 @@ def made(
         for process in place.started:
             process.kill()
             process.join()
+
+
+def place_for(
+    folder: Path, town: Town, method: str, /, *, clients: int = 8, rounds: int = 5, grace: float = 20.0,
+    peers: bool = False, host: str = "127.0.0.1", **sections: Mapping[str, Any],
+) -> AbstractContextManager[Place]:  # fmt: skip
+    """Such a place for an experiment on digits, rotated in groups; `sections` are as in `federations.experiment`."""
+    plan = experiment(method, clients=clients, rounds=rounds, **sections)
+    table = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": grace}}
+    return made(folder, table, town, plan.federation(Path()), peers, host)
 
 
 def simulated(place: Place, folder: Path, **options: Any) -> Result:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedkin.flow import Message
+from fedkin.graph import Plan, Spread, sign
 from fedkin.network.consent import largest_message, leaving
 from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, experiment, with_own_metric
@@ -37,6 +39,20 @@ def test_what_depends_on_the_request_may_leave(method: str) -> None:
     plan = plan_of(settings_of(experiment(method)), FEDERATION.task).equipped()
     (line,) = [line for line in leaving(plan, CLIENT) if line.startswith("train: ")]
     assert "params (perhaps: of the net: body.1.weight [8, 64]" in line
+
+
+def test_a_signature_is_as_large_as_is_said() -> None:
+    plan = plan_of(settings_of(experiment("kin")), FEDERATION.task).equipped()
+    (line,) = [line for line in leaving(plan, CLIENT) if line.startswith("sign_moments: ")]
+    assert (
+        "signature (about 2,500 bytes, at most 1,048,576 bytes) or an empty message, about 2,500 bytes each time"
+        in line
+    )
+    draw = np.random.default_rng(0)
+    for width, classes in ((5, 2), (784, 10), (784, 62)):
+        x, y = draw.normal(size=(300, width)).astype(np.float32), draw.integers(0, classes, 300)
+        signature = sign(Plan.of([Spread.of(x, y)]), x, y)
+        assert 1000 < len(signature.to_bytes()) < 5000
 
 
 @pytest.mark.usefixtures("forgotten")

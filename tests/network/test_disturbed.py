@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedkin.engines import LocalEngine
 from fedkin.network.status import FILE, read_status
-from network.federations import experiment, same, state_in
-from network.processes import Place, ended, kill, made, rounds, rows, simulated
+from network.federations import same, state_in
+from network.processes import Place, ended, kill, place_for, rounds, rows, simulated
 from support import Losing
 from town import Town, Wire
 
@@ -27,15 +26,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = [f"c0{number}" for number in range(8)]
 KILLED = ["c01", "c02", "c03"]
-
-
-def table(method: str, rounds: int, grace: float) -> dict[str, Any]:
-    plan = experiment(method, clients=8, rounds=rounds, training={"lr": 0.3})
-    return {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": grace}}
-
-
-def place_of(folder: Path, written: Mapping[str, Any], town: Town) -> Any:
-    return made(folder, dict(written), town, experiment(clients=8).federation(Path()))
+QUICK = {"lr": 0.3}
 
 
 @contextmanager
@@ -52,7 +43,7 @@ def begun(place: Place, run: Path) -> Iterator[tuple[Wire, Process, dict[str, Pr
 
 def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
-    with place_of(tmp_path, table("ifca", 40, grace=120.0), town) as place:
+    with place_for(tmp_path, town, "ifca", rounds=40, grace=120.0, training=QUICK) as place:
         here = simulated(place, tmp_path / "here")
         with begun(place, run) as (wire, server, nodes), place.follow("c00") as said, place.follow("c07") as away:
             said.until("round 3:")
@@ -91,7 +82,7 @@ def again(place: Place, run: Path, folder: Path) -> None:
 
 def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
-    with place_of(tmp_path, table("fedavg", 150, grace=0.2), town) as place:
+    with place_for(tmp_path, town, "fedavg", rounds=150, grace=0.2, training=QUICK) as place:
         with begun(place, run) as (wire, server, nodes), place.follow("c00") as said, place.follow("c07") as away:
             said.until("round 3:")
             for number, name in enumerate(KILLED):

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from network.federations import experiment, same, state_in
-from network.processes import Place, accuracy, ended, kill, made, rows, simulated
+from network.federations import same, state_in
+from network.processes import Place, accuracy, ended, kill, place_for, rows, simulated
 from town import Town, Wire
 
 pytestmark = pytest.mark.slow
@@ -37,22 +37,19 @@ def halves(place: Place) -> Iterator[tuple[str, list[Wire]]]:
         yield place.by({name: wire.port for name, wire in wires.items()}), list(wires.values())
 
 
-def made_for(folder: Path, town: Town, method: str, rounds: int, grace: float, sections: Any) -> Any:
-    plan = experiment(method, clients=8, rounds=rounds, **sections)
-    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": grace}}
-    return made(folder, written, town, experiment(clients=8).federation(Path()), peers=True)
-
-
 def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
-    mapl = {"method": {"warmup": 4, "hidden": 9}, "model": UNLIKE, "run": {"network": "regular:3"}}
-    with made_for(tmp_path, town, "mapl", 20, 120.0, mapl) as place, halves(place) as (far, wires):
+    mapl: dict[str, Any] = {"method": {"warmup": 4, "hidden": 9}, "model": UNLIKE, "run": {"network": "regular:3"}}
+    with (
+        place_for(tmp_path, town, "mapl", rounds=20, grace=120.0, peers=True, **mapl) as place,
+        halves(place) as (far, wires),
+    ):
         simulated(place, tmp_path / "here")
-        peers = {name: place.peer(name, file=far if name in HALF else "join.toml") for name in NAMES}
+        peers = {name: place.join(name, file=far if name in HALF else "join.toml") for name in NAMES}
         with place.follow("c00") as said, place.follow("c07") as away:
             said.until("mapl: round 2 ")
             for name in KILLED:  # one after another
                 kill(peers[name])
-                peers[name] = place.peer(name)
+                peers[name] = place.join(name)
             said.until("mapl: round 6 ")
             for wire in wires:
                 wire.cut(apart=True)
@@ -63,7 +60,7 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
             said.until("mapl: round 10 ")
             for again in (12, 14):
                 kill(*peers.values())
-                peers = {name: place.peer(name) for name in NAMES}
+                peers = {name: place.join(name) for name in NAMES}
                 said.until(f"mapl: round {again} ")
         ended(place, peers)
     known = state_in(tmp_path / "here")["clients"]
@@ -90,11 +87,14 @@ class Stages:
 
 
 def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
-    sections = {"training": {"lr": 0.3}, "run": {"network": "full"}}
-    with made_for(tmp_path, town, "dfedavgm", ROUNDS, 2.0, sections) as place, halves(place) as (far, wires):
+    sections: dict[str, Any] = {"training": {"lr": 0.3}, "run": {"network": "full"}}
+    with (
+        place_for(tmp_path, town, "dfedavgm", rounds=ROUNDS, grace=2.0, peers=True, **sections) as place,
+        halves(place) as (far, wires),
+    ):
         simulated(place, tmp_path / "here")
         place.gated, stages = True, Stages(place)
-        peers = {name: place.peer(name, file=far if name in HALF else "join.toml") for name in NAMES}
+        peers = {name: place.join(name, file=far if name in HALF else "join.toml") for name in NAMES}
         with place.follow("c00") as said, place.follow("c07") as away:
             stages.go_on()
             stages.all_there()
@@ -102,7 +102,7 @@ def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town
                 kill(peers[name])
                 stages.go_on()
                 said.until(f"{name}: gone: the connection is lost")
-                peers[name] = place.peer(name)
+                peers[name] = place.join(name)
                 stages.all_there()
                 stages.go_on()
                 said.until(f"{name}: heard again")

@@ -127,7 +127,7 @@ def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
         torch.tensor(3), torch.tensor([float("inf")]),
     ]  # fmt: skip
     about = {"n_train": 1, "n_test": 1, "digest": "0" * 32, "group": None, "labels": {}}
-    agreement = {"settings": "", "task": None, "net": [["a", [1], "float32"]], "columns": [], "metrics": []}
+    agreement: dict[str, Any] = {"settings": "", "task": None, "columns": [], "metrics": []}
     good: dict[Any, dict[str, Any]] = {
         Answer: {
             "number": 1, "reply": {"params": {"w": torch.ones(2)}, "n": 3}, "failed": None,

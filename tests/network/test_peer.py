@@ -95,6 +95,4 @@ def test_a_method_with_a_server_is_not_for_peers(tmp_path: Path) -> None:
     with peers(experiment("fedavg", clients=2), tmp_path / "peers") as there:
         there.start(["c00"])
         there.join()
-    assert there.errors["c00"] == (
-        "ConfigError: method.name: 'fedavg' has a server; use fedkin net serve and fedkin net join"
-    )
+    assert there.errors["c00"] == ("ConfigError: method.name: 'fedavg' has a server; use fedkin net serve")

@@ -17,8 +17,8 @@ from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.running.loop import Result
-from network.federations import OWN_METRIC, experiment, same, state_in, with_own_metric
-from network.processes import Place, ended, made, rounds, rows, simulated
+from network.federations import OWN_METRIC, same, state_in, with_own_metric
+from network.processes import Place, ended, made, place_for, rounds, rows, simulated
 from town import Town, new_town
 
 pytestmark = pytest.mark.slow
@@ -31,16 +31,10 @@ CLASSES: dict[str, dict[str, Any]] = {
     "training": {"lr": 0.1, "local_steps": 10}, "run": {"network": "full"},
 }  # fmt: skip
 # Two groups, in which clients have the digits upright or on their side, and training that tells them apart at once.
-PLANTED: dict[str, dict[str, Any]] = {
+PLANTED: dict[str, Any] = {
     "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
     "training": {"lr": 0.3, "local_steps": 10},
 }  # fmt: skip
-
-
-def place_of(folder: Path, town: Town, method: str, /, peers: bool = False, **sections: Mapping[str, Any]) -> Any:
-    plan = experiment(method, clients=8, rounds=5, **{**PLANTED, **sections})
-    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
-    return made(folder, written, town, plan.federation(Path()), peers=peers)
 
 
 def planted(place: Place) -> set[frozenset[str]]:
@@ -61,7 +55,7 @@ def equal(folder: Path, here: Result, kept: Path) -> None:
 @pytest.mark.parametrize("method", ["sfmtl-graph", "flt-same"])
 def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
-    with place_of(tmp_path, town, method) as place:
+    with place_for(tmp_path, town, method, **PLANTED) as place:
         here = simulated(place, tmp_path / "here")
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in NAMES}})
     equal(run, here, tmp_path / "here")
@@ -80,9 +74,9 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Tow
 def test_peers_are_the_simulation_bit_for_bit(
     method: str, sections: Mapping[str, Any], tmp_path: Path, town: Town
 ) -> None:
-    with place_of(tmp_path, town, method, peers=True, **sections) as place:
+    with place_for(tmp_path, town, method, peers=True, **{**PLANTED, **sections}) as place:
         here = simulated(place, tmp_path / "here")
-        ended(place, {name: place.peer(name) for name in NAMES})
+        ended(place, {name: place.join(name) for name in NAMES})
     known = state_in(tmp_path / "here")["clients"]
     learned: Any = networkx.Graph()
     for name in NAMES:
@@ -163,7 +157,7 @@ def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], s
     np.savez(place.folder / "narrow.npz", **{**samples, "x": samples["x"][..., :7]})
     yield (
         "shape",
-        "shape (1, 8, 7) here and (1, 8, 8) there",
+        "inputs have shape (1, 8, 8) here and (1, 8, 7) there",
         ["c07", "narrow", "join.toml"],
         ("c07 is refused: inputs have shape (1, 8, 8) here and (1, 8, 7) there"),
     )
@@ -171,7 +165,7 @@ def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], s
 
 def test_who_is_refused_is_told_in_one_line_and_harms_nobody(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
-    with place_of(tmp_path, town, "fedavg") as place:
+    with place_for(tmp_path, town, "fedavg", **PLANTED) as place:
         here = simulated(place, tmp_path / "here")
         server = place.serve("--out", str(run))
         nodes = {name: place.join(name) for name in NAMES[:-1]}

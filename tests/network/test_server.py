@@ -28,7 +28,7 @@ from network.federations import (
 )
 from support import Losing, by_pattern
 
-METHODS = by_pattern(["fedavg", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca"])
+METHODS = by_pattern(["fedavg", "fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca"])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -48,19 +48,6 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     assert same(kept[0]["server"], kept[1]["server"])
     assert same(kept[0]["clients"], there.states())
     assert kept[1]["clients"] == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-def test_a_simulation_that_sums_replies_is_the_network_that_holds_them(method: str, tmp_path: Path) -> None:
-    plan = experiment(method)
-    here = simulated(plan, tmp_path / "here")
-    result, there = federated(plan, plan.federation(Path()), tmp_path)
-    assert result.rounds == here.rounds
-    assert result.messages == here.messages
-    kept = [state_in(tmp_path / name) for name in ("here", "there")]
-    assert same(kept[0]["server"], kept[1]["server"])
-    assert same(kept[0]["clients"], there.states())
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -177,6 +164,20 @@ def test_a_client_that_comes_back_takes_part_again(tmp_path: Path) -> None:
     assert result is not None
     assert "c01 is here again" in said
     assert [row[0] for row in result.clients if row[1] == "c01"] == [1, 3, 4]
+
+
+def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:
+    network = {"clients": ["c00", "c01", "c02"], "begin_after": 1.0}
+    plan, said = experiment(clients=3, rounds=1, network=network), list[str]()
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start("c00", "c01")
+        result = served(plan, there.network, tmp_path / "there", say=said.append)
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    assert {row[1] for row in result.clients} == {"c00", "c01"}
+    assert "2 of 3 clients are here: c00, c01; missing: c02" in said
+    assert "1 clients have not come in time, and are left out" in said
 
 
 class Killed(Exception):

@@ -15,8 +15,7 @@ import pytest
 
 from fedkin.network.link import Missed
 from fedkin.network.status import FILE, read_status
-from network.federations import experiment
-from network.processes import ended, made, rounds, rows, simulated
+from network.processes import ended, place_for, rounds, rows, simulated
 from town import SHAPED, Net, SlowWire, Town
 
 pytestmark = pytest.mark.slow
@@ -79,10 +78,8 @@ def link() -> Iterator[Link]:
 
 
 def test_a_slow_link_that_goes_down_changes_no_bit(tmp_path: Path, town: Town, link: Link) -> None:
-    plan = experiment("fedavg", clients=4, rounds=16)
-    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 60.0}}
     run = tmp_path / "there"
-    with made(tmp_path, written, town, experiment(clients=4).federation(Path()), host=SHAPED[0]) as place:
+    with place_for(tmp_path, town, "fedavg", clients=4, rounds=16, grace=60.0, host=SHAPED[0]) as place:
         here = simulated(place, tmp_path / "here")
         server = place.serve("--out", str(run), space=link.server)
         nodes = {name: place.join(name, space=link.clients) for name in NAMES}
@@ -101,10 +98,8 @@ def test_a_federation_with_a_model_of_6_mb_is_the_simulation(tmp_path: Path, tow
     """Four processes over 20 Mbit/s: each transfer takes longer than one look of those who wait for it."""
     names = NAMES[:3]
     model = {"name": "mlp", "hidden": [1024, 1400]}
-    plan = experiment("fedavg", clients=3, rounds=2, model=model)
-    written = {**plan.table, "network": {"classes": 10, "deadline": 300.0, "grace": 60.0}}
     run = tmp_path / "there"
-    with made(tmp_path, written, town, experiment(clients=3).federation(Path()), host=SHAPED[0]) as place:
+    with place_for(tmp_path, town, "fedavg", clients=3, rounds=2, grace=60.0, host=SHAPED[0], model=model) as place:
         here = simulated(place, tmp_path / "here")
         begun = monotonic()
         server = place.serve("--out", str(run), space=link.server)

@@ -17,6 +17,7 @@ from fedkin.data.sources.tables import TableSource
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation.summaries import ColumnTypes
 from fedkin.network.client import NetworkClient
+from fedkin.network.link import Left
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in
@@ -58,10 +59,10 @@ class Hospitals:
             self.threads[name] = threading.Thread(target=self._run, args=(part, name), daemon=True)
             self.threads[name].start()
 
-    def join(self, link: Any, name: str, file: str = "", settings: str = "") -> None:
+    def join(self, link: Any, name: str, file: str = "", settings: str = "", **options: Any) -> None:
         NetworkClient(
             link, self.table(name, file), plan_of, self.root / name, settings=settings or settings_of(self.plan),
-            patience=0.05, stop=self.stop, say=lambda line: self.told[name].append(line),
+            patience=0.05, stop=self.stop, say=lambda line: self.told[name].append(line), **options,
         ).run()  # fmt: skip
 
     def _run(self, act: Callable[[Any, str], object], name: str) -> None:
@@ -69,6 +70,8 @@ class Hospitals:
         try:
             with self.network.link(name) as link:
                 act(link, name)
+        except Left:
+            pass
         except FedkinError as error:
             self.errors[name] = str(error)
 
@@ -129,6 +132,32 @@ def test_a_run_over_tables_is_that_of_a_simulation(there: Hospitals, tmp_path: P
     there.ended()
     assert there.errors == {}
     equal(there, tmp_path)
+
+
+def test_what_leaves_is_asked_once(there: Hospitals, tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+
+    def no(lines: list[str]) -> bool:
+        asked.append(lines)
+        return False
+
+    there.start(NORTH, consent=no)
+    there.ended()
+    (lines,) = asked
+    assert any("rare ones may identify people" in line for line in lines)
+    assert any(line.startswith("train: params (of the net: body.1.weight [4, ") for line in lines)
+    assert lines[-1].startswith("evaluation: ")
+    with there.network.link("server") as link:
+        assert not link.bytes_in
+
+    def yes(lines: list[str]) -> bool:
+        asked.append(lines)
+        return True
+
+    there.start(consent=yes)
+    assert there.serve(tmp_path / "there")
+    there.ended()
+    assert len(asked) == 1 + len(HOSPITALS)
 
 
 def test_peers_agree_without_a_server(tmp_path: Path) -> None:

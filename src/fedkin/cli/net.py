@@ -1,20 +1,19 @@
-"""`fedkin net`: a federation over a network: its server, clients, peers and router, and how it goes."""
+"""`fedkin net`: a federation over a network: keys, certificates and join files, its participants, and how it goes."""
 
 from __future__ import annotations
 
+import datetime
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
 from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
-from fedkin.cli.net_files import add_look_command, add_prepare_commands
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
 from fedkin.cli.output import as_json, make_console
 from fedkin.cli.participant import (
@@ -35,21 +34,23 @@ from fedkin.cli.participant import (
 )  # fmt: skip
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
+from fedkin.folders import held, write_new
 from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
+    from cryptography import x509
+
     from fedkin.network.identity import Identity
-    from fedkin.network.join_file import Join
-    from fedkin.network.link import Link
+    from fedkin.network.join_file import Join, Member
     from fedkin.network.status import Other, Status
+    from fedkin.network.zenoh_link import ZenohLink
 
 __all__ = ["net"]
 
 net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/network.md).")
-add_prepare_commands(net)
 
-_TAKE_PART = "Take part"
+_PREPARE, _TAKE_PART, _LOOK = "Prepare", "Take part", "Look"
 _EVERY = 1.0  # seconds between two looks at how it goes
 
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
@@ -61,6 +62,233 @@ _REVOKED = typer.Option(
 _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
+
+
+# -- keys, certificates and join files ------------------------------------------------------------------------------
+
+
+@net.command("init", rich_help_panel=_PREPARE)
+def _init(
+    folder: Path = typer.Argument(..., metavar="DIR", help="Folder for the key and the request."),
+    name: str = typer.Option(..., "--name", help="The participant: letters, digits, '.', '_', '-'; at most 64."),
+    hosts: list[str] = typer.Option(
+        [], "--host", help="A host name or address at which others dial it. May be repeated."
+    ),
+) -> None:
+    """Make a private key, and a request for a certificate to send to whoever runs the CA."""
+    from fedkin.network import identity
+
+    key = identity.make_key()
+    request = identity.make_request(key, name, hosts)
+    _made(folder)
+    identity.write_private(folder / f"{name}.key", identity.key_pem(key))
+    _write(folder / f"{name}.csr", identity.request_pem(request), replace=True)
+    _say(
+        f"key:      {folder / f'{name}.key'} (stays here)",
+        f"request:  {folder / f'{name}.csr'} (send it to whoever runs the CA)",
+        f"          {identity.fingerprint(request)}",
+    )
+
+
+@net.command("ca", rich_help_panel=_PREPARE)
+def _ca(
+    folder: Path = typer.Argument(..., metavar="DIR", help="Folder of the CA."),
+    sign: list[Path] = typer.Option(
+        [], "--sign", metavar="FILE", help="A certificate request to sign. May be repeated."
+    ),
+    name: str = typer.Option("fedkin-ca", "--name", help="Name of a new CA."),
+    days: int | None = typer.Option(
+        None, "--days", min=1, max=36500, help="Days of validity (default: 3650 for a CA, 365)."
+    ),
+    replace: bool = typer.Option(False, "--replace", help="With --sign: replace a certificate that is there."),
+) -> None:
+    """Make a CA; with --sign, sign requests with the one that is there."""
+    from fedkin.network import identity
+
+    if sign:
+        _sign(folder, sign, days or 365, replace)
+        return
+    key, certificate = identity.make_ca(name, days or 3650)
+    _made(folder)
+    identity.write_private(folder / "ca.key", identity.key_pem(key))
+    _write(folder / "ca.crt", identity.certificate_pem([certificate]), replace=True)
+    _say(
+        f"key:          {folder / 'ca.key'} (whoever has it can pose as anyone: keep it offline)",
+        f"certificate:  {folder / 'ca.crt'}",
+        f"              {identity.fingerprint(certificate)}",
+    )
+
+
+def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> None:
+    from fedkin.network import identity
+
+    if not (folder / "ca.key").exists():
+        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
+    key = identity.read_key(folder / "ca.key")
+    ca = identity.certificates_of(identity.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
+    if ca.public_key() != key.public_key():
+        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
+    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
+    read = [identity.request_of(identity.read_file(path), str(path)) for path in requests]
+    names = [identity.common_name(request.subject, str(path)) for request, path in zip(read, requests, strict=True)]
+    twice = sorted({name for name in names if names.count(name) > 1 or name == "ca"})
+    if twice:
+        raise ConfigError(f"--sign: {twice[0]!r} is there twice, or is the CA's own")
+    for name, request in zip(names, read, strict=True):
+        certificate = identity.sign_request(request, key, ca, days)
+        _write(folder / f"{name}.crt", identity.certificate_pem([certificate]), replace)
+        _say(
+            f"request:      {identity.fingerprint(request)} (compare it with what {name} sees)",
+            f"certificate:  {folder / f'{name}.crt'}",
+            *_about(certificate),
+        )
+
+
+@net.command("invite", rich_help_panel=_PREPARE)
+def _invite(
+    experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file."),
+    out: Path = typer.Option(..., "--out", help="The join file to write."),
+    ca: Path = typer.Option(..., "--ca", help="Certificate of the CA (PEM)."),
+    server: str | None = typer.Option(
+        None, "--server", metavar="NAME=ADDRESS", help="Who aggregates, and its address."
+    ),
+    router: str | None = typer.Option(
+        None, "--router", metavar="NAME=ADDRESS", help="Who passes sealed messages between all, if they only dial."
+    ),
+    members: list[str] = typer.Option(
+        [], "--member", help="A participant; with an address if others dial it. May be repeated."
+    ),
+    certificates: list[Path] = typer.Option(
+        [], "--certificate", help="A member's certificate, to accept that one only. May be repeated."
+    ),
+    name: str | None = typer.Option(None, "--name", help="Name of the federation (default: the experiment's)."),
+) -> None:
+    """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted."""
+    from fedkin.network import identity
+    from fedkin.network.join_file import VERSION, Join, hash_of, write_join
+    from fedkin.records.files import SETTINGS_BYTES
+    from fedkin.running.experiment import load
+    from fedkin.running.networked import check_invited
+    from fedkin.running.shared_metrics import sendable
+    from fedkin.settings import parse
+    from fedkin.untrusted import text_in
+
+    plan = load(experiment)
+    text = sendable(plan, text_in(experiment, SETTINGS_BYTES))
+    book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
+    between = router.partition("=")[0] if router else ""
+    if server and not router and not book[first].locator:
+        raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
+    table: dict[str, Any] = {
+        "version": VERSION, "federation": name or plan.name, "server": first if server else "", "router": between,
+        "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
+        "experiment": text, "experiment_hash": hash_of(text), "members": book,
+    }  # fmt: skip
+    join = parse(Join, table, "join")
+    check_invited(plan, join)
+    write_join(join, out)
+    _say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
+
+
+def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Member], str]:
+    """(the address book of NAME or NAME=ADDRESS, with the certificates in these files; the first name)."""
+    from fedkin.network import identity
+    from fedkin.network.join_file import Member
+    from fedkin.settings import parse
+
+    if not members:
+        raise ConfigError("nobody takes part; expected --server NAME=tls/HOST:PORT, --member NAME")
+    book: dict[str, Member] = {}
+    for word in members:
+        name, _, place = word.partition("=")
+        if name in book:
+            raise ConfigError(f"--member {shown(name, 64)}: there already")
+        book[name] = parse(Member, {"locator": place}, f"--member {shown(name, 64)}")
+        book[name].check(name, f"--member {shown(name, 64)}")
+    for path in pins:
+        chain = identity.certificates_of(identity.read_file(path), str(path))
+        name = identity.common_name(chain[0].subject, str(path))
+        if name not in book:
+            raise ConfigError(f"--certificate {path}: it is of {name!r}, who is not a member: --member {name}")
+        pem = identity.certificate_pem(chain[:1]).decode()
+        book[name] = Member(locator=book[name].locator, certificate=pem)
+    return book, next(iter(book))
+
+
+@net.command("show", rich_help_panel=_LOOK)
+def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
+    """Say what a certificate, a certificate request or a join file says."""
+    from fedkin.network import identity
+    from fedkin.network.join_file import read_join
+
+    data = b"" if path.suffix == ".toml" else identity.read_file(path)
+    if b"PRIVATE KEY-----" in data:
+        raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
+    if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
+        _say(*_of_request(identity.request_of(data, str(path))))
+    elif b"-----BEGIN CERTIFICATE-----" in data:
+        for certificate in identity.certificates_of(data, str(path)):
+            _say(*_about(certificate))
+    else:
+        _say(*_of_join(read_join(path)))
+
+
+def _about(certificate: x509.Certificate) -> list[str]:
+    from fedkin.network import identity
+
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return [
+        f"subject:      {certificate.subject.rfc4514_string()}",
+        f"signed by:    {certificate.issuer.rfc4514_string()}",
+        f"valid:        {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC{_expired(last)}",
+        f"hosts:        {', '.join(identity.hosts_of(certificate)) or 'none'}",
+        f"fingerprint:  {identity.fingerprint(certificate)}",
+    ]
+
+
+def _expired(last: datetime.datetime) -> str:
+    return " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
+
+
+def _of_request(request: x509.CertificateSigningRequest) -> list[str]:
+    from fedkin.network import identity
+
+    return [
+        f"request of:   {request.subject.rfc4514_string()}",
+        f"hosts:        {', '.join(identity.hosts_of(request)) or 'none'}",
+        f"fingerprint:  {identity.fingerprint(request)}",
+    ]
+
+
+def _of_join(join: Any) -> list[str]:
+    lines = [f"federation:  {join.federation}", f"server:      {join.server or 'none: peers'}"]
+    lines += [f"router:      {join.router}, which passes sealed messages"] if join.router else []
+    for name, member in join.members.items():
+        pin = f", certificate {member.pin}" if member.pin else ""
+        lines.append(f"member:      {name}{f' at {member.locator}' if member.locator else ''}{pin}")
+    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _about(root)]
+    return [*lines, f"experiment:  {join.experiment_hash}", *(f"  {line}" for line in join.experiment.splitlines())]
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from None
+
+
+def _write(path: Path, data: bytes, replace: bool) -> None:
+    write_new(path, data, "--replace replaces it", mode=0o644, replace=replace)
+
+
+def _say(*lines: str) -> None:
+    console = make_console(soft_wrap=True)
+    for line in lines:
+        console.print(line)
+
+
+# -- taking part ----------------------------------------------------------------------------------------------------
 
 
 @net.command("serve", rich_help_panel=_TAKE_PART)
@@ -89,8 +317,7 @@ def _serve(
     identity = _identity(invited, key, certificate)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
-    places = [listen or invited.members[invited.server].locator]
-    with _link(invited, identity, places, [], revoked) as link, stop_on_signals(folder) as stop:
+    with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:
         result = networked.serve(
             plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
             watcher=Progress(plan.method.name, stop, json),
@@ -104,6 +331,8 @@ def _join(
     data: str = DATA,
     key: Path = _KEY,
     certificate: Path | None = _CERTIFICATE,
+    listen: str | None = _LISTEN,
+    revoked: Path | None = _REVOKED,
     target: str | None = TARGET,
     group: str | None = GROUP,
     test_fraction: float | None = HELD,
@@ -113,75 +342,39 @@ def _join(
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     yes: bool = YES,
+    json: bool = JSON,
 ) -> None:
-    """Take part in a federation as a client, with samples of its own, until the run has ended."""
-    from fedkin.folders import held
+    """Take part with samples of its own until the run has ended: as a client, or as a peer if there is no server."""
     from fedkin.network.client import NetworkClient
     from fedkin.network.join_file import read_join
     from fedkin.running import networked
 
     invited = read_join(invitation)
-    if not invited.server:
-        raise ConfigError(f"{invitation}: a federation without a server: use fedkin net peer")
-    plan = networked.experiment_of(invited, metric)
-    identity = _identity(invited, key, certificate)
-    if identity.name == invited.server:
-        raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
-    samples = read_samples(plan, identity.name, data, target, test_fraction, group)
-    folder = state if state is not None else invitation.parent / f"{identity.name}-state"
-    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server)
-    with (
-        held(folder), ledger_in(plan, folder, identity.name, max_epsilon) as ledger,
-        leaving(say) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
-    ):  # fmt: skip
-        NetworkClient(
-            link, samples, networked.plan_of, folder, server=invited.server, stop=stop,
-            settings=networked.settings_of(plan), labels=labels, device=device, say=say, consent=consent, ledger=ledger,
-        ).run()  # fmt: skip
-
-
-@net.command("peer", rich_help_panel=_TAKE_PART)
-def _peer(
-    invitation: Path = _JOIN,
-    data: str = DATA,
-    key: Path = _KEY,
-    certificate: Path | None = _CERTIFICATE,
-    listen: str | None = _LISTEN,
-    revoked: Path | None = _REVOKED,
-    target: str | None = TARGET,
-    test_fraction: float | None = HELD,
-    state: Path | None = STATE,
-    metric: list[str] = METRIC,
-    max_epsilon: float | None = EPSILON,
-    device: str = DEVICE,
-    yes: bool = YES,
-    json: bool = JSON,
-) -> None:
-    """Take part in a federation without a server, with samples of its own; the records are of this peer."""
-    from fedkin.network.join_file import read_join
-    from fedkin.running import networked
-
-    invited = read_join(invitation)
-    if invited.server:
-        raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin net join")
     plan = networked.experiment_of(invited, metric)
     identity = _identity(invited, key, certificate)
     me = identity.name
-    samples = read_samples(plan, me, data, target, test_fraction)
+    if me == invited.server:
+        raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
+    samples = read_samples(plan, me, data, target, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
-    places = {name: member.locator for name, member in invited.members.items()}
-    address = listen or places[me]
-    # Of two peers with addresses, the one with the lower name is dialled.
-    dial = [name for name, place in places.items() if place and name != me and (name < me or not address)]
-    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, "its neighbours")
+    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server or "its neighbours")
+    if invited.server:
+        with (
+            held(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(say) as (_, stop),
+            _link(invited, identity, listen, revoked) as link,
+        ):  # fmt: skip
+            NetworkClient(
+                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
+                settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
+            ).run()  # fmt: skip
+        return
     with (
-        ledger_in(plan, folder, me, max_epsilon) as ledger,
-        _link(invited, identity, [address] if address else [], dial, revoked) as link, leaving(say) as (flag, stop),
+        ledger_in(plan, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
+        leaving(say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
-            plan, link, samples, invited.participants, folder, resume=True, device=device, stop=stop,
-            consent=consent, say=say, ledger=ledger,
-            watcher=Progress(plan.method.name, flag, json),
+            plan, link, samples, invited.participants, folder, resume=True, device=device, stop=stop, consent=consent,
+            say=say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
 
@@ -195,7 +388,7 @@ def _router(
 ) -> None:
     """Pass sealed messages between participants that can only dial out, until Ctrl-C."""
     from fedkin.network.join_file import read_join
-    from fedkin.network.zenoh_link import Router
+    from fedkin.network.zenoh_link import run_router
 
     invited = read_join(invitation)
     identity = _identity(invited, key, certificate)
@@ -205,7 +398,7 @@ def _router(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     place = listen or invited.members[invited.router].locator
-    with Router(identity, invited.members, [place]):
+    with run_router(identity, invited.members, [place]):
         make_console(soft_wrap=True).print(
             f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
             "which name, and nothing else"
@@ -223,23 +416,22 @@ def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
     return identity
 
 
-@contextmanager
-def _link(
-    invited: Join, identity: Identity, listen: list[str], dial: list[str], revoked: Path | None = None
-) -> Iterator[Link]:
-    """Open this participant's link; those who dial look for the others again and again."""
+def _link(invited: Join, identity: Identity, listen: str | None, revoked: Path | None) -> ZenohLink:
+    """Return this participant's link; those who dial look for the others again and again."""
     from fedkin.network.identity import Revocations
     from fedkin.network.zenoh_link import ZenohLink
 
-    if invited.router:
-        if identity.name == invited.router:
-            raise ConfigError(f"{identity.name} is the router, which takes no part: fedkin net router")
-        listen, dial = [], []
-    elif listen:
+    me = identity.name
+    if me == invited.router:
+        raise ConfigError(f"{me} is the router, which takes no part: fedkin net router")
+    place = listen or invited.members[me].locator
+    listens = place and not invited.router and invited.server in ("", me)
+    if listens:
         _check_host(invited, identity)
-    out = Revocations(revoked)
-    with ZenohLink(identity, invited.members, listen, dial, router=invited.router, revoked=out) as link:
-        yield link
+    return ZenohLink(
+        identity, invited.members, [place] if listens else [], invited.dialled_by(me), router=invited.router,
+        revoked=Revocations(revoked),
+    )  # fmt: skip
 
 
 def _check_host(invited: Join, identity: Identity) -> None:
@@ -248,10 +440,7 @@ def _check_host(invited: Join, identity: Identity) -> None:
     from fedkin.network.join_file import host_and_port
 
     me, place = identity.name, invited.members[identity.name].locator
-    others = [name for name, member in invited.members.items() if name != me]
-    # Of two peers with addresses, the one with the lower name is dialled.
-    dialled = me == invited.server or any(name > me or not invited.members[name].locator for name in others)
-    if not place or not dialled:
+    if not any(me in invited.dialled_by(name) for name in invited.participants):
         return
     host, hosts = host_and_port(place)[0].lower(), [each.lower() for each in hosts_of(identity.chain[0])]
     if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
@@ -261,13 +450,10 @@ def _check_host(invited: Join, identity: Identity) -> None:
         )
 
 
-add_look_command(net)
-
-
 # -- status -------------------------------------------------------------------------------------------------------
 
 
-@net.command("status", rich_help_panel="Look")
+@net.command("status", rich_help_panel=_LOOK)
 def _status(
     path: Path = typer.Argument(
         ..., metavar="FOLDER", help="The server's run, a participant's state folder, a folder of these, or a join file."
@@ -291,6 +477,10 @@ def _status(
         if not watch or all(status.state != "running" for status in statuses.values()):
             return
         pause.wait(_EVERY)
+
+
+_OPTIONAL = ("epsilon", "learned")
+_TITLES = ("name", "here", "round", "last seen", "from it", "to it", "refused", *_OPTIONAL)
 
 
 def _status_files(path: Path) -> list[Path]:
@@ -321,29 +511,29 @@ def _print_status(file: Path, status: Status) -> None:
         console.print(f"learned weights: {_weights(status.weights)}")
     if status.epsilon is not None:
         console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    columns: dict[str, Callable[[str, Other], str]] = {
-        "name": lambda name, other: name,
-        "here": lambda name, other: "yes" if other.here else "no",
-        "round": lambda name, other: "" if other.round is None else str(other.round),
-        "last seen": lambda name, other: _seen(other, now),
-        "from it": lambda name, other: megabytes(other.bytes_in),
-        "to it": lambda name, other: megabytes(other.bytes_out),
-        "refused": lambda name, other: str(other.refused or ""),
-        "epsilon": lambda name, other: "" if other.epsilon is None else f"{other.epsilon:.2f}",
-        "learned": lambda name, other: _learned(other),
-    }
-    for optional in ("epsilon", "learned"):
-        if not any(columns[optional](name, other) for name, other in status.others.items()):
-            del columns[optional]
+    rows = [_row(name, other, now) for name, other in status.others.items()]
+    columns = [title for title in _TITLES if title not in _OPTIONAL or any(row[title] for row in rows)]
     table = Table(*columns)
-    for name, other in status.others.items():
-        table.add_row(*(shown(cell(name, other)) for cell in columns.values()))
+    for row in rows:
+        table.add_row(*(shown(row[title]) for title in columns))
     console.print(table)
     for name, other in status.others.items():
         if other.why:
             console.print(f"refused of {name}, the last: {shown(other.why)}")
     if status.nameless:
         console.print(f"refused, and nobody knows whose: {status.nameless}")
+
+
+def _row(name: str, other: Other, now: float) -> dict[str, str]:
+    learned = [] if other.group is None else [f"group {other.group}"]
+    if other.weights:
+        learned.append(_weights(other.weights))
+    cells = (
+        name, "yes" if other.here else "no", "" if other.round is None else str(other.round), _seen(other, now),
+        megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
+        "" if other.epsilon is None else f"{other.epsilon:.2f}", "; ".join(learned),
+    )  # fmt: skip
+    return dict(zip(_TITLES, cells, strict=True))
 
 
 def _seen(other: Other, now: float) -> str:
@@ -357,11 +547,6 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def _learned(other: Other) -> str:
-    group = "" if other.group is None else f"group {other.group}"
-    return "; ".join(filter(None, (group, _weights(other.weights))))
 
 
 def _weights(weights: dict[str, float]) -> str:

@@ -25,6 +25,7 @@ from fedkin.federation.table import (
     Target,
     classes_of,
     columns_of,
+    is_number,
     kind_of,
     kinds_of,
     name_of_type,
@@ -40,6 +41,9 @@ _HELD: dict[str, Held] = {
     "numbers": "number", "texts": "text",
 }  # fmt: skip
 _MOST_VALUES = 10_000
+# The values of a column of texts are not told one by one if this share of its rows are numbers, or if there are more
+# different ones than this share of its rows, and than a few.
+_NUMBERS, _DIFFERENT, _FEW = 0.8, 0.5, 20
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,33 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
         (profile,) = profiles_of(columns, target, {reading.target: "number"}, where)
         moments = profile.numbers[reading.target]
     (profile,) = profiles_of(columns, columns.inputs, columns.kinds, where)
+    for name, counts in profile.categories.items():
+        if types[name] == "text" and (words := _not_countable(counts, name in reading.categories)):
+            raise DataError(f"{where}: column {name!r}: {words}")
     return TableSummary(types, profile, held, values, moments)
+
+
+def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
+    """Return why the values of a column of texts must not be told one by one; empty if they may.
+
+    declared: whether the experiment says that the column is a category.
+
+    >>> _not_countable({"58,9": 1, "7,1": 2, "unknown": 1} | {f"{n}.5": 1 for n in range(9)}, False)[:44]
+    "these texts are numbers, such as '58,9': say"
+    """
+    rows = sum(counts.values())
+    numbers = {value: count for value, count in counts.items() if is_number(value.strip().replace(",", "."))}
+    if not declared and sum(numbers.values()) > _NUMBERS * rows:
+        return (
+            f"these texts are numbers, such as {shown(next(iter(numbers)), 30)!r}: say how they are written "
+            "(data.decimal, data.missing), or, if they are codes, name the column in data.categories"
+        )
+    if len(counts) > max(_FEW, _DIFFERENT * rows):
+        return (
+            f"{len(counts)} different texts in {rows} rows would tell of single people: name the column in "
+            "data.leave_out, or write it in a few categories"
+        )
+    return ""
 
 
 def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEncoding:

@@ -246,10 +246,14 @@ class Each(Form):
 
 @dataclass(frozen=True)
 class Bytes(Form):
-    """A tensor of at most `most` bytes. reads: a function that raises FedkinError for bytes that make no sense."""
+    """A tensor of at most `most` bytes. reads: a function that raises FedkinError for bytes that make no sense.
+
+    usual: about how many bytes it has, where that is far less than it may have.
+    """
 
     most: int
     reads: Callable[[bytes], object] | None = None
+    usual: int | None = None
 
     def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         problem = Shaped(Upto(self.most), dtype=torch.uint8).problem(value, context, lengths)

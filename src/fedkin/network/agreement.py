@@ -16,7 +16,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
-from fedkin.network.messages import Count, Sent, Text, listed
+from fedkin.network.messages import Sent, Text, listed
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
@@ -36,15 +36,14 @@ def _task(value: Any) -> Any:
 class Agreement(Sent):
     """What all participants have in common: version, settings, task, and the net with its first values.
 
-    settings: the settings that all must have, as TOML. net: (name, shape, type) of each tensor that is trained. first:
-    a hash of the net and its initial values. Where bodies differ, both are of all but the bodies. cannot: why a
+    settings: the settings that all must have, as TOML. first: a hash of the net and its initial values; where bodies
+    differ, of all but the bodies. cannot: why a
     participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names, or
     of the classes of images. metrics: of each further metric its name, whether higher is better, and `code_of`.
     """
 
     settings: Text
     task: Annotated[Task | None, BeforeValidator(_task)] = None
-    net: Annotated[tuple[tuple[StrictStr, tuple[Count, ...], StrictStr], ...], listed] = ()
     first: Text = ""
     version: StrictStr = __version__
     cannot: Text = ""
@@ -87,10 +86,12 @@ def agreed(
         metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     except FedkinError as error:
         return None, Agreement(settings=settings, task=task, cannot=said(error))
-    common = {name: t for name, t in plan.net.initial.items() if plan.nets is None or not name.startswith("body.")}
-    net = tuple((name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in common.items())
-    first = plan.net.fingerprint() if plan.nets is None else blake2b(codec.encode(common), digest_size=16).hexdigest()
-    return plan, Agreement(settings=settings, task=task, net=net, first=first, metrics=metrics)
+    if plan.nets is None:
+        first = plan.net.fingerprint()
+    else:
+        common = {name: tensor for name, tensor in plan.net.initial.items() if not name.startswith("body.")}
+        first = blake2b(codec.encode(common), digest_size=16).hexdigest()
+    return plan, Agreement(settings=settings, task=task, first=first, metrics=metrics)
 
 
 def unlike(here: Agreement, there: Agreement) -> str:
@@ -116,38 +117,20 @@ def unlike(here: Agreement, there: Agreement) -> str:
         return ""
     if here.columns and there.columns and here.columns != there.columns:
         return _columns_differ(here.columns, there.columns)
-    return _first_difference(_task_facts(here.task), _task_facts(there.task)) or _nets_differ(here, there)
-
-
-def _nets_differ(here: Agreement, there: Agreement) -> str:
-    """Return what differs between the nets or the metrics of two participants; empty if nothing does."""
-    both = here, there
-    nets = [{f"the net's {name} is": f"{dtype} {list(shape)}" for name, shape, dtype in side.net} for side in both]
-    if words := _first_difference(*nets):
-        return words
-    if here.net != there.net:
-        return "the net's tensors are in another order"
-    if here.first != there.first:
-        return (
-            "the first values of the net differ, though its tensors do not: use the same version of torch, and the "
-            "same files of the model"
-        )
-    # Equal settings name the same metrics in the same order, so only what they compute can differ.
-    for one, other in zip(here.metrics, there.metrics, strict=False):
+    facts = zip(_task_facts(here.task).items(), _task_facts(there.task).values(), strict=True)
+    for (name, one), other in facts:
         if one != other:
+            return f"{name} {shown(str(one), 60)} here and {shown(str(other), 60)} there"
+    if here.first != there.first:
+        return "the first values of the net differ: use the same version of torch, and the same files of the model"
+    # Equal settings name the same metrics in the same order, so only what they compute can differ.
+    for metric, same in zip(here.metrics, there.metrics, strict=False):
+        if metric != same:
             return (
-                f"metric {shown(repr(one[0]), 60)} is other code here than there: use the same file, or version of it"
+                f"metric {shown(repr(metric[0]), 60)} is other code here than there: use the same file, or version of "
+                "it"
             )
     return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
-
-
-def _first_difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """Return the first fact that differs, in words; empty if none does."""
-    for name in sorted({*here, *there}):
-        one, other = here.get(name, "not there"), there.get(name, "not there")
-        if one != other:
-            return f"{shown(name, 100)} {shown(str(one), 60)} here and {shown(str(other), 60)} there"
-    return ""
 
 
 def _task_facts(task: Task) -> dict[str, Any]:

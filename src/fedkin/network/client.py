@@ -33,7 +33,7 @@ from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
 from fedkin.network.consent import about as about_words
-from fedkin.network.consent import leaving, of_table, releases_in
+from fedkin.network.consent import leaving, leaving_with_table, releases_in
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
@@ -88,6 +88,7 @@ class NetworkClient:
         self.client: Client
         self.task: Task
         self.agreement: Agreement | None = None
+        self.consented = False
         self.away_since: float | None = None
         self.told_round, self.told_missing = 0, ""
         self.progress, self.federation = Progress(), ""
@@ -165,12 +166,13 @@ class NetworkClient:
         if words or plan is None:
             raise self._unable(here, f"this client cannot take part: {words or here.cannot}")
         if isinstance(plan.method, PeerMethod):
-            raise RunError(f"method {plan.method.name!r} has no server: use fedkin net peer")
+            raise RunError(f"method {plan.method.name!r} has no server, and this federation has one")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if self.agreement != here and not self.consent(leaving(plan, self.client, self.labels, page)):
+        if not self.consented and not self.consent(leaving(plan, self.client, self.labels, page)):
             raise Left
+        self.consented = True  # the settings are the same, whenever it joins again
         self.agreement = here
         return plan
 
@@ -198,11 +200,12 @@ class NetworkClient:
 
     def _encoded(self, table: OwnTable) -> tuple[Client, Task]:
         """Return the samples of a table, after all have agreed on its columns and on their encoding."""
-        if not self.consent(of_table(table)):
-            raise Left
-        self.ledger.beside.append("profile")
         if self.settings is None:
             self.settings = self._terms().agreement.settings
+        lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.labels, self.ledger)
+        if not self.consent(lines):
+            raise Left
+        self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
         try:
             columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)

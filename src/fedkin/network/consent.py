@@ -10,15 +10,18 @@ from fedkin.data.own import CLASS, OwnTable
 from fedkin.engines.privacy import protects
 from fedkin.engines.secure_sums import is_parameters
 from fedkin.engines.setup import Setup
+from fedkin.errors import DataError
 from fedkin.federation import Client
+from fedkin.federation.summaries import agree
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Context, Each, Fields, Flag, Form, Number, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
 from fedkin.learning.metrics import file_of
-from fedkin.network.ledger import Page
+from fedkin.network.agreement import PlanOf, agreed
+from fedkin.network.ledger import Ledger, Page
 from fedkin.untrusted import shown
 
-__all__ = ["about", "largest_message", "leaving", "of_table", "releases_in"]
+__all__ = ["about", "largest_message", "leaving", "leaving_with_table", "releases_in"]
 
 _ROOM = 1 << 16  # bytes of names in a message
 
@@ -43,9 +46,23 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
     return lines
 
 
-def of_table(table: OwnTable) -> list[str]:
-    """Return lines that say what a participant tells of its table, before all agree on an encoding."""
-    return [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
+def leaving_with_table(
+    table: OwnTable, settings: str, plan_of: PlanOf, labels: bool, ledger: Ledger
+) -> tuple[list[str], bool]:  # fmt: skip
+    """Return lines that say all that leaves a participant with a table, before anything does; and whether it is all.
+
+    The sizes of messages are those with its own columns and categories alone. Of a table that cannot be encoded alone
+    (it lacks a class) there are no lines about messages.
+    """
+    lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
+    try:
+        client, task = table.client(agree({table.name: table.told}, table.reading))
+    except DataError:
+        return lines, False
+    plan, _ = agreed(settings, task, plan_of)
+    if plan is None:
+        return lines, False
+    return lines + leaving(plan, client, labels, ledger.page("", plan.privacy)), True
 
 
 def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:
@@ -215,7 +232,8 @@ def _describe(form: Form, place: Context) -> _Described:
             field = _describe(form.form, place)
             return _Described(f"any number of: {field.words}", field.size)
         case Bytes():
-            return _Described(f"at most {form.most:,} bytes", form.most, form.most)
+            about = "" if form.usual is None else f"about {form.usual:,} bytes, "
+            return _Described(f"{about}at most {form.most:,} bytes", form.usual or form.most, form.most)
     return _Described(type(form).__name__)
 
 

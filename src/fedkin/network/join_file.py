@@ -148,6 +148,19 @@ class Join(Settings):
         """The names of all who take part: the members without the router."""
         return sorted(set(self.members) - {self.router})
 
+    def dialled_by(self, name: str) -> list[str]:
+        """Return whom this participant dials: the server, or peers; of two with addresses the one with the lower name.
+
+        Where there is a router, all dial that.
+        """
+        if self.router or name == self.server:
+            return []
+        if self.server:
+            return [self.server]
+        listens = bool(self.members[name].locator)
+        peers = [other for other, member in self.members.items() if member.locator and other != name]
+        return [other for other in peers if other < name or not listens]
+
     def check(self, where: str) -> None:
         """Raise ConfigError for parts that do not fit together."""
         certificates_of(self.ca.encode(), f"{where}: ca")

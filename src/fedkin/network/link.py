@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from types import TracebackType
+from typing import Self
 
 from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
@@ -168,10 +168,8 @@ class Link(ABC):
     def close(self) -> None:
         """Leave; pulls that wait end with LinkError. A second call does nothing."""
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

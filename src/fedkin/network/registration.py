@@ -7,7 +7,9 @@ said so: then it is known what most have, and who does not have it is refused al
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,6 +143,8 @@ class Registration:
         self.changed = Condition()
         self.hellos: dict[Stage, dict[str, Hello]] = {"columns": {}, "profile": {}, "about": {}}
         self.columns = None if shared is None else shared.columns
+        self.expected = network.clients if isinstance(network.clients, int) else len(network.clients)
+        self.begins = self._deadline()
         self.members: dict[str, About] = {}
         self.lives: dict[str, str] = {}
         self.welcomed: set[str] = set()
@@ -222,10 +226,17 @@ class Registration:
         return ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
 
     def _wanted(self) -> int:
+        """Return how many clients are needed now."""
         if self.complete:
             return len(self.members)
-        clients = self.network.clients
-        return clients if isinstance(clients, int) else len(clients)
+        if time.monotonic() < self.begins:
+            return self.expected
+        return max(2, min(self.expected, len(self.hellos[self._stage()])))
+
+    def _deadline(self) -> float:
+        """Return when it goes on with those who are there, though others are missing."""
+        after = self.network.begin_after
+        return math.inf if after is None else time.monotonic() + after
 
     def roster(self) -> Roster:
         """Return the clients as they described themselves."""
@@ -280,9 +291,13 @@ class Registration:
                     self._offer_terms(name)
         for name, words in wrong.items():
             self._refuse(name, hellos.pop(name), words)
-        if not wrong:
-            for name, hello in sorted(hellos.items()):
-                self._welcome(name, hello)
+        if wrong:
+            return
+        if len(hellos) < self.expected:
+            self.say(f"{self.expected - len(hellos)} clients have not come in time, and are left out")
+        self.expected, self.begins = len(hellos), self._deadline()
+        for name, hello in sorted(hellos.items()):
+            self._welcome(name, hello)
 
     def _unlike_most(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
         """Return who has not the task and the columns that most have, and why; the first ones break ties."""

@@ -260,7 +260,7 @@ class NetworkSite(Site):
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:
                     announced = True
-                    self.registration.say("no client is connected: waiting")
+                    self.registration.say(f"no client is connected: waiting for {', '.join(sorted(ids)[:8])}")
                 self.registration.changed.wait(0.2)
 
 

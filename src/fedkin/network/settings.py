@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator
 
 from fedkin.errors import ConfigError
 from fedkin.network.link import is_name
@@ -17,6 +17,7 @@ from fedkin.untrusted import said, shown
 __all__ = ["NetworkSettings", "task_from", "tree_of_task"]
 
 _LARGEST = 10**8  # values of one sample
+_TASK = TypeAdapter(Task)
 _MOST_OUTPUTS = 10**5  # classes or targets of a task that another participant sends
 
 
@@ -25,6 +26,8 @@ class NetworkSettings(Settings):
 
     clients: those who must be there before the first round: their names, or their number.
     deadline: seconds in which a client answers a request; a later answer counts as missing.
+    begin_after: seconds after which it begins with those who are there, at least two, and the others are not let in;
+    None: it waits for all.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
     kind, classes, shape, targets: the task, if the server is to set it. Without them the first client that joins does,
@@ -33,6 +36,7 @@ class NetworkSettings(Settings):
 
     clients: int | tuple[str, ...] = 2
     deadline: float = Field(300.0, gt=0, le=7 * 86400)
+    begin_after: float | None = Field(None, gt=0, le=30 * 86400)
     grace: float = Field(10.0, ge=0, le=86400)
     kind: Kind = "classification"
     classes: int | None = Field(None, ge=2)
@@ -67,32 +71,16 @@ def tree_of_task(task: Task) -> dict[str, Any]:
     >>> task_from(tree_of_task(Task(10, (1, 8, 8)))) == Task(10, (1, 8, 8))
     True
     """
-    shapes = {name: list(shape) for name, shape in task.shapes.items()}
-    return {
-        "classes": task.classes,
-        "shape": shapes if isinstance(task.shape, Mapping) else shapes["x"],
-        "kind": task.kind,
-        "targets": task.targets,
-        "codes": list(task.codes),
-    }
+    return asdict(task)
 
 
 def task_from(tree: Any) -> Task:
     """Return the task of a tree from `tree_of_task`; raises ConfigError for another tree, or one that is too large."""
     try:
-        shape = tree["shape"]
-        shapes = {str(n): tuple(map(_count, s)) for n, s in shape.items()} if isinstance(shape, Mapping) else None
-        read = shapes if shapes is not None else tuple(map(_count, shape))
-        kind, codes = str(tree["kind"]), tuple(map(str, tree["codes"]))
-        task = Task(_count(tree["classes"]), read, kind, _count(tree["targets"]), codes)  # type: ignore[arg-type]
-        if sum(math.prod(each) for each in task.shapes.values()) > _LARGEST or task.outputs > _MOST_OUTPUTS:
-            raise ValueError("too large")
+        task = _TASK.validate_python(tree)
+        sizes = [task.classes, task.targets, *(size for shape in task.shapes.values() for size in shape)]
+        if min(sizes) < 0 or sum(map(math.prod, task.shapes.values())) > _LARGEST or task.outputs > _MOST_OUTPUTS:
+            raise ValueError("sizes that cannot be")
     except Exception as error:  # another participant has sent it
         raise ConfigError(f"the task of the federation is not readable ({shown(said(error), 100)})") from None
     return task
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError("expected a whole number")
-    return value

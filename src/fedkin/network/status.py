@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -160,9 +159,7 @@ class StatusFile:
         self.thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.over.set()
         self.thread.join()
         self.look("ended" if kind is None else "left")

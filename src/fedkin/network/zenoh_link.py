@@ -7,12 +7,11 @@ offers travel in parts. Parts that have arrived are kept, so that a pull that en
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Condition, Lock, Thread, main_thread
 from time import monotonic
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -31,7 +30,7 @@ try:
 except ImportError:
     raise ConfigError("a federation over a network needs Zenoh: pip install 'fedkin[network]'") from None
 
-__all__ = ["Router", "ZenohLink"]
+__all__ = ["ZenohLink", "run_router"]
 
 # Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it sooner.
 _ASKED = 60.0
@@ -406,33 +405,24 @@ class _Transfer:
             self._state.notify_all()
 
 
-class Router:
-    """A router, for participants that can all only dial out: it passes sealed offers between them, and reads none.
+@contextmanager
+def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> Iterator[zenoh.Session]:
+    """Run a router, for participants that can all only dial out: it passes sealed offers between them, and reads none.
 
     It is no participant: it asks nothing and offers nothing, and each participant may ask and answer in its own name
-    alone. identity: its own. book: the participants. listen: locators at which they dial it. Leave it with `with` or
-    `close`. Raises LinkError if an address cannot be listened at, ConfigError for settings that cannot be.
+    alone. identity: its own. book: the participants. listen: locators at which they dial it. Raises LinkError if an
+    address cannot be listened at, ConfigError for settings that cannot be.
     """
-
-    def __init__(self, identity: Identity, book: AddressBook, listen: Iterable[str]) -> None:
-        verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
-        places = [listen_locator(place) for place in listen]
-        names = sorted(set(book) - {identity.name})
-        self._session = _session(router_config(identity, names, places), identity.name, places)
-        self._token = self._session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
-
-    def close(self) -> None:
-        """Stop; a second call does nothing."""
-        if not self._session.is_closed():
-            self._session.close()
-
-    def __enter__(self) -> Router:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
+    places = [listen_locator(place) for place in listen]
+    names = sorted(set(book) - {identity.name})
+    session = _session(router_config(identity, names, places), identity.name, places)
+    token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
+    try:
+        yield session
+    finally:
+        del token
+        session.close()
 
 
 def _close_at_exit(link: ZenohLink) -> None:

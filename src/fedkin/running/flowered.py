@@ -71,7 +71,7 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None 
 
 def _check(plan: Experiment) -> None:
     if isinstance(plan.method, PeerMethod):
-        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin net peer")
+        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin net join")
     settings_of(plan)
 
 

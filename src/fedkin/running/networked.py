@@ -25,8 +25,9 @@ from fedkin.learning.metrics import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, agreed, unlike
-from fedkin.network.consent import largest_message, leaving, of_table
+from fedkin.network.consent import largest_message, leaving, leaving_with_table
 from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
@@ -44,7 +45,17 @@ from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
 
-__all__ = ["exchange", "experiment_of", "invited", "keep", "plan_of", "serve", "settings_of", "shared_in"]
+__all__ = [
+    "check_invited",
+    "exchange",
+    "experiment_of",
+    "invited",
+    "keep",
+    "plan_of",
+    "serve",
+    "settings_of",
+    "shared_in",
+]
 
 # The settings of [data] that say how a table is read; the others say where it is.
 _READING = (
@@ -95,6 +106,25 @@ def invited(experiment: Experiment, join: Join) -> Experiment:
             experiment, network=experiment.network.model_copy(update={"clients": there.network.clients})
         )  # fmt: skip
     return replace(experiment, network=there.network)
+
+
+def check_invited(experiment: Experiment, join: Join) -> None:
+    """Raise ConfigError, before anybody joins, if the experiment's clients are not those of a join file."""
+    names = sorted(set(join.participants) - {join.server})
+    clients = experiment.network.clients if "clients" in experiment.table.get("network", {}) else tuple(names)
+    if isinstance(clients, int):
+        if clients > len(names):
+            raise ConfigError(f"network.clients: {clients}, and {len(names)} are invited ({', '.join(names)})")
+        return
+    if lacking := sorted(set(clients) - set(names)):
+        raise ConfigError(
+            f"network.clients: {lacking[0]!r} is not invited: give --member {lacking[0]}, or leave it out"
+        )
+    if join.server and (more := sorted(set(names) - set(clients))):
+        raise ConfigError(f"--member {more[0]}: network.clients does not name it, so that it would not be let in")
+    if isinstance(experiment.method, Given):
+        roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), Task(2, (1,)))
+        experiment.method.check(cast(Federation, roster))
 
 
 def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> str:
@@ -173,7 +203,7 @@ def serve(
     their last three. data_root: the folder of data sets that the server owns.
     """
     if isinstance(experiment.method, PeerMethod):
-        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin net peer")
+        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin net join")
     settings = settings_of(experiment)
     if (done := finished(experiment, folder, resume, restart)) is not None:
         return done
@@ -264,15 +294,14 @@ def exchange(
     memory). Raises Left if it is to leave before the others are there.
     """
     if not isinstance(experiment.method, PeerMethod):
-        raise ConfigError(
-            f"method.name: {experiment.method.name!r} has a server; use fedkin net serve and fedkin net join"
-        )
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
-    shared = None
+    shared, consented = None, False
     if isinstance(samples, OwnTable):
-        if not consent(of_table(samples)):
+        lines, consented = leaving_with_table(samples, settings, plan_of, False, ledger)
+        if not consent(lines):
             raise Left
         ledger.beside.append("profile")
         kept, begin = shared_in(folder), experiment.network.clients
@@ -286,7 +315,7 @@ def exchange(
         return done
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
-    if not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
+    if not consented and not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
         raise Left
     limit = max(largest_message(plan, name) for name in names)
     with experiment.claimed(folder, resume, Path("data")):

@@ -87,7 +87,7 @@ _SPREAD: tuple[Fields, ...] = (
     },
     {},
 )  # fmt: skip
-SIGNED: tuple[Fields, ...] = ({"signature": Bytes(2**20, Signature.from_bytes)}, {})
+SIGNED: tuple[Fields, ...] = ({"signature": Bytes(2**20, Signature.from_bytes, usual=2500)}, {})
 
 
 class Planned(TypedDict):
