@@ -81,8 +81,8 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
     assert {one.method for one in found} == {
         "Local training (lr=0.1)", "Local training (lr=0.2)", "FedAvg (lr=0.1)", "FedAvg (lr=0.2)",
     }  # fmt: skip
-    (warning,) = collect([tmp_path])["warnings"]
-    assert warning.startswith("learning rates differ (")
+    (unlike,) = collect([tmp_path])["unlike"]
+    assert unlike.startswith("learning rates differ (")
     assert len({one.federation for one in found}) == 1
 
 

@@ -60,7 +60,8 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "federations": federations,
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
         "phases": phases_of(by_label),
-        "warnings": _warnings(reported, tuned=about.tuned),
+        "warnings": _warnings(reported),
+        "unlike": [] if about.tuned else unlike_conditions({one.title: one.run for one in reported}),
         "missing": missing_of(reported),
         "privacy": [
             {"label": one.label, "seed": one.run.seed, "told": privacy_sentence(one.run.summary["privacy"])}
@@ -138,17 +139,16 @@ def _federation(run: Result) -> dict[str, Any]:
     return facts | ({"unseen": [id in run.unseen for id in run.client_facts]} if run.unseen else {})
 
 
-def _warnings(reported: Sequence[ReportRun], tuned: bool) -> list[str]:
-    """The warnings of all runs with method and seeds, and in what methods differ that were not tuned together."""
+def _warnings(reported: Sequence[ReportRun]) -> list[str]:
+    """The warnings of all runs, each with its method and the seeds that have it."""
     seeds_of: dict[tuple[str, str], list[int]] = {}
     for one in reported:
         for text in one.run.summary.get("warnings") or ():
             seeds_of.setdefault((one.title, text), []).append(one.run.seed)
-    texts = [
+    return [
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
         for (title, text), seeds in seeds_of.items()
     ]
-    return texts if tuned else texts + unlike_conditions({one.title: one.run for one in reported})
 
 
 def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:

@@ -255,8 +255,8 @@ def _comparison(data: Data) -> str:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
         notes.append(f"The sentence at the top is about {title}, chosen on {escape(data['chosen'])}{good}.")
-    if data["ranks"] and data["ranks"]["why"]:
-        notes.append(escape(data["ranks"]["why"][:1].upper() + data["ranks"]["why"][1:]) + ".")
+    why = [data["ranks"]["why"]] if data["ranks"] and data["ranks"]["why"] else []
+    notes += [f"{escape(text[:1].upper() + text[1:])}." for text in (*data["unlike"], *why)]
     if not any(row["mean"] for row in rows):
         notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
     elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
