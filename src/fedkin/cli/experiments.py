@@ -133,7 +133,7 @@ def compare(
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
     unlike = [] if validation else unlike_conditions({name: next(iter(of.values())) for name, of in results.items()})
-    print_notes(results, filter(None, [*unlike, chosen, *tested(results)]))
+    print_notes(results, [chosen] if chosen else [], [*tested(results), *unlike])
     print_paths(folder, report)
 
 

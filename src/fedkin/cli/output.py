@@ -69,8 +69,10 @@ def _wrapped(text: str, width: int) -> str:
     return fill(text, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def print_notes(results: Mapping[str, Mapping[int, Any]], notes: Iterable[str] = ()) -> None:
-    """Print warnings, what tests said of the groups, and notes: at most four lines; the report has the rest."""
+def print_notes(
+    results: Mapping[str, Mapping[int, Any]], before: Iterable[str] = (), after: Iterable[str] = ()
+) -> None:
+    """Print warnings and what tests said of the groups between other notes: at most four lines; the report has all."""
     from fedkin.report.words import groups_in_terminal
 
     warnings: dict[str, list[str]] = {}
@@ -81,7 +83,7 @@ def print_notes(results: Mapping[str, Mapping[int, Any]], notes: Iterable[str] =
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
         texts += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
     told = [f"warning: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}: {text}" for text, runs in warnings.items()]
-    texts = [*told, *texts, *notes]
+    texts = [*before, *told, *texts, *after]
     width = make_console().width
     blocks = [_wrapped(text, width) for text in texts]
     lines = {block: block.count("\n") + 1 for block in blocks}

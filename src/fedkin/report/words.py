@@ -300,7 +300,7 @@ def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher:
     if held is not None and set(candidates) <= set(held.means):
         best = max(candidates, key=lambda name: held.means[name] if higher else -held.means[name])
         return f"by {_on(held)}, the best of {len(candidates)} methods is {best}"
-    return f"the best of {len(candidates)} methods, chosen on {_TEST}, looks too good; use fedkin tune"
+    return f"the best of {len(candidates)}, chosen on {_TEST}, looks too good: use fedkin tune"
 
 
 # -- groups and the tests behind them ----------------------------------------------------------------------------------
