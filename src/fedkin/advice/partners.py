@@ -133,7 +133,8 @@ def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: M
         adds[id], last[id] = {}, {}
         for partner in sorted(everybody - alone):
             players = group | {partner}
-            adds[id][partner] = folds.added(partner, players)
+            drawn = partner in group and len(group) > EXACT
+            adds[id][partner] = folds.added(partner, players, drawn)
             last[id][partner] = folds.gain(players, players - {partner})
         if len(group) > 1:
             of_group[id] = folds.gain(group, alone)
@@ -155,19 +156,19 @@ class _Folds:
 
     def gain(self, one: Coalition, other: Coalition) -> Estimate:
         """The gain of one coalition over another."""
-        return self._mean([[(self.number[one], self.number[other])]], exact=True)
+        return self._mean([[(self.number[one], self.number[other])]], drawn=False)
 
-    def added(self, partner: str, players: Coalition) -> Estimate:
-        """What a partner adds in coalitions of these players."""
+    def added(self, partner: str, players: Coalition, drawn: bool) -> Estimate:
+        """What a partner adds in coalitions of these players; drawn: whether these are some of many."""
         by_size: dict[int, list[tuple[int, int]]] = {}
         for coalition, place in self.number.items():
             without = self.number.get(coalition - {partner})
             if partner in coalition and coalition <= players and without is not None:
                 by_size.setdefault(len(coalition), []).append((place, without))
-        return self._mean(list(by_size.values()), exact=len(players) <= EXACT + 1)
+        return self._mean(list(by_size.values()), drawn)
 
-    def _mean(self, by_size: Sequence[Sequence[tuple[int, int]]], exact: bool) -> Estimate:
-        """The mean over sizes of the mean gain of each size; exact: whether all coalitions of each size are there."""
+    def _mean(self, by_size: Sequence[Sequence[tuple[int, int]]], drawn: bool) -> Estimate:
+        """The mean over sizes of the mean gain of each size."""
         weights = np.zeros(len(self.number))
         for pairs in by_size:
             with_partner, without = np.array(pairs).T
@@ -175,8 +176,8 @@ class _Folds:
             np.add.at(weights, without, -1 / (len(by_size) * len(pairs)))
         gain = self._sum(weights)
         assert gain is not None
-        drawn = 0.0 if exact else self._drawn(by_size)
-        return Estimate(gain.value, math.sqrt(INFLATED * gain.variance + drawn))
+        variance = INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0)
+        return Estimate(gain.value, math.sqrt(variance))
 
     def _sum(self, weights: Array) -> Gain | None:
         """The weighted sum of what the models did, and the variance of its mean over samples."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_CLIENTS = 40
 _BAR_WIDTH = 20
+# Columns of a table that a terminal can show.
+_WIDEST = 14
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 # Of an advice; as `fedkin init` writes it, with the same number of steps in half of the rounds.
 _TRAINING = {"rounds": 20, "local_steps": 10}
@@ -293,6 +295,9 @@ def advise(
     say(advice.sentence)
     print_table(advice.heads, advice.rows(), right=[h for at, h in enumerate(advice.heads) if at not in (0, 2)])
     for table in advice.partner_tables():
+        if len(table["heads"]) > _WIDEST:
+            say(f"{table['title']}: {len(table['rows'])} clients are too many for a terminal; the report has them")
+            continue
         say(table["title"])
         print_table(table["heads"], table["rows"], right=table["heads"][1:])
     say(
