@@ -132,6 +132,11 @@ def test_a_run_over_tables_is_that_of_a_simulation(there: Hospitals, tmp_path: P
     there.ended()
     assert there.errors == {}
     equal(there, tmp_path)
+    (tmp_path / "there" / "encoding.json").unlink()
+    kept = json.loads((tmp_path / "there" / "federation.json").read_text())
+    assert isinstance(there.plan.data, TableSource)
+    with there.network.link("server") as link, pytest.raises(RunError, match="put the file back"):
+        Registration(link, "", plan_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
 
 
 def test_what_leaves_is_asked_once(there: Hospitals, tmp_path: Path) -> None:

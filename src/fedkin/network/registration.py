@@ -160,6 +160,8 @@ class Registration:
         Thread(target=self._watch, name="registration", daemon=True).start()
 
     def _recall(self, kept: Mapping[str, Any]) -> None:
+        if self.reading is not None and self.shared is None:
+            raise RunError("encoding.json: the encoding on which all agreed is not in the folder; put the file back")
         try:
             tables = {id: {k: facts[k] for k in About.model_fields} for id, facts in kept["clients"].items()}
             self.members = {id: parse(About, table, id) for id, table in tables.items()}
