@@ -31,8 +31,9 @@ from fedkin.network.client import NetworkClient
 from fedkin.network.identity import Identity, make_ca, make_key, make_request, sign_request
 from fedkin.network.join_file import Member
 from fedkin.network.zenoh_link import ZenohLink
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, execute
+from fedkin.running.loop import execute
 from fedkin.running.networked import exchange, plan_of, serve
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from fedkin.methods import METHODS
+from fedkin.records.run import Result
 from fedkin.running.experiment import load
-from fedkin.running.loop import Result, run_experiment
+from fedkin.running.loop import run_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = {"faults.dropout": 0.3, "faults.garbage": 0.05}

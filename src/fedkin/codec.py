@@ -194,7 +194,7 @@ def size(tree: Tree) -> tuple[int, int]:
 
 def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
     """(safetensors' header, preceded by its length; names of the tensors in their order in the file)."""
-    meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
+    meta = f'"{_META}":{json.dumps(json.dumps(small, separators=(",", ":")), ensure_ascii=False)}'
     # safetensors orders tensors by decreasing alignment, then by name. The header may name them in any order, so the
     # tree's order costs no byte.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
@@ -211,10 +211,6 @@ def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[by
     header = ("{" + ",".join(entries.values()) + "}").encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header, order
-
-
-def _dumps(small: Mapping[str, Any]) -> str:
-    return json.dumps(small, separators=(",", ":"), ensure_ascii=True)
 
 
 # The order of safetensors' own dtype enumeration, highest first in a file.

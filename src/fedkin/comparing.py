@@ -37,12 +37,12 @@ from fedkin.running.grid import (
     GridRun,
     OfExperiment,
     Runs,
-    compare_runs,
     numbers,
     rows,
-    sweep_runs,
     words,
 )
+from fedkin.running.grid import compare as compare_runs
+from fedkin.running.grid import sweep as sweep_runs
 from fedkin.running.loop import Watcher, check_measures
 from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
 from fedkin.running.progress import Several, titled

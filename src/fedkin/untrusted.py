@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = [
-    "DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "plain_word", "printable", "said",
-    "shown", "text_in", "toml_of", "within",
-]  # fmt: skip
 
 # Nesting of tables, lists and trees.
 DEEPEST = 64

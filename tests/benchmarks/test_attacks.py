@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.engines.adversaries import Attacks
+from fedkin.engines.attacks import Attacks
 from support import small_federation
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from engines.faulty import Spoiling
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.client_list import Roster
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
@@ -321,3 +322,41 @@ def test_messages_travel_only_along_the_network() -> None:
     assert all(len(state["from"]) == 2 for state in engine.states.values())
     alone = LocalEngine(small_setup(Greeting()).having(network="none"))
     assert not alone.round(1).traffic
+
+
+# -- a roster says of clients what the federation says, without their samples ----------------------------------------
+
+
+def moving() -> Federation:
+    still = small_federation()
+    first, second, third, *_ = sorted(still)
+    other = still[second]
+    clients = [
+        replace(client, changes=(Change(2, other.train, other.test, other.group),)) if id == first
+        else replace(client, joins=3) if id == second
+        else replace(client, seen=False) if id == third
+        else client
+        for id, client in still.items()
+    ]  # fmt: skip
+    return Federation(clients, still.task)
+
+
+@pytest.mark.parametrize("round", [0, 1, 2, 3, 9])
+def test_it_agrees_with_the_federation_in_every_round(round: int) -> None:
+    federation = moving()
+    now, roster = federation.at(max(round, 1)), Roster.of(federation).at(round)
+    assert list(roster) == list(now)
+    assert (roster.seen, roster.unseen, roster.planted) == (now.seen, now.unseen, now.planted)
+    assert {id: entry.size for id, entry in roster.items()} == now.sizes
+
+
+def test_one_that_stands_still_is_itself_in_every_round() -> None:
+    roster = Roster.of(small_federation())
+    assert roster.at(1) is roster.at(7) is roster
+
+
+def test_nobody_there_is_an_error() -> None:
+    still = small_federation()
+    late = Federation([replace(client, joins=4) for client in still.values()], still.task)
+    with pytest.raises(DataError, match="no client has joined by round 2"):
+        Roster.of(late).at(2)

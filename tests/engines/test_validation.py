@@ -18,8 +18,7 @@ from fedkin.engines.transport import Envelope
 from fedkin.engines.validation import Expected, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of
-from fedkin.forms.base import unsound
+from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of, unsound
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView

@@ -19,8 +19,9 @@ from fedkin.federation import Client, Federation
 from fedkin.network.agreement import PlanOf
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Stop, execute
+from fedkin.running.loop import Stop, execute
 from fedkin.running.networked import plan_of, serve
 from fedkin.running.plugins import taken_in
 from network.memory import MemoryNetwork

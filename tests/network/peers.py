@@ -14,8 +14,9 @@ import torch
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.network.link import Left
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Stop
+from fedkin.running.loop import Stop
 from fedkin.running.networked import exchange
 from network.federations import NOWHERE, state_in
 from network.memory import MemoryNetwork

@@ -27,8 +27,9 @@ from fedkin.federation import Federation
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import VERSION, Join, Member, hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, execute
+from fedkin.running.loop import execute
 from network.federations import experiment, write_samples
 from town import Town, free_port
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.client_side import Outbox
+from fedkin.engines.results import Outbox
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms

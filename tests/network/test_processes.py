@@ -16,7 +16,7 @@ import tomli_w
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
-from fedkin.running.loop import Result
+from fedkin.records.run import Result
 from network.federations import OWN_METRIC, same, state_in, with_own_metric
 from network.processes import Place, ended, made, place_for, rounds, rows, simulated
 from town import Town, new_town

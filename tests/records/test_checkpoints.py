@@ -12,9 +12,9 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.records.files import read_seal
 from fedkin.records.recorder import Checkpoints, Records
-from fedkin.records.run import read_run
+from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, run_experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
 EXPERIMENT = Experiment.of(

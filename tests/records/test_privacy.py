@@ -19,7 +19,7 @@ from fedkin.report.collect import collect
 from fedkin.report.page import sections
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import compare
+from fedkin.running.grid import OfExperiment, compare
 from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
@@ -64,7 +64,7 @@ def test_clipping_alone_promises_nothing() -> None:
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
-    results = compare(Experiment.of(PRIVATE), ["local", "sfmtl-graph"], [0], Path(), tmp_path / "both")
+    results = compare(OfExperiment(Experiment.of(PRIVATE)), ["local", "sfmtl-graph"], [0], tmp_path / "both")
     result = results["sfmtl-graph"][0]
     folder = tmp_path / "both" / "sfmtl-graph-seed0"
     summary = json.loads((folder / "summary.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 import tomli_w
 
 from fedkin.errors import ConfigError
+from fedkin.running import presets
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.papers import known_tables, table_folder
+from fedkin.running.presets import preset_folder, preset_names, preset_or_file
 from tiny import TABLE
 
 PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
@@ -183,3 +187,94 @@ def test_mistakes_in_the_sections_of_methods_are_said_once_each() -> None:
         assert text.count(part) == 1, (part, text)
     for sections in (3, {"fedavg": {"method.weights": "equal"}}):
         assert said_of({**table, "method": 3, "methods": sections}).count("method: expected a section") == 1
+
+
+# -- changes from the command line: values, unset settings, and another kind of a section ----------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    place = tmp_path / "small.toml"
+    place.write_text(tomli_w.dumps(TABLE))
+    return place
+
+
+def test_none_unsets_a_setting_which_then_has_its_default(path: Path) -> None:
+    assert load(path).training.local_steps == 2
+    made = load(path, ["training.local_steps=none", "training.local_epochs=3"])
+    assert (made.training.local_steps, made.training.local_epochs) == (None, 3)
+    assert load(path, ["training.lr=none"]).training.lr == 0.1
+
+
+def test_none_is_kept_where_it_is_a_value(path: Path) -> None:
+    words = ["method={name='flt'}", "method.graph.groups=3", "method.encoder.kind=none", "training.local_steps=none"]
+    made = load(path, words)
+    assert made.method.encoder is not None  # type: ignore[union-attr]
+    assert made.method.encoder.kind == "none"  # type: ignore[union-attr]
+    assert made.training.local_steps is None
+
+
+def test_an_unknown_setting_is_refused_also_if_it_is_unset(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.lrr: no such setting; did you mean 'lr'"):
+        load(path, ["training.lrr=none"])
+    with pytest.raises(ConfigError, match=r"method\.name: no 'none'"):
+        load(path, ["method.name=none"])
+
+
+def test_another_kind_drops_what_only_the_former_has(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="fedkin"):
+        made = load(path, ["model.name=lenet", "method.name=fedavg"])
+    assert (made.model.name, made.method.name) == ("lenet", "fedavg")
+    assert [record.message for record in caplog.records] == [
+        "model.name = 'lenet': left out hidden of the file, which are settings of 'mlp'",
+        "method.name = 'fedavg': left out lam of the file, which are settings of 'sfmtl-graph'",
+    ]
+    assert "hidden" not in made.table["model"]
+
+
+def test_what_both_kinds_have_stays_and_what_is_given_is_never_dropped(path: Path) -> None:
+    made = load(path, ["method.name=pfedme"])
+    assert made.method.lam == 0.5  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"method\.lam: no such setting"):
+        load(path, ["method.name=fedavg", "method.lam=0.5"])
+    # The same kind named again drops nothing, so that a slip in the file is still found.
+    path.write_text(tomli_w.dumps({**TABLE, "model": {"name": "mlp", "hiden": [8]}}))
+    with pytest.raises(ConfigError, match=r"model\.hiden: no such setting; did you mean 'hidden'"):
+        load(path, ["model.name=mlp"])
+
+
+# -- presets by their names: from any folder, in the source tree and in an installed package -------------------------
+
+
+def test_a_preset_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("digits-rotated"), ["training.rounds=3"]).training.rounds == 3
+    assert "digits-rotated" in preset_names()
+    assert known_tables(table_folder(None))
+
+
+def test_a_file_goes_before_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("digits-rotated").write_text("name = 3")
+    assert preset_or_file(Path("digits-rotated")) == Path("digits-rotated")
+    with pytest.raises(ConfigError, match="name: expected a text"):
+        load(Path("digits-rotated"))
+
+
+@pytest.mark.parametrize("path", ["digits-rotated.toml", "there/digits-rotated", "/digits-rotated"])
+def test_a_path_is_no_name(path: str) -> None:
+    assert preset_or_file(Path(path)) == Path(path)
+
+
+def test_a_name_with_a_mistake_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"digits-rotatde: no such file, and no preset .*'digits-rotated'"):
+        load(Path("digits-rotatde"))
+
+
+def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "site-packages" / "fedkin" / "presets"
+    inside.mkdir(parents=True)
+    (inside / "mine.toml").write_text("")
+    monkeypatch.setattr(presets, "__file__", str(inside.parent / "running" / "presets.py"))
+    assert preset_folder() == inside
+    assert preset_or_file(Path("mine")) == inside / "mine.toml"

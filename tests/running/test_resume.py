@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,9 @@ import torch
 
 from fedkin.errors import RunError
 from fedkin.graph import load_graph
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Stop, run_experiment
+from fedkin.running.loop import Stop, run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
 # Files that a whole run of TABLE puts in place, one after another.
@@ -175,3 +177,35 @@ def test_a_graph_that_stands_still_is_written_once_cut_or_not(tmp_path: Path) ->
             run_experiment(experiment, Path(), folder, watcher=CutAt(round, "stop"))
         run_experiment(experiment, Path(), folder, resume=True)
         assert_equal_runs(whole, folder)
+
+
+# -- commands that are killed at file operations and at random moments go on to the bytes of uninterrupte ------------
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def killed(tmp_path: Path, *words: str) -> dict[str, Any]:
+    """Run benchmarks/kills.py in a process of its own: a process that computes must not fork."""
+    counts = tmp_path / "kills.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "kills.py"), *words, "--out", str(counts)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(counts.read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_a_few_kills(tmp_path: Path) -> None:
+    found = killed(tmp_path, "--only", "run fedavg one-by-one", "--every", "60", "--random", "0")
+    assert found["total"]["kills"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "every"), [("run sfmtl-graph one-by-one", 8), ("run mapl fast", 12), ("compare", 16), ("tune", 16)]
+)
+def test_more_kills(tmp_path: Path, case: str, every: int) -> None:
+    found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "4")
+    assert found["total"]["kills"] > 15
+    assert found["total"]["not_begun"] > 0 or case.startswith("run mapl")

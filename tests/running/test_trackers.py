@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fedkin
 from fedkin.errors import ConfigError
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
-from fedkin.running.trackers import figures_of
-from running.tracking_support import PLAN, Heard, tracked
+from fedkin.running.trackers import TRACKERS, figures_of, totals_of
+from running.tracking_support import PLAN, Heard, cut_and_resumed, expected, tracked
 from support import small_federation
 from tiny import TABLE, CutAt
 
@@ -173,3 +182,383 @@ def test_rounds_as_a_table(tmp_path: Path) -> None:
         else:
             assert float(line["accuracy.mean"]) == row["accuracy"]["mean"]
     assert {line["accuracy.mean"] == "" for line in lines} == {True, False}
+
+
+# -- what TensorBoard's own reader finds, also of runs that were cut -------------------------------------------------
+
+
+def read_back(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], str]:
+    """Scalars by tag, and the settings, as TensorBoard's reader finds them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    reader.Reload()
+    scalars = {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+    (text,) = reader.Tensors("settings/text_summary")
+    return scalars, text.tensor_proto.string_val[0].decode()
+
+
+def assert_same(found: Mapping[str, list[tuple[int, float]]], result: Result) -> None:
+    wanted = expected(result)
+    assert found.keys() == wanted.keys()
+    for tag, points in wanted.items():
+        assert [step for step, _ in found[tag]] == [step for step, _ in points], tag
+        assert [value for _, value in found[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
+
+
+def test_event_files_hold_every_figure(tmp_path: Path) -> None:
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
+    scalars, settings = read_back(tmp_path / "run")
+    assert_same(scalars, result)
+    assert len(scalars["accuracy/mean"]) == 7
+    assert "| method.lam | 0.5 |" in settings
+    assert "| data.source | digits |" in settings
+
+
+@pytest.mark.parametrize("round", [1, 5])
+def test_event_files_of_a_cut_run_hold_each_round_once(tmp_path: Path, round: int) -> None:
+    result = cut_and_resumed(tracked("tensorboard"), tmp_path / "run", round)
+    scalars, _ = read_back(tmp_path / "run")
+    assert_same(scalars, result)
+
+
+@pytest.mark.slow
+def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from running.tracking_support import tracked\nfrom tiny import CutAt\n"
+        "from fedkin.running.loop import run_experiment\n"
+        "run_experiment(tracked('tensorboard'), Path(), Path(sys.argv[2]), watcher=CutAt(5, 'kill'))\n"
+    )
+    words = [sys.executable, "-c", code, str(Path(__file__).parents[1]), str(tmp_path / "run")]
+    ended = subprocess.run(words, check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
+    assert_same(read_back(tmp_path / "run")[0], result)
+
+
+def test_a_stopped_run_goes_on_in_the_same_curves(tmp_path: Path) -> None:
+    from fedkin.running.loop import Stop
+
+    with pytest.raises(Stop):
+        run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", watcher=CutAt(3, "stop"))
+    before, _ = read_back(tmp_path / "run")
+    assert [step for step, _ in before["bytes/up"]] == [1, 2, 3]
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
+    assert_same(read_back(tmp_path / "run")[0], result)
+
+
+def test_tensorboard_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match=r"'tensorboard' writes into the run's folder: .*out="):
+        fedkin.run("local", small_federation(), rounds=1, trackers=["tensorboard"])
+
+
+# -- mLflow and Weights & Biases, against stand-ins that refuse, buffer and lose what the packages do ----------------
+
+
+class Store:
+    """What a tracking server would hold: parameters and metrics of runs."""
+
+    def __init__(self) -> None:
+        self.experiments: dict[str, str] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.uris: list[str | None] = []
+        self.away = False
+
+    def run(self, id: str) -> dict[str, Any]:
+        if self.away:
+            raise OSError("connection refused")
+        return self.runs[id]
+
+
+class FakeMlflowClient:
+    """A client that keeps what it is given in its store."""
+
+    store: Store
+
+    def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        self.store.uris.append(tracking_uri)
+        self.uri = str(tracking_uri)
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        if self.store.away:
+            raise OSError("connection refused")
+        id = self.store.experiments.get(name)
+        return None if id is None else SimpleNamespace(experiment_id=id)
+
+    def create_experiment(self, name: str, artifact_location: str | None = None) -> str:
+        assert name not in self.store.experiments
+        self.store.experiments[name] = str(len(self.store.experiments))
+        return self.store.experiments[name]
+
+    def create_run(self, experiment_id: str, run_name: str) -> Any:
+        id = f"run{len(self.store.runs)}"
+        self.store.runs[id] = {
+            "experiment": experiment_id,
+            "name": run_name,
+            "params": {},
+            "metrics": {},
+            "status": "?",
+        }
+        return SimpleNamespace(info=SimpleNamespace(run_id=id))
+
+    def get_run(self, run_id: str) -> Any:
+        return SimpleNamespace(data=SimpleNamespace(metrics=dict.fromkeys(self.store.run(run_id)["metrics"], 0.0)))
+
+    def get_metric_history(self, run_id: str, key: str) -> Any:
+        return [SimpleNamespace(step=step, value=value) for step, value in self.store.run(run_id)["metrics"][key]]
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        run = self.store.run(run_id)
+        assert len(params) <= 100
+        assert len(metrics) <= 1000
+        for each in (*params, *metrics):
+            assert re.fullmatch(r"[/\w.\- :]{1,250}", each.key), each.key
+        for param in params:
+            assert len(param.value) <= 6000
+            assert run["params"].setdefault(param.key, param.value) == param.value
+        for metric in metrics:
+            run["metrics"].setdefault(metric.key, []).append((metric.step, metric.value))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.store.run(run_id)["status"] = status
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self.store.run(run_id)["status"] = status
+        if self.uri.startswith("http"):
+            print("View run at:", self.uri)
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = Store()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+
+    made: dict[str, dict[str, Any]] = {
+        "mlflow": {},
+        "mlflow.tracking": {"MlflowClient": type("MlflowClient", (FakeMlflowClient,), {"store": store})},
+        "mlflow.entities": {
+            "Metric": lambda key, value, timestamp, step: SimpleNamespace(key=key, value=value, step=step),
+            "Param": lambda key, value: SimpleNamespace(key=key, value=value),
+        },
+        "sqlalchemy": {},
+        "alembic": {},
+    }
+    stand_in(monkeypatch, made)
+    return store
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, made: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, content in made.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_mlflow_holds_settings_and_figures(tmp_path: Path, mlflow: Store) -> None:
+    folder = tmp_path / "run"
+    result = run_experiment(tracked("mlflow"), Path(), folder)
+    assert mlflow.uris == [f"sqlite:///{folder.resolve()}/mlflow/mlflow.db"]
+    assert mlflow.experiments == {"small": "0"}
+    (run,) = mlflow.runs.values()
+    assert (run["name"], run["status"]) == ("small-sfmtl-graph-seed0", "FINISHED")
+    assert run["params"]["method.lam"] == "0.5"
+    assert run["metrics"] == expected(result)
+
+
+@pytest.mark.parametrize("round", [1, 5])
+def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, mlflow: Store, round: int) -> None:
+    result = cut_and_resumed(tracked("mlflow"), tmp_path / "run", round)
+    (run,) = mlflow.runs.values()
+    assert run["metrics"] == expected(result)
+    assert run["status"] == "FINISHED"
+
+
+def test_mlflow_on_a_server(mlflow: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    with pytest.raises(RuntimeError, match="cut"):
+        fedkin.run("local", small_federation(), rounds=2, training=PLAN, trackers=["mlflow"], watcher=CutAt(1))
+    assert mlflow.uris == ["http://localhost:5000"]
+    assert list(mlflow.experiments) == ["mine"]
+    assert next(iter(mlflow.runs.values()))["status"] == "KILLED"
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "View run at: http://localhost:5000\n")
+
+
+@pytest.mark.parametrize("since", [0, 3])
+def test_mlflow_is_told_what_it_missed(
+    tmp_path: Path, mlflow: Store, monkeypatch: pytest.MonkeyPatch, since: int
+) -> None:
+    """A store that is away from some round on, and there again for the rest of the run."""
+
+    class Leaving(CutAt):
+        def started(self, rounds: int, done: int) -> None:
+            mlflow.away = not since
+
+        def round_done(self, row: Mapping[str, Any]) -> None:
+            mlflow.away = row["round"] >= since
+            super().round_done(row)
+
+    with pytest.warns(RuntimeWarning, match="mlflow: OSError"), pytest.raises(RuntimeError, match="cut"):
+        run_experiment(tracked("mlflow"), Path(), tmp_path / "run", watcher=Leaving(5))
+    mlflow.away = False
+    result = run_experiment(tracked("mlflow"), Path(), tmp_path / "run", resume=True)
+    (run,) = mlflow.runs.values()
+    assert run["metrics"] == expected(result)
+
+
+def test_mlflow_takes_long_settings_and_many_figures(tmp_path: Path, mlflow: Store) -> None:
+    tracker = TRACKERS["mlflow"](tmp_path)
+    settings = {"federation": "small", "mask": "x" * 5000, "more": "y" * 7000} | {f"n{k}": k for k in range(250)}
+    tracker.start(settings, "run", 0)
+    figures = {f"method/weights.{k}": float(k) for k in range(2500)} | {f"method/{'long' * 70}": 1.0}
+    tracker.log(1, figures)
+    (run,) = mlflow.runs.values()
+    assert run["params"] == {name: str(value)[:6000] for name, value in settings.items()}
+    assert run["metrics"] == {name[:250]: [(1, value)] for name, value in figures.items()}
+
+
+class Server:
+    """W&B's: runs, and what each holds; `loses` is how many of a process's last rounds a kill takes with it."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.runs: list[WandbRun] = []
+        self.histories: dict[str, list[tuple[int, dict[str, float]]]] = {}
+        self.logged_in = False
+        self.loses = 0
+
+    def files(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
+        """What the offline files in a folder hold, one after another."""
+        found = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+        return [(step, figures) for path in found for step, figures in ast.literal_eval(path.read_text())]
+
+
+class WandbRun:
+    """A run in one process. Files and server get what it buffers when it finishes."""
+
+    def __init__(self, server: Server, said: Mapping[str, Any]) -> None:
+        mode = os.environ.get("WANDB_MODE") or said["mode"] or "online"
+        self.disabled, self.offline = mode == "disabled", mode == "offline"
+        self.server, self.id = server, said["id"]
+        self.summary: dict[str, float] = {}
+        self.buffer: list[tuple[int, dict[str, float]]] = []
+        self.exits: list[int] = []
+        held = server.histories.get(self.id, []) if mode == "online" else []
+        self.starting_step = max((step + 1 for step, _ in held), default=0)
+        self.now = self.starting_step
+        self.place = Path(said["dir"] or "none") / "wandb" / f"{mode}-run-{len(server.calls):08d}-{self.id}"
+        self.dir = str(self.place / "files")
+        if self.offline and said["dir"]:
+            self.place.mkdir(parents=True)
+            (self.place / f"run-{self.id}.wandb").write_text("[]")
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        if step >= self.now:  # else it is ignored, with a warning
+            self.now = step
+            self.buffer.append((step, data))
+
+    def finish(self, exit_code: int) -> None:
+        self.exits.append(exit_code)
+        kept = self.buffer[: len(self.buffer) - self.server.loses]
+        if self.offline and self.place.exists():
+            (self.place / f"run-{self.id}.wandb").write_text(repr(kept))
+        elif not self.offline and not self.disabled:
+            self.server.histories.setdefault(self.id, []).extend(kept)
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Server:
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    server = Server()
+
+    def init(**said: Any) -> WandbRun:
+        server.calls.append(said)
+        server.runs.append(WandbRun(server, said))
+        return server.runs[-1]
+
+    def login(prompt: bool, verify: bool) -> bool:
+        assert not prompt
+        assert not verify
+        return server.logged_in
+
+    stand_in(monkeypatch, {"wandb": {"init": init, "login": login, "Settings": lambda **said: said}})
+    return server
+
+
+def test_wandb_is_offline_unless_logged_in(tmp_path: Path, wandb: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mode() -> str | None:
+        fedkin.run("local", small_federation(), rounds=1, training=PLAN, trackers=["wandb"])
+        return wandb.calls[-1]["mode"]  # type: ignore[no-any-return]
+
+    assert mode() == "offline"
+    wandb.logged_in = True
+    assert mode() is None
+    wandb.logged_in = False
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert mode() is None
+
+
+def test_wandb_hears_each_round_of_a_cut_run_once(tmp_path: Path, wandb: Server) -> None:
+    result = cut_and_resumed(tracked("wandb"), tmp_path / "run")
+    assert wandb.files(tmp_path / "run") == [(row["round"], figures_of(row)) for row in result.rounds]
+    before, after = wandb.runs
+    assert before.id == after.id
+    assert after.summary == totals_of(result.summary)
+    assert (before.exits, after.exits) == ([1], [0])
+    first = wandb.calls[0]
+    assert (first["project"], first["group"], first["dir"]) == ("fedkin", "small", str(tmp_path / "run"))
+    assert first["config"]["method.lam"] == 0.5
+
+
+def row_of(round: int) -> dict[str, Any]:
+    """A line of rounds.jsonl."""
+    return {"round": round, "accuracy": {"mean": round / 8}, "groups": {}, "bytes": {"up": round, "down": 0}}
+
+
+@pytest.mark.parametrize("before", ["offline", "online"])
+@pytest.mark.parametrize("after", ["offline", "online"])
+@pytest.mark.parametrize("checkpoint", [0, 2, 4])
+@pytest.mark.parametrize("loses", [0, 1, 2, 5])
+def test_wandb_misses_no_round_of_a_killed_run(
+    tmp_path: Path, wandb: Server, before: str, after: str, checkpoint: int, loses: int
+) -> None:
+    """Killed after round 5, whatever the kill took with it, and though one logs in or out in between."""
+    whole = [(round, figures_of(row_of(round))) for round in range(1, 8)]
+    wandb.logged_in, wandb.loses = before == "online", loses
+    first = TRACKERS["wandb"](tmp_path)
+    first.start({"federation": "small"}, "run", 0)
+    for round, figures in whole[:5]:
+        first.log(round, figures)
+    first.finish(None)
+    for part in range(1, checkpoint, 2):
+        path = tmp_path / "parts" / f"rounds-{part + 1:06d}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps(row_of(round)) + "\n" for round in (part, part + 1)))
+    wandb.logged_in, wandb.loses = after == "online", 0
+    second = TRACKERS["wandb"](tmp_path)
+    second.start({"federation": "small"}, "run", checkpoint)
+    for round, figures in whole[checkpoint:]:
+        second.log(round, figures)
+    second.finish(None)
+    (id,) = {run.id for run in wandb.runs}
+    assert (wandb.histories[id] if after == "online" else wandb.files(tmp_path)) == whole
+    assert after == "offline" or wandb.files(tmp_path) == []
+
+
+def test_wandb_that_is_disabled_leaves_older_files_alone(
+    tmp_path: Path, wandb: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(tracked("wandb"), Path(), folder, watcher=CutAt(3))
+    before = wandb.files(folder)
+    assert [step for step, _ in before] == [1, 2, 3]
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    run_experiment(tracked("wandb"), Path(), folder, resume=True)
+    assert wandb.files(folder) == before

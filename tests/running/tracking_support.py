@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, run_experiment
+from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import figures_of, totals_of
 from tiny import TABLE, CutAt
 

@@ -25,8 +25,9 @@ from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
 from fedkin.methods.given import Given
 from fedkin.records.files import write_bytes
+from fedkin.records.run import Result
 from fedkin.running.experiment import RunSettings, nets_for
-from fedkin.running.loop import Result, execute
+from fedkin.running.loop import execute
 from fedkin.settings import parse
 
 # The share of a client's samples, the latest, that is validated where times are known.

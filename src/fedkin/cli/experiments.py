@@ -95,8 +95,8 @@ def compare(
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
+    from fedkin.running.grid import OfExperiment, listed
     from fedkin.running.grid import compare as run_comparison
-    from fedkin.running.grid import listed
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "compare", methods)
     if resume is not None:
@@ -121,7 +121,7 @@ def compare(
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
         results = run_comparison(
-            plan, names, seed_list, root, folder, resume=True, restart=restart,
+            OfExperiment(plan, root), names, seed_list, folder, resume=True, restart=restart,
             validation=None if validation is None else validation.model_dump(),
             watcher=lambda name, seed, done, total: progress.next(f"{name} seed {seed}", done, total),
         )  # fmt: skip
@@ -263,12 +263,12 @@ def _run_sweep(
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
-    from fedkin.running.grid import rows, sweep, words
+    from fedkin.running.grid import OfExperiment, rows, sweep, words
 
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
         results = sweep(
-            plan, names, cells, seeds, root, folder, resume=True, restart=restart,
+            OfExperiment(plan, root), names, cells, seeds, folder, resume=True, restart=restart,
             watcher=lambda name, settings, seed, done, total: progress.next(
                 f"{name} {words(settings)} seed {seed}", done, total
             ),

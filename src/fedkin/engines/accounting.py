@@ -96,25 +96,15 @@ class Operations:
         self.modules = Modules(keep=1)
         # The net is stored with its figure, so that no other net can get the same id.
         self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
-        self.last: tuple[Any, ...] = (None, None, None, 0.0)  # net, loss, training and figure of the last fit
 
     def per_sample(self, job: FitJob | InferJob) -> float:
         """Return the operations per sample, in a full batch of at most 128, on which contrastive losses depend."""
-        if isinstance(job, InferJob):
-            return self._per_sample(job)
-        net, loss, training, figure = self.last
-        if job.net is not net or job.loss is not loss or job.training is not training:
-            figure = self._per_sample(job)
-            self.last = job.net, job.loss, job.training, figure
-        return float(figure)
-
-    def _per_sample(self, job: FitJob | InferJob) -> float:
-        net = job.net or self.net
-        kind = _kind(job.loss if isinstance(job, FitJob) else job.what)
-        size = 1
+        net, what, size = job.net or self.net, job.what if isinstance(job, InferJob) else job.loss, 1
         if isinstance(job, FitJob):
             size = _LARGEST if job.training.batch_size == "all" else min(job.training.batch_size, _LARGEST)
-        at = (id(net), kind, size)
+        # A loss that is made again each round is known by its function's code, or its type.
+        kind = what if isinstance(what, str) else getattr(what, "__code__", type(what))
+        at = id(net), kind, size
         if at not in self.known:
             self.known[at] = self._counted(job, net, size) / size, net
         return self.known[at][0]
@@ -145,11 +135,6 @@ class Operations:
         return float(counter.total)
 
 
-def _kind(what: Any) -> Any:
-    """Return a key that is equal for a loss that is made again each round: a function's code, else the type."""
-    return what if isinstance(what, str) else getattr(what, "__code__", type(what))
-
-
 @dataclass(eq=False)
 class Work:
     """The work of a round.
@@ -169,7 +154,6 @@ class Work:
     def reset(self, samples: Mapping[str, int] | None = None, inferred: int = 0, flops: float = 0.0) -> None:
         """Start at zero, or go back to these totals."""
         self.samples, self.inferred, self.flops = dict(samples or {}), inferred, flops
-        self.operations.last = (None, None, None, 0.0)  # a loss may hold much
 
     def add(self, job: FitJob | InferJob, result: Fitted | Tensor) -> None:
         """Add a job that was done."""

@@ -1,24 +1,180 @@
-"""What adversaries do beyond their own training: they poison samples and forge messages."""
+"""Adversarial clients: they train like others, but their samples, results or messages are changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.engines.adversaries import FORGERS, Attack, Attacks
-from fedkin.engines.client_side import Outbox
-from fedkin.engines.setup import Setup
-from fedkin.federation import Client, Samples
-from fedkin.flow import Message, Params
+from fedkin.engines.results import Outbox
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Client, Federation, Samples
+from fedkin.flow import Fitted, Message, Params, PeerMethod, ServerMethod
 from fedkin.keys import rng
+from fedkin.learning.net import Net
+
+# The attacks with their default strengths; None: without a strength.
+ATTACKS: dict[str, float | None] = {
+    "sign-flip": 1.0, "shuffle": 1.0, "noise": 1.0, "scale": 10.0, "label-flip": 1.0, "model-replacement": 1.0,
+    "sybil": None, "alie": 1.5, "ipm": 2.0, "copy": None, "group-mean": None, "mimic": 0.1,
+}  # fmt: skip
+# Attacks that name the fields of messages on which they act.
+FORGERS = ("copy", "group-mean", "mimic")
+_FITS = ("sign-flip", "shuffle", "noise", "scale", "model-replacement")
 
 
-def poisoned(setup: Setup, attacks: Attacks | None, adversaries: frozenset[str]) -> Setup:
-    """Return the setup in which the adversaries have the samples that their attacks give them.
+@dataclass(frozen=True)
+class Attack:
+    """An attack: the adversaries' share of the clients, its strength, and for a forger the fields that it forges.
+
+    On an update u = trained - start. sign-flip: -strength u; scale: strength u; shuffle: the entries of each tensor of
+    u in random order, times strength; noise: u + strength |u| e, with a random unit vector e for each tensor.
+    model-replacement: u / (share strength), learned from flipped labels, so that the mean of all becomes the
+    adversaries' model (strength: the server's learning rate; Bagdasaryan et al., AISTATS 2020).
+
+    On samples. label-flip: label y becomes classes - 1 - y, for the share `strength` of the training samples. sybil:
+    all adversaries have the samples of one of them.
+
+    On messages, in collusion: see `Forgery`. alie: mean - strength std of the colluders' updates (Baruch
+    et al., NeurIPS 2019); ipm: -strength times their mean (Xie et al., UAI 2019); copy: a victim's fields; group-mean:
+    their mean over the victim's group; mimic: copy, and noise of strength times its length in each tensor of floats.
+    """
+
+    kind: str
+    share: float
+    strength: float = 1.0
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str) -> Self | None:
+        """Read "none", "KIND:SHARE[:STRENGTH]", or for a forger "KIND:SHARE:FIELD+FIELD[:STRENGTH]".
+
+        Raises ConfigError.
+
+        >>> Attack.parse("scale:0.1:5")
+        Attack(kind='scale', share=0.1, strength=5.0, fields=())
+        >>> Attack.parse("copy:0.2:anchors+classes").fields
+        ('anchors', 'classes')
+        """
+        if spec == "none":
+            return None
+        kind, *rest = (part.strip() for part in spec.split(":"))
+        if kind not in ATTACKS:
+            raise ConfigError(f"run.adversaries: no attack {kind!r}; {nearest(kind, [*ATTACKS, 'none'])}")
+        default = ATTACKS[kind]
+        fields = tuple(rest.pop(1).split("+")) if kind in FORGERS and len(rest) > 1 else ()
+        parts = ["KIND:SHARE", *["FIELD+FIELD"] * (kind in FORGERS)]
+        try:
+            share, *given = map(float, rest)
+        except ValueError:
+            share, given = -1.0, [0.0, 0.0]
+        if len(given) > (default is not None) or (kind in FORGERS and not all(fields or [""])):
+            ways = [":".join(parts), *[":".join([*parts, "STRENGTH"])] * (default is not None)]
+            raise ConfigError(f"run.adversaries: {spec!r}: expected {' or '.join(ways)}")
+        strength = given[0] if given else 1.0 if default is None else default
+        if not 0 < share < 1 or not 0 < strength < float("inf"):
+            raise ConfigError(
+                f"run.adversaries: {spec!r}: SHARE must be above 0 and below 1, STRENGTH above 0 and finite"
+            )
+        if kind == "label-flip" and strength > 1:
+            raise ConfigError(f"run.adversaries: {spec!r}: STRENGTH is a share of the labels, at most 1")
+        return cls(kind, share, strength, fields)
+
+    def clients(self, ids: Sequence[str], seed: int) -> frozenset[str]:
+        """Draw the adversaries, keyed by the seed: round(share * n) of these clients, at least one, never all."""
+        names = sorted(ids)
+        count = min(max(1, round(self.share * len(names))), len(names) - 1)
+        return frozenset(names[k] for k in rng(seed, "adversaries").permutation(len(names))[:count])
+
+    def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
+        """Return the fit as the adversary changes it; counters and other integer buffers stay the same."""
+        if self.kind not in _FITS:
+            return fitted
+        params = {
+            name: self._changed(tensor, start[name].to(tensor.dtype), draw) if tensor.is_floating_point() else tensor
+            for name, tensor in fitted.params.items()
+        }
+        return replace(fitted, params=params)
+
+    def _changed(self, tensor: Tensor, start: Tensor, draw: np.random.Generator) -> Tensor:
+        update = tensor - start
+        if self.kind == "shuffle":
+            order = torch.from_numpy(draw.permutation(update.numel()))
+            update = update.flatten()[order].reshape(update.shape) * self.strength
+        elif self.kind == "noise":
+            e = torch.from_numpy(draw.normal(size=tuple(update.shape))).to(update)
+            update = update + self.strength * update.norm() / e.norm().clamp(min=1e-12) * e
+        elif self.kind == "model-replacement":
+            update = update / (self.share * self.strength)
+        else:
+            update = update * (-self.strength if self.kind == "sign-flip" else self.strength)
+        return start + update
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """What the adversaries of a run do: one attack, or several by the same clients, one after another."""
+
+    each: tuple[Attack, ...]
+
+    @classmethod
+    def parse(cls, spec: str) -> Self | None:
+        """Read "none", or attacks with commas between them, all with one share; raises ConfigError.
+
+        >>> [attack.kind for attack in Attacks.parse("label-flip:0.2, copy:0.2:signature").each]
+        ['label-flip', 'copy']
+        """
+        if spec == "none":
+            return None
+        read = [Attack.parse(part.strip()) for part in spec.split(",")]
+        each = tuple(attack for attack in read if attack)
+        if len(each) < len(read):
+            raise ConfigError(f"run.adversaries: {spec!r}: 'none' stands alone, or not at all")
+        if len({attack.share for attack in each}) != 1:
+            raise ConfigError(f"run.adversaries: {spec!r}: several attacks are by the same clients: give one SHARE")
+        return cls(each)
+
+    def of(self, *kinds: str) -> list[Attack]:
+        """Return the attacks of these kinds."""
+        return [attack for attack in self.each if attack.kind in kinds]
+
+    def clients(self, ids: Sequence[str], seed: int) -> frozenset[str]:
+        """Draw the adversaries: see `Attack.clients`."""
+        return self.each[0].clients(ids, seed)
+
+    def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
+        """Return the fit as the adversary changes it."""
+        for attack in self.each:
+            fitted = attack(fitted, start, draw)
+        return fitted
+
+    def check(self, method: ServerMethod | PeerMethod, federation: Federation) -> None:
+        """Raise ConfigError for an attack that this method or federation gives no place to."""
+        for attack in self.of("label-flip", "model-replacement"):
+            federation.task.need_labels("run.adversaries", repr(attack.kind))
+        if self.of("group-mean") and federation.planted is None:
+            raise ConfigError("run.adversaries: 'group-mean' needs known groups of the clients, and these have none")
+        phases = method.phases() if isinstance(method, ServerMethod) else list(method.shares)
+        declared = [method.declared(phase) for phase in sorted(phases)]
+        if any(sets is None for sets in declared):
+            return
+        known = sorted({name for sets in declared for fields in sets or () for name in fields})
+        for name in (name for attack in self.of(*FORGERS) for name in attack.fields):
+            if name not in known:
+                raise ConfigError(
+                    f"run.adversaries: no message of {method.name!r} has a field {name!r}; {nearest(name, known)}"
+                )
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def poisoned(federation: Federation, attacks: Attacks | None, adversaries: frozenset[str], seed: int) -> Federation:
+    """Return the federation in which the adversaries have the samples that their attacks give them.
 
     sybil: all have those of the adversary with the first id, also when its data drift. label-flip, model-replacement:
     y becomes classes - 1 - y, for each training sample with the probability of label-flip's strength.
@@ -26,8 +182,7 @@ def poisoned(setup: Setup, attacks: Attacks | None, adversaries: frozenset[str])
     flips = attacks.of("label-flip", "model-replacement") if attacks else []
     same = bool(attacks and attacks.of("sybil"))
     if not flips and not same:
-        return setup
-    federation, seed = setup.federation, setup.seed
+        return federation
     first = federation[min(adversaries)]
     share = min(attack.strength if attack.kind == "label-flip" else 1.0 for attack in flips) if flips else 0.0
 
@@ -38,7 +193,7 @@ def poisoned(setup: Setup, attacks: Attacks | None, adversaries: frozenset[str])
         return _each(made, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
 
     clients = [changed(client) for client in federation.values()]
-    return replace(setup, clients=type(federation)(clients, federation.task, federation.name))
+    return type(federation)(clients, federation.task, federation.name)
 
 
 def _each(client: Client, change: Callable[[Samples], Samples]) -> Client:
@@ -55,9 +210,6 @@ def _flipped(samples: Samples, classes: int, share: float, seed: int, id: str) -
     return replace(own, y=torch.where(hit, classes - 1 - own.y, own.y))
 
 
-Messages = Mapping[str, Message]
-
-
 class Forgery:
     """What adversaries make of their messages, knowing those of the same exchange.
 
@@ -69,22 +221,30 @@ class Forgery:
     take over the named fields; a message without such a field stays as it is.
     """
 
-    def __init__(self, setup: Setup, attacks: Attacks, adversaries: frozenset[str], honest: Mapping[str, str]) -> None:
+    def __init__(
+        self, attacks: Attacks, adversaries: frozenset[str], honest: Mapping[str, str], seed: int,
+        net_of: Callable[[str], Net],
+    ) -> None:  # fmt: skip
         """honest: the planted group of each honest client, "" where none is known."""
-        self.setup, self.attacks, self.adversaries = setup, attacks, adversaries
+        self.attacks, self.adversaries, self.seed, self.net_of = attacks, adversaries, seed, net_of
         names = sorted(honest)
-        order = [names[k] for k in rng(setup.seed, "victims").permutation(len(names))]
+        order = [names[k] for k in rng(seed, "victims").permutation(len(names))]
         self.victims = [id for id in order if honest[id] == honest[order[0]]]
 
     @classmethod
-    def of(cls, setup: Setup, attacks: Attacks | None, adversaries: frozenset[str]) -> Self | None:
+    def of(
+        cls, attacks: Attacks | None, adversaries: frozenset[str], clients: Federation, seed: int,
+        net_of: Callable[[str], Net],
+    ) -> Self | None:  # fmt: skip
         """Return the forgery of a run; None if its adversaries forge no messages."""
         if not attacks or not attacks.of("alie", "ipm", *FORGERS):
             return None
-        honest = {id: setup.federation[id].group or "" for id in setup.federation.seen if id not in adversaries}
-        return cls(setup, attacks, adversaries, honest)
+        honest = {id: clients[id].group or "" for id in clients.seen if id not in adversaries}
+        return cls(attacks, adversaries, honest, seed, net_of)
 
-    def replies(self, phase: str, asked: Messages, replies: Messages, round: int) -> dict[str, Message]:
+    def replies(
+        self, phase: str, asked: Mapping[str, Message], replies: Mapping[str, Message], round: int
+    ) -> dict[str, Message]:
         """Return the replies to a server's request as they are sent."""
         made = dict(replies)
         own = sorted(self.adversaries & set(made))
@@ -106,7 +266,7 @@ class Forgery:
                 for receiver in sorted(sent):
                     seen = [box.get(receiver, box[min(box)]) for box in there if box]
                     sent[receiver] = self._forged(attack, sent[receiver], seen, (id, round, f"{turn} to {receiver}"))
-            made[id] = Outbox(posts[id].phase, sent)
+            made[id] = replace(posts[id], messages=sent)
         for attack in self.attacks.of("alie", "ipm"):
             made |= self._colluding_peers(attack, made)
         return made
@@ -120,7 +280,8 @@ class Forgery:
             sent = self._colluded(attack, {id: box[min(box)] for id, box in boxes.items()}, {})
             for id, box in boxes.items():
                 changed = {name: sent[id][name] for name in sent[id] if sent[id][name] is not box[min(box)][name]}
-                made[id] = Outbox(phase, {to: Message(**{**message, **changed}) for to, message in box.items()})
+                shared = {to: Message(**{**message, **changed}) for to, message in box.items()}
+                made[id] = replace(own[id], messages=shared)
         return made
 
     def _forged(self, attack: Attack, own: Message, victims: Sequence[Message], key: tuple[str, int, str]) -> Message:
@@ -132,7 +293,7 @@ class Forgery:
                 like = [v[name] for v in victims if name in v and _form(v[name]) == _form(value)]
                 fields[name] = _together(like)
             elif attack.kind == "mimic":
-                draw = rng(self.setup.seed, *key, name, "mimic")
+                draw = rng(self.seed, *key, name, "mimic")
 
                 def blurred(leaf: Tensor, draw: Any = draw) -> Tensor:
                     e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
@@ -141,7 +302,7 @@ class Forgery:
                 fields[name] = _mapped(value, blurred)
         return Message(**{**own, **fields}) if fields else own
 
-    def _colluded(self, attack: Attack, own: Messages, asked: Messages) -> dict[str, Message]:
+    def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
         """Return the colluders' messages with parameters that they have agreed on."""
         made = dict(own)
         for name in sorted({name for message in own.values() for name in message}):
@@ -157,14 +318,14 @@ class Forgery:
 
     def _is_params(self, id: str, value: Any) -> bool:
         """Whether these are parameters of the client's net."""
-        initial = self.setup.net_of(id).initial
+        initial = self.net_of(id).initial
         return isinstance(value, Mapping) and bool(value) and _covers(initial, value)
 
     def _start(self, id: str, params: Params, asked: Message) -> Params:
         """Return what these parameters were trained from, as far as the request tells."""
         near = [found for found in _trees(asked) if _covers(found, params)]
         if not near:
-            return self.setup.net_of(id).initial
+            return self.net_of(id).initial
         return min(near, key=lambda found: sum(float((params[n] - found[n]).double().square().sum()) for n in params))
 
 

@@ -17,6 +17,7 @@ from fedkin import codec
 from fedkin.engines.failures import forgotten, place_in
 from fedkin.engines.privacy import Source
 from fedkin.engines.releases import KEY, Releases, Store
+from fedkin.engines.results import Outbox
 from fedkin.engines.setup import Setup
 from fedkin.errors import MethodError
 from fedkin.federation import Client
@@ -77,14 +78,6 @@ class BytesStates(States):
 
 
 V = TypeVar("V", bound=ClientView)
-
-
-@dataclass(frozen=True, eq=False)
-class Outbox:
-    """The messages of a peer in one exchange, by receiver, and the phase under which they are recorded."""
-
-    phase: str
-    messages: Mapping[str, Message]
 
 
 @dataclass(eq=False)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import Bytes, Choice, Each, Fields, Form, Number, Shaped, Sums, Weights, Whole
-from fedkin.forms.base import Sometimes
+from fedkin.forms import Bytes, Choice, Each, Fields, Form, Number, Shaped, Sometimes, Sums, Weights, Whole
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings

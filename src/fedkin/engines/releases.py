@@ -13,8 +13,6 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Weights
 
-__all__ = ["KEY", "Releases", "Store", "counted"]
-
 # Where a client's state has its own: no method has a name that begins so.
 KEY = "_privacy"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedkin.flow import Message
 from fedkin.learning.metrics import Figures, Marks
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ class Traffic(NamedTuple):
     floats: int
     missing: Missing | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Outbox:
+    """The messages of a peer in one exchange, by receiver, and the phase under which they are recorded."""
+
+    phase: str
+    messages: Mapping[str, Message]
 
 
 class Score(NamedTuple):

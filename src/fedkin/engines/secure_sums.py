@@ -28,8 +28,7 @@ from fedkin.engines import masks
 from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Message, Method, Params
-from fedkin.forms import Bytes, Each, Fields, Form, Shaped, Weights, Whole
-from fedkin.forms.base import Sometimes
+from fedkin.forms import Bytes, Each, Fields, Form, Shaped, Sometimes, Weights, Whole
 from fedkin.learning.aggregate import Mean
 from fedkin.learning.net import Net
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines import masks
-from fedkin.engines.adversaries import Attacks
+from fedkin.engines.attacks import Attacks
 from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy
 from fedkin.engines.secure_sums import is_parameters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from fedkin.engines.adversaries import Attacks
-from fedkin.engines.attacks import Forgery, poisoned
+from fedkin.engines.attacks import Attacks, Forgery, poisoned
 from fedkin.engines.client_list import Roster, facts_of
 from fedkin.engines.client_side import BytesStates, States
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
@@ -35,8 +35,11 @@ class LocalEngine(Engine):
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed) if attacks else frozenset[str]()
         # Only too few replies undo a simulated round.
         self.undoes = setup.engine.min_replies > 0
-        setup = poisoned(setup, attacks, self.adversaries).equipped()
-        forgery = Forgery.of(setup, attacks, self.adversaries)
+        if attacks:
+            clients = poisoned(setup.federation, attacks, self.adversaries, setup.seed)
+            setup = replace(setup, clients=clients)
+        setup = setup.equipped()
+        forgery = Forgery.of(attacks, self.adversaries, setup.federation, setup.seed, setup.net_of)
         super().__init__(setup, Roster.of(setup.federation), transport=transport, observers=observers, forgery=forgery)
 
     def make_site(self) -> LocalSite:

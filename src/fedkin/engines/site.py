@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import torch
 
 from fedkin.engines.accounting import Clock, Operations, Scores, Work
-from fedkin.engines.adversaries import Attacks
-from fedkin.engines.client_side import ClientSide, Outbox, Running, States
+from fedkin.engines.attacks import Attacks
+from fedkin.engines.client_side import ClientSide, Running, States
 from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, place_of
 from fedkin.engines.privacy import Source, Spent
 from fedkin.engines.releases import Store
-from fedkin.engines.results import Score
+from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError, MethodError

@@ -17,8 +17,6 @@ from torch import Tensor
 from fedkin.codec import Params
 from fedkin.errors import MethodError, nearest
 
-__all__ = ["RULES", "AveragedReplies", "Mean", "Rule", "RunningMean", "aggregated", "rule_of", "weighted_mean"]
-
 Array = npt.NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task, constant
 from fedkin.settings import Settings, span
 
-__all__ = ["Augment"]
-
 # Luma of ITU-R BT.601, and the two chroma axes in whose plane hue is an angle (YIQ).
 _TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 

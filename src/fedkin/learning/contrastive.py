@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Form", "Projection", "prototype_loss", "prototypes", "supervised_contrastive", "uniformity_loss"]
-
 Form = Literal["paper", "released"]
 
 
@@ -53,7 +51,7 @@ def prototype_loss(
     """
     unit = F.normalize(p, dim=1)
     logits = unit @ prototypes.T if form == "released" else unit @ F.normalize(prototypes, dim=1).T / temperature
-    return _mean(F.cross_entropy(logits, y, reduction="none"), mask)
+    return (F.cross_entropy(logits, y, reduction="none") * mask).sum() / mask.sum()
 
 
 def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "paper") -> Tensor:
@@ -67,10 +65,6 @@ def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "
         return (prototypes @ prototypes.T / temperature).masked_fill(itself, -torch.inf).exp().sum() / len(prototypes)
     unit = F.normalize(prototypes, dim=1)
     return (unit @ unit.T).masked_fill(itself, 0.0).sum() / len(prototypes)
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    return (values * mask).sum() / mask.sum()
 
 
 class Projection(nn.Module):

@@ -27,11 +27,6 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Samples
 from fedkin.federation.inputs import each, parts
 
-__all__ = [
-    "CPU", "Precision", "Resident", "alone", "arranged", "autocast", "check_precision", "checked", "device_of", "drawn",
-    "exact", "moved", "one_thread", "opened", "plain", "seeded", "title", "usual",
-]  # fmt: skip
-
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 

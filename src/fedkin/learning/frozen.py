@@ -18,8 +18,6 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
 from fedkin.learning.devices import arranged, autocast
 
-__all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
-
 _LOG = logging.getLogger("fedkin")
 _PASS = 128  # samples that are read at a time
 _LIMIT = 2 << 30  # bytes of kept features in one process, of all modules together
@@ -30,17 +28,17 @@ class Frozen(nn.Module):
 
     One at a time, a sample's features do not depend on the batch that it is in, so that kept ones have the bits of
     computed ones. As the first part of a body, it has the features of each sample kept, 4 bytes for each number, while
-    the sample's array is in use. keep: False computes them in every step, a batch at a time.
+    the sample's array is in use.
 
     >>> frozen = Frozen(nn.Linear(3, 2))
     >>> frozen.train()(torch.zeros(4, 3)).shape, any(p.requires_grad for p in frozen.parameters())
     (torch.Size([4, 2]), False)
     """
 
-    def __init__(self, net: nn.Module, keep: bool = True) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net.requires_grad_(False).eval()
-        self.keep = keep
+        self.keep = True  # False: compute whole batches, to count operations
         self.channels_last = False  # until the layout of the net is decided
         self.kept = Kept()
         self.told: tuple[Any, tuple[int, ...], Tensor] | None = None

@@ -18,11 +18,6 @@ from fedkin.errors import MethodError
 from fedkin.learning.net import BodyHead
 from fedkin.tasks import Task
 
-__all__ = [
-    "Batch", "CrossEntropy", "Loss", "PixelCrossEntropy", "Proximal", "SquaredError", "class_means", "default_loss",
-    "masked_mean", "per_sample",
-]  # fmt: skip
-
 
 class Batch(NamedTuple):
     """The samples of one step.

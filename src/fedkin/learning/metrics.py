@@ -26,11 +26,6 @@ from fedkin.learning.sgd import infer, load, outputs
 from fedkin.tasks import METRICS, Task
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = [
-    "LARGEST", "MEASURES", "NO_MARKS", "Figures", "Marks", "Measure", "Unmeasured", "average_precision",
-    "balanced_accuracy", "code_of", "file_of", "marks", "metric", "pooled", "roc_auc", "score", "value", "values",
-]  # fmt: skip
-
 Values = npt.NDArray[Any]
 Figures = tuple[float | None, ...]
 

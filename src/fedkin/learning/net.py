@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self
@@ -20,8 +18,6 @@ from fedkin.federation import Task
 from fedkin.learning.devices import CPU, Precision, autocast, device_of, seeded
 from fedkin.learning.frozen import trunk_of
 from fedkin.untrusted import said
-
-__all__ = ["BodyHead", "Net", "check_fit", "head_of", "redrawn"]
 
 
 class BodyHead(nn.Module):
@@ -49,25 +45,10 @@ class BodyHead(nn.Module):
         """
         if self.precision == "float32":
             return function(x)
-        with autocast(device_of(self)), _watched(False):
-            return pytree.tree_map(_in_float32, function(x))
-
-    @contextmanager
-    def guarded(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Yield a function that makes a context in which only `features` and `in_body` may call parts of the body.
-
-        Otherwise these would be computed in float32, whatever the precision of the run.
-        """
-        if self.precision == "float32":
-            yield nullcontext
-            return
-        others = {part for name, child in self.named_children() if name != "body" for part in child.modules()}
-        hooks = [part.register_forward_pre_hook(_inside_only) for part in {*self.body.modules()} - others]
-        try:
-            yield lambda: _watched(True)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with autocast(device_of(self)):
+            return pytree.tree_map(
+                lambda out: out.float() if isinstance(out, Tensor) and out.is_floating_point() else out, function(x)
+            )
 
     def forward(self, x: Any) -> Tensor:
         """Return outputs [batch, classes]."""
@@ -129,30 +110,6 @@ class BodyHead(nn.Module):
 def _inside(name: str, modules: tuple[str, ...]) -> bool:
     """Whether a parameter or a buffer belongs to one of these modules, or to a module inside them."""
     return any(name.startswith(f"{module}.") for module in modules)
-
-
-_WATCHED = ContextVar("watched", default=False)  # whether parts of bodies may not be called
-
-
-@contextmanager
-def _watched(on: bool) -> Iterator[None]:
-    before = _WATCHED.set(on)
-    try:
-        yield
-    finally:
-        _WATCHED.reset(before)
-
-
-def _in_float32(out: Any) -> Any:
-    return out.float() if isinstance(out, Tensor) and out.is_floating_point() else out
-
-
-def _inside_only(part: nn.Module, inputs: Any) -> None:
-    if _WATCHED.get():
-        raise MethodError(
-            f"the loss calls the body, or a {type(part).__name__} in it, itself, which run.precision = 'bf16' does not "
-            "reach: let it call model.features(x) or model.in_body(function, x), or set run.precision = 'float32'"
-        )
 
 
 class Net:

@@ -20,8 +20,6 @@ from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["ROWS", "decide", "fit", "infer", "lay_out", "load", "outputs"]
-
 _LOG = logging.getLogger("fedkin")
 
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
@@ -60,11 +58,7 @@ def fit(
     values: list[Tensor] = []
     seen = 0
     changed = view is not None and view.on
-    with (
-        seeded(device=device),
-        recalled(module.body, samples, net.dtype, changed) as recall,
-        module.guarded() as guard,
-    ):
+    with seeded(device=device), recalled(module.body, samples, net.dtype, changed) as recall:
         _seed(int(rng.integers(2**63)), device)
         for where in drawn(list(training.batches(len(samples), rng)), device):
             x, y = arranged(samples.inputs(where, net.dtype), last), samples.labels(where)
@@ -74,8 +68,7 @@ def fit(
             batch = Batch(x, y, mask, True, None if counts is None else counts[y])
             recall(batch.x, where)
             try:
-                with guard():
-                    result = loss(module, batch, extras, carry)
+                result = loss(module, batch, extras, carry)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error) or len(where) > 1:
                     raise
@@ -168,7 +161,7 @@ def _passes(
     device = device_of(module)
     last = lay_out(net, module, samples)
     parts = []
-    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall, module.guarded() as guard:
+    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall:
         for start in range(0, len(samples), many):
             rows = slice(start, start + many)
             x, y = arranged(samples.inputs(rows, net.dtype), last), samples.labels(rows)
@@ -178,8 +171,7 @@ def _passes(
             elif what == "features":
                 out = module.features(x)
             else:
-                with guard():
-                    out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
+                out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
             parts.append(out.to(CPU))
     return torch.cat(parts).contiguous()
 

@@ -38,8 +38,6 @@ from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal, SquaredE
 from fedkin.learning.net import Net, check_fit
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["Chain", "Member", "NotStacked", "chain_of", "fit_stacked", "why_not"]
-
 _aten = torch.ops.aten
 # Bytes of weights in one stack on a CPU: more would leave the cache between steps, fewer need too many calls.
 _CACHE = 6 << 20

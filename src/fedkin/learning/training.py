@@ -19,8 +19,6 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.learning.augment import Augment
 from fedkin.settings import Settings
 
-__all__ = ["Fitted", "Training"]
-
 
 @dataclass(frozen=True, eq=False)
 class Fitted:

@@ -14,8 +14,24 @@ from fedkin.errors import DataError
 from fedkin.federation import Client
 from fedkin.federation.summaries import agree
 from fedkin.flow import PeerMethod
-from fedkin.forms import Bytes, Choice, Context, Each, Fields, Flag, Form, Number, Shaped, Upto, Weights, Whole, Wholes
-from fedkin.forms.base import Dim, Sometimes, length_of
+from fedkin.forms import (
+    Bytes,
+    Choice,
+    Context,
+    Dim,
+    Each,
+    Fields,
+    Flag,
+    Form,
+    Number,
+    Shaped,
+    Sometimes,
+    Upto,
+    Weights,
+    Whole,
+    Wholes,
+    length_of,
+)
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import PlanOf, agreed
 from fedkin.network.ledger import Ledger, Page

@@ -22,9 +22,8 @@ import torch
 from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
-from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import words_of
-from fedkin.engines.results import Missing
+from fedkin.engines.results import Missing, Outbox
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.folders import made_private

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedkin.engines.accounting import Operations, Work
 from fedkin.engines.client_list import Roster
-from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.results import Missing, Outcome, Score
+from fedkin.engines.results import Missing, Outbox, Outcome, Score
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site

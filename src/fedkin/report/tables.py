@@ -16,7 +16,7 @@ from fedkin.report.units import megabytes, student
 from fedkin.tasks import METRICS
 
 if TYPE_CHECKING:
-    from fedkin.running.loop import Result
+    from fedkin.records.run import Result
 
 _WIDTH = 80
 

@@ -32,15 +32,14 @@ from fedkin.methods import METHODS
 from fedkin.records.files import claimed
 from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
+from fedkin.records.run import Result
 from fedkin.running.experiment import RunSettings, nets_for, public_from, without_none
-from fedkin.running.loop import Result, Watcher, check_measures, execute, read_finished
+from fedkin.running.loop import Watcher, check_measures, execute, read_finished
 from fedkin.running.plugins import add_installed, files_of, named_in, stages_of, taken_value
 from fedkin.running.progress import RoundsDone
 from fedkin.running.trackers import Tracker, Tracking, settings_table
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
-
-__all__ = ["AnyModel", "metrics_in", "prepared", "run"]
 
 AnyModel = str | Model | Modules
 

@@ -27,14 +27,12 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.controls import controls_of, named, parted
 from fedkin.records.files import write_bytes
+from fedkin.records.run import Result
 from fedkin.running.api import run
 from fedkin.running.experiment import assign
 from fedkin.running.holdout import HoldOut, held_out
-from fedkin.running.loop import Result
 from fedkin.running.suites import Entry, Suite
 from fedkin.settings import parse
-
-__all__ = ["REFERENCE", "Bench", "Place", "Standing", "bench", "points", "read_lines", "standing", "store"]
 
 Line = dict[str, Any]
 Runs = Mapping[int, Line]  # by seed

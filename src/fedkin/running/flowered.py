@@ -15,13 +15,12 @@ from fedkin.flow import PeerMethod
 from fedkin.folders import write_new
 from fedkin.network.calls import CallingLink
 from fedkin.network.flower.server_calls import GridCalls
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load, read_table
-from fedkin.running.loop import Result, Watcher
+from fedkin.running.loop import Watcher
 from fedkin.running.networked import serve, settings_of
 from fedkin.running.plugins import read_own
 from fedkin.running.shared_metrics import sendable
-
-__all__ = ["run_app", "write_app"]
 
 _PACKAGE = "fedkin_app"
 # Seconds for which a client keeps a message back while it works: each message more costs seconds.

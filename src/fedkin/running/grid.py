@@ -29,15 +29,17 @@ from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.loop import Watcher, lasting, run_experiment
 from fedkin.running.plugins import named_in, placed
-from fedkin.untrusted import shown
+from fedkin.untrusted import shown, toml_of
 
 __all__ = [
     "Choice", "GridRun", "OfExperiment", "Runs", "WatcherOf", "check_choices", "check_plan", "combinations", "compare",
-    "compare_runs", "leave_out", "listed", "numbers", "rows", "sweep", "sweep_runs", "without_group", "words",
+    "leave_out", "listed", "numbers", "rows", "sweep", "without_group", "words",
 ]  # fmt: skip
 
 _LONGEST = 100  # characters of a folder's name
 _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
+
+_EXPECTED = "expected section.field=value,value or METHOD:section.field=value,value"
 
 # (method, settings, seed, runs done, runs in all) -> the watcher of a run, if any
 WatcherOf = Callable[[str, Mapping[str, Any], int, int, int], Watcher | None]
@@ -86,35 +88,26 @@ class Choice:
     @classmethod
     def parse(cls, text: str, option: str = "--try") -> Choice:
         """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError naming the option."""
-        where, equals, values = text.partition("=")
-        method, colon, path = where.strip().rpartition(":")
-        parts = _split(values)
-        if not equals or not path or not all(parts) or (colon and not method):
-            raise ConfigError(
-                f"{option} {text!r}: expected section.field=value,value or METHOD:section.field=value,value"
-            )
-        where = f"{option} {shown(text, 80)}"
+        name, equals, values = text.partition("=")
+        method, colon, path = name.strip().rpartition(":")
+        where = f"{option} {shown(text, 80)!r}"
+        if not equals or not path or (colon and not method):
+            raise ConfigError(f"{where}: {_EXPECTED}")
         (method,), _ = named_in([method], "method", Path(), where)
         if method and method not in METHODS:
-            raise ConfigError(f"{option} {text!r}: no method {method!r}; {nearest(method, METHODS)}")
-        return cls(path, tuple(placed(setting_value(part, where)) for part in parts), method or None)
+            raise ConfigError(f"{where}: no method {method!r}; {nearest(method, METHODS)}")
+        return cls(path, tuple(map(placed, _values(values, where))), method or None)
 
 
-def _split(values: str) -> list[str]:
-    """Cut at the commas that are not inside brackets, braces or quotes."""
-    parts, depth, quote = [""], 0, ""
-    for char in values:
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        else:
-            depth += (char in "[{") - (char in "]}")
-        if char == "," and depth == 0 and not quote:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts]
+def _values(text: str, where: str) -> list[Any]:
+    """Read values with commas between them: those of a TOML list, else texts; raises ConfigError for an empty one."""
+    try:
+        values: list[Any] = toml_of(f"values = [{text}]")["values"]
+    except ValueError:
+        values = [setting_value(part.strip(), where) for part in text.split(",")]
+    if "" in values or not values or text.rstrip().endswith(","):
+        raise ConfigError(f"{where}: {_EXPECTED}")
+    return values
 
 
 def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
@@ -194,7 +187,7 @@ class OfExperiment(Runs):
     """
 
     experiment: Experiment
-    data_root: Path
+    data_root: Path = Path()
     given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     hold: HoldOut | None = None
@@ -299,17 +292,10 @@ def _run_grid(
 
 
 def compare(
-    experiment: Experiment,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    data_root: Path,
-    folder: Path | None = None,
-    *,
-    resume: bool = False,
-    restart: bool = False,
-    watcher: Callable[[str, int, int, int], Watcher] | None = None,
+    base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
+    restart: bool = False, watcher: Callable[[str, int, int, int], Watcher] | None = None,
     validation: Mapping[str, Any] | None = None,
-) -> dict[str, dict[int, Result]]:
+) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
     restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
@@ -318,18 +304,6 @@ def compare(
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
     """
-    base = OfExperiment(experiment, data_root)
-    return compare_runs(
-        base, methods, seeds, folder, resume=resume, restart=restart, watcher=watcher, validation=validation
-    )
-
-
-def compare_runs(
-    base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
-    restart: bool = False, watcher: Callable[[str, int, int, int], Watcher] | None = None,
-    validation: Mapping[str, Any] | None = None,
-) -> dict[str, dict[int, Result]]:  # fmt: skip
-    """Compare as `compare`, of whatever can be run."""
 
     def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
         summaries = [result.summary for cell in grid for result in cell.results.values()]
@@ -389,7 +363,7 @@ def leave_out(
     with experiment.claimed(folder, resume, data_root, plan.to_json()):
         for group, changed in experiments.items():
             results[group] = compare(
-                changed, methods, seeds, data_root, places[group], resume=resume, restart=restart,
+                OfExperiment(changed, data_root), methods, seeds, places[group], resume=resume, restart=restart,
                 watcher=None if watcher is None else partial(watcher, group),
             )  # fmt: skip
     return results
@@ -399,8 +373,8 @@ def leave_out(
 
 
 def sweep(
-    experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], data_root: Path,
-    folder: Path | None, *, resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
+    base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
+    resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
 ) -> list[GridRun]:  # fmt: skip
     """Run every method with every combination of the values that are for it, and with every seed.
 
@@ -409,15 +383,6 @@ def sweep(
     are read. restart: whether runs that are damaged begin anew. Everything is checked before the first run; raises
     ConfigError.
     """
-    base = OfExperiment(experiment, data_root)
-    return sweep_runs(base, methods, choices, seeds, folder, resume=resume, restart=restart, watcher=watcher)
-
-
-def sweep_runs(
-    base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
-    resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
-) -> list[GridRun]:  # fmt: skip
-    """Sweep as `sweep`, over whatever can be run."""
 
     def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
         lines = [line(row) for row in rows(grid)]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fedkin.data.sources.tables import TableSource
     from fedkin.federation import Federation
 
-__all__ = ["DataOptions", "FirstExperiment", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]
-
 
 Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
 

@@ -26,10 +26,6 @@ from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.summary import round_line, summary_of
 from fedkin.running.trackers import Tracker, Tracking, described
 
-__all__ = [
-    "Result", "Stop", "Watcher", "check_measures", "execute", "finished", "lasting", "read_finished", "run_experiment",
-]  # fmt: skip
-
 
 class Watcher(Protocol):
     """An observer of a run, which can also stop it."""

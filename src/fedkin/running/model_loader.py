@@ -27,9 +27,6 @@ from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
 
-__all__ = ["Loaded", "load"]
-
-
 Values = npt.NDArray[Any]
 _BATCH = 1024
 
@@ -115,7 +112,9 @@ class Loaded(Mapping[str, nn.Module]):
         if self.task.kind == "risk":
             return np.asarray(torch.softmax(outputs, 1)[:, 1].numpy())
         if self.task.kind == "regression":
-            return np.asarray(self._in_units(outputs).numpy())
+            if self.target is not None:
+                outputs = outputs[:, 0] * self.target.deviation + self.target.mean
+            return np.asarray(outputs.numpy())
         labels = outputs.argmax(1).numpy()
         if self.task.kind == "classification" and self.target is not None:
             labels = np.array(self.target.classes)[labels]
@@ -217,9 +216,6 @@ class Loaded(Mapping[str, nn.Module]):
                     model(given[part] if isinstance(given, Tensor) else {n: t[part] for n, t in given.items()})
                 )
         return torch.cat(parts).double()
-
-    def _in_units(self, outputs: Tensor) -> Tensor:
-        return outputs if self.target is None else outputs[:, 0] * self.target.deviation + self.target.mean
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):

@@ -38,8 +38,9 @@ from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, StatusFile
 from fedkin.records.files import read_json, write_json
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
-from fedkin.running.loop import Result, Watcher, execute, finished
+from fedkin.running.loop import Watcher, execute, finished
 from fedkin.running.shared_metrics import check_metrics, check_own, read_metrics, with_metrics
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task

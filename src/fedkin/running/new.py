@@ -14,8 +14,6 @@ from string import Template
 from fedkin.errors import ConfigError, nearest
 from fedkin.untrusted import shown
 
-__all__ = ["KINDS", "write_new"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 
 # Of each kind of part, what uses one: a command, its option, and the option's value.

@@ -20,19 +20,6 @@ from fedkin.running.tune import Equal
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown
 
-__all__ = [
-    "OURS",
-    "PAPERS",
-    "Claim",
-    "Equally",
-    "PaperTable",
-    "Part",
-    "Row",
-    "known_tables",
-    "table_folder",
-    "unread_tables",
-]
-
 OURS = "ours:"
 _IN_FILE = re.compile(r"\.py:\w")
 

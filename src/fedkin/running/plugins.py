@@ -32,12 +32,6 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
-__all__ = [
-    "GROUPS", "KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "named_in", "origin", "placed",
-    "read_own", "stages_of", "taken_in", "taken_value",
-]  # fmt: skip
-
-
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _LOG = logging.getLogger("fedkin")
 # Entry points fedkin.GROUP, and what they bring.

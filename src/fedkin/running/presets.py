@@ -6,8 +6,6 @@ from pathlib import Path
 
 from fedkin.errors import ConfigError, nearest
 
-__all__ = ["missing", "preset_folder", "preset_names", "preset_or_file"]
-
 
 def preset_folder() -> Path:
     """Return the folder of the presets: in the installed package, or at the top of the source tree."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedkin.running.loop import Watcher
 
-__all__ = ["RoundsDone", "Several", "figured", "grouped", "scored", "titled"]
-
 
 class RoundsDone:
     """A watcher that shows the rounds done, the metric and the time left, until it is closed.

@@ -24,11 +24,6 @@ from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import best, tune
 from fedkin.tasks import METRICS, Metric
 
-__all__ = [
-    "FIGURES", "GIVEN", "FinishedPart", "PublishedRun", "Run", "TunedRow", "judged", "reproduce", "runs_of", "words_of",
-]  # fmt: skip
-
-
 # In the CSV of a page.
 FIGURES = ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
 GIVEN = "; "

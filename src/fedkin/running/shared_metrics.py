@@ -15,8 +15,6 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.plugins import GROUPS, KINDS, add_installed, files_of, in_file, named_in, stages_of
 from fedkin.untrusted import shown
 
-__all__ = ["check_metrics", "check_own", "read_metrics", "sendable", "with_metrics"]
-
 
 def check_own(experiment: Experiment) -> None:
     """Raise ConfigError for files of one's own that bring anything but further metrics."""

@@ -22,8 +22,6 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
 from fedkin.learning.models import Model
 
-__all__ = ["SUITES", "Entry", "Suite", "suite_of"]
-
 Array = npt.NDArray[np.float64]
 
 

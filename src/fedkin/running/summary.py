@@ -21,8 +21,6 @@ from fedkin.records.recorder import Records
 from fedkin.records.run import bytes_by_client
 from fedkin.running.experiment import RunSettings
 
-__all__ = ["cautions", "given", "round_line", "summary_of"]
-
 _SUMMARY_ONLY = ("title", "higher", "share", "values")
 # A loss that ends at more than so many times its first value did not just overfit.
 _GROWN = 10.0

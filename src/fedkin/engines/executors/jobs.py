@@ -24,25 +24,6 @@ from fedkin.learning.training import Training
 from fedkin.tasks import Task
 from fedkin.views import ClientView
 
-__all__ = [
-    "Executor",
-    "FitJob",
-    "InferJob",
-    "Job",
-    "Modules",
-    "OneByOne",
-    "ScoreJob",
-    "TrainingPath",
-    "attempt",
-    "bare",
-    "carry_out",
-    "job_of",
-    "own_rows",
-    "samples_of",
-    "whose",
-    "with_own_rows",
-]
-
 
 @dataclass(eq=False, slots=True)  # to make a frozen one takes three times as long, and each client gets one
 class FitJob:

@@ -17,8 +17,6 @@ from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
 from fedkin.untrusted import said, shown
 
-__all__ = ["RayTasks"]
-
 _LOG = logging.getLogger("fedkin")
 _PATIENCE = 60  # seconds until it is said that cores are waited for
 _LOOK = 2  # seconds between looks at whether any node is left

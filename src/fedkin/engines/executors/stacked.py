@@ -17,8 +17,6 @@ from fedkin.learning.net import Net
 from fedkin.learning.stacked import Member, fit_stacked, why_not
 from fedkin.untrusted import said
 
-__all__ = ["Fast"]
-
 _WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
 

@@ -26,8 +26,6 @@ from fedkin.federation import Client
 from fedkin.learning.net import Net
 from fedkin.untrusted import said
 
-__all__ = ["Workers"]
-
 _AHEAD = 2  # jobs at each worker: one running and one waiting, so that no worker is idle
 
 

@@ -21,8 +21,6 @@ from fedkin.federation import Task
 from fedkin.learning.models.nets import Model
 from fedkin.untrusted import said, shown
 
-__all__ = ["Modules", "Plain", "pair_of", "parted", "plain", "sample_inputs"]
-
 Pair: TypeAlias = tuple[nn.Module, nn.Module]
 # A net as its user hands it over; a function makes it for a task.
 Modules: TypeAlias = Pair | nn.Module | Callable[[Task], Pair | nn.Module]

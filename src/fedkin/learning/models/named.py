@@ -16,8 +16,6 @@ from fedkin.learning.models.nets import Model
 from fedkin.learning.models.pretrained import Timm, Transformers
 from fedkin.settings import choose, parse
 
-__all__ = ["MODELS", "Mixed"]
-
 _CLASSES: tuple[type[Model], ...] = (
     nets.Linear, nets.Mlp, nets.CnnMnist, nets.CnnCifar, nets.CnnFedAvg, nets.Mlp3, nets.Mlp8, nets.TextMean, nets.UNet,
     nets.LeNet, nets.LeafCnn, nets.SmallPlain, nets.SmallResidual, nets.SmallSeparable, nets.SmallWide, vision.ResNet18,

@@ -20,11 +20,6 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.settings import Settings
 
-__all__ = [
-    "CnnCifar", "CnnFedAvg", "CnnMnist", "LeNet", "LeafCnn", "Linear", "Mlp", "Mlp3", "Mlp8", "Model", "SmallPlain",
-    "SmallResidual", "SmallSeparable", "SmallWide", "TextMean", "UNet",
-]  # fmt: skip
-
 
 class Model(Settings):
     """Settings of a net, which `name` identifies."""

@@ -29,8 +29,6 @@ from fedkin.learning.models.vision import torchvision_models
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import said
 
-__all__ = ["Adapters", "Packaged", "Pool", "Timm", "Tokens", "Transformers", "backbone", "library", "transformer"]
-
 Pool = Literal["mean", "first", "last", "own"]
 
 _ADAPTER = "adapter_config.json"
@@ -72,7 +70,7 @@ class Adapters(Settings):
 
 def transformer(
     model: nn.Module, head: str | nn.Module = "classifier", *, adapters: Adapters | Mapping[str, Any] | bool = False,
-    frozen: bool = False, keep: bool = True, padding: int | None = None, pool: Pool = "mean",
+    frozen: bool = False, padding: int | None = None, pool: Pool = "mean",
 ) -> tuple[nn.Module, nn.Module]:  # fmt: skip
     """Return (body, head) of a Hugging Face model; it is changed, and must not be used otherwise.
 
@@ -80,17 +78,17 @@ def transformer(
     model's `logits`; or a module of your own for features [batch, d], which are then pooled: the "mean" over tokens
     that are no padding (over places of an image), the "first" or "last" of these, or the model's "own" (pooler_output).
     adapters: train LoRA adapters and the head only. frozen: train the head only; the features of each sample are
-    computed once and kept, if `keep`. Inputs are token ids [batch, length], of which `padding` (None: the model's own
+    computed once and kept. Inputs are token ids [batch, length], of which `padding` (None: the model's own
     padding id, or 0) is masked; images; or a dict of what the model takes (input_ids, attention_mask, ..). Raises
     ConfigError for a head that is not there.
     """
     top = head if isinstance(head, nn.Module) else _cut_head(model, head)
-    return _assembled(Tokens(model, padding, pool if top is head else None), top, adapters, frozen, keep)
+    return _assembled(Tokens(model, padding, pool if top is head else None), top, adapters, frozen)
 
 
 def backbone(
     model: nn.Module, head: str | nn.Module, *, adapters: Adapters | Mapping[str, Any] | bool = False,
-    frozen: bool = False, keep: bool = True,
+    frozen: bool = False,
 ) -> tuple[nn.Module, nn.Module]:  # fmt: skip
     """Return (body, head) of any other net, such as one of timm; settings as of `transformer`.
 
@@ -101,7 +99,7 @@ def backbone(
     (torch.Size([5, 3]), Linear(in_features=3, out_features=2, bias=True))
     """
     top = head if isinstance(head, nn.Module) else _cut_head(model, head)
-    return _assembled(Packaged(model), top, adapters, frozen, keep)
+    return _assembled(Packaged(model), top, adapters, frozen)
 
 
 def _cut_head(model: nn.Module, name: str) -> nn.Module:
@@ -115,11 +113,11 @@ def _cut_head(model: nn.Module, name: str) -> nn.Module:
 
 
 def _assembled(
-    body: Packaged, head: nn.Module, adapters: Adapters | Mapping[str, Any] | bool, frozen: bool, keep: bool
+    body: Packaged, head: nn.Module, adapters: Adapters | Mapping[str, Any] | bool, frozen: bool
 ) -> tuple[nn.Module, nn.Module]:
     head.requires_grad_(True)
     if adapters is False:
-        return (nn.Sequential(Frozen(body, keep)) if frozen else body), head
+        return (nn.Sequential(Frozen(body)) if frozen else body), head
     if frozen:
         raise ConfigError("model: adapters in a frozen body would not be trained; give adapters or frozen")
     if not isinstance(adapters, Adapters):
@@ -227,14 +225,13 @@ def _pooled(z: Tensor, mask: Tensor | None, pool: Pool) -> Tensor:
 class _Pretrained(Model):
     """Settings of a body that comes with its values.
 
-    frozen: train the head alone; features of each sample are computed once and kept, if `keep` (docs/models.md).
+    frozen: train the head alone; features of each sample are computed once and kept (docs/models.md).
     adapters: train LoRA adapters, the head and, with width, the layer before it. width: Linear `width` and ReLU behind
     the features, which is trained too; bodies of unlike nets get features of one width by it (None: no such layer).
     digest: a hash of the files, found when a run begins; a run goes on only with the same files.
     """
 
     frozen: bool = False
-    keep: bool = True
     adapters: Adapters | None = None
     width: int | None = Field(None, ge=1)
     digest: str = ""
@@ -326,7 +323,7 @@ class Transformers(_Pretrained):
                 "config.json); from Python, fedkin.learning.models.transformer takes it with a head of your own"
             )
         body, _ = transformer(
-            net, nn.Identity(), adapters=self.adapters or False, frozen=self.frozen, keep=self.keep,
+            net, nn.Identity(), adapters=self.adapters or False, frozen=self.frozen,
             padding=self.padding, pool=self.pool,
         )  # fmt: skip
         return self._with_width(body, size, task)
@@ -423,9 +420,7 @@ class Timm(_Pretrained):
             raise ConfigError(f"model.net: {self.net} for inputs {list(shape)}: {said(error)}") from None
         if len(features) != 2:
             raise ConfigError(f"model.net: {self.net} gives features {list(features)}, expected [1, d]")
-        body, _ = backbone(
-            net.train(), nn.Identity(), adapters=self.adapters or False, frozen=self.frozen, keep=self.keep
-        )
+        body, _ = backbone(net.train(), nn.Identity(), adapters=self.adapters or False, frozen=self.frozen)
         return self._with_width(body, int(features[1]), task)
 
 

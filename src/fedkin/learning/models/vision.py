@@ -23,8 +23,6 @@ from fedkin.federation import Task
 from fedkin.learning.models.nets import Model
 from fedkin.untrusted import said
 
-__all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ResNet50", "ShuffleNetV2", "torchvision_models"]
-
 
 class _Vision(Model):
     """A torchvision net, its first convolution fitted to the task's channels, Linear `width`, ReLU | Linear classes."""

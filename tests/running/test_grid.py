@@ -1,4 +1,4 @@
-"""A combinations of settings: its runs are those of single experiments, and it goes on after a stop."""
+"""A comparison's table, recomputed by hand from the runs' own records."""
 
 from __future__ import annotations
 
@@ -7,14 +7,80 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 
+import fedkin
 from fedkin.errors import ConfigError, RunError
+from fedkin.records.comparison import table
 from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import Choice, check_choices, combinations, rows, sweep
+from fedkin.running.grid import Choice, OfExperiment, check_choices, combinations, compare, rows, sweep
 from fedkin.running.loop import Stop, run_experiment
+from support import small_federation
 from tiny import TABLE, CutAt
+
+
+def test_table_against_the_records(tmp_path: Path) -> None:
+    results = compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
+    rows = {row["method"]: row for row in table(results)}
+
+    def last(method: str, seed: int) -> dict[str, float]:
+        found = pq.read_table(tmp_path / "c" / f"{method}-seed{seed}" / "clients.parquet").to_pandas()
+        found = found[found["round"] == 7]
+        return dict(zip(found["client"], found["accuracy"], strict=True))
+
+    means = [np.mean(list(last("fedavg", seed).values())) for seed in (0, 1, 2)]
+    assert rows["fedavg"]["mean"] == (pytest.approx(np.mean(means)), pytest.approx(np.std(means, ddof=1)))
+    gained = [[last("fedavg", seed)[id] - last("local", seed)[id] for id in last("local", seed)] for seed in (0, 1, 2)]
+    assert rows["fedavg"]["gain"][0] == pytest.approx(np.mean(gained))
+    assert rows["fedavg"]["hurt"][0] == pytest.approx(np.mean(np.array(gained) < -1e-9))
+    assert rows["local"]["gain"] is None
+    assert rows["local"]["bytes_up"] == (0.0, 0.0)
+    assert rows["fedavg"]["found"] is None
+
+
+def test_the_same_seed_is_the_same_federation_for_every_method(tmp_path: Path) -> None:
+    compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [3], tmp_path / "c")
+    one, other = ((tmp_path / "c" / f"{m}-seed3" / "federation.json").read_bytes() for m in ("local", "fedavg"))
+    assert one == other
+
+
+def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
+    """Those of all runs together would not fit into memory."""
+    results = compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [0], tmp_path / "c")
+    for name, by_seed in results.items():
+        result = by_seed[0]
+        assert isinstance(result.models, StoredModels)
+        alone = run_experiment(Experiment.of(TABLE).for_method(name), Path(), tmp_path / name).models
+        assert isinstance(alone, dict)
+        assert result.models.keys() == alone.keys()
+        assert all(
+            torch.equal(result.models[id][part], value) for id, model in alone.items() for part, value in model.items()
+        )
+
+
+def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
+    for name, value in (("models", "none"), ("models_limit_mb", 1e-4)):
+        plan = Experiment.of(TABLE).with_changes(**{f"run.{name}": value})
+        result = compare(OfExperiment(plan), ["fedavg"], [0], tmp_path / name)["fedavg"][0]
+        assert len(result.models) == len(result.scores)
+    assert len(compare(OfExperiment(Experiment.of(TABLE)), ["fedavg"], [0])["fedavg"][0].models) == len(result.scores)
+
+
+def test_a_message_between_peers_is_sent_once() -> None:
+    result = fedkin.run("dfedavgm", small_federation(), rounds=1, training={"local_steps": 1})
+    (row,) = table({"dfedavgm": {0: result}})
+    assert row["bytes_sent"][0] == row["bytes_up"][0] == row["bytes_down"][0] > 0
+    result = fedkin.run("fedavg", small_federation(), rounds=1, training={"local_steps": 1})
+    (row,) = table({"fedavg": {0: result}})
+    assert row["bytes_sent"][0] == row["bytes_up"][0] + row["bytes_down"][0]
+
+
+# -- a combinations of settings: its runs are those of single experiments, and it goes on after a stop ---------------
+
 
 NOWHERE = Path("nowhere")
 GRID = [Choice.parse("training.lr=0.05,0.5", "--grid"), Choice.parse("fedprox:method.mu=0,1", "--grid")]
@@ -26,7 +92,7 @@ def small() -> Experiment:
 
 
 def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) -> None:
-    found = sweep(small, ["local", "fedprox"], GRID, [0, 1], NOWHERE, tmp_path / "s")
+    found = sweep(OfExperiment(small), ["local", "fedprox"], GRID, [0, 1], tmp_path / "s")
     assert [(one.method, tuple(one.settings.values())) for one in found] == [
         ("local", (0.05,)), ("local", (0.5,)),
         ("fedprox", (0.05, 0)), ("fedprox", (0.05, 1)), ("fedprox", (0.5, 0)), ("fedprox", (0.5, 1)),
@@ -45,7 +111,7 @@ def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) ->
 
 
 def test_gains_are_against_local_with_the_same_settings(small: Experiment, tmp_path: Path) -> None:
-    found = sweep(small, ["local", "fedavg"], GRID[:1], [0], NOWHERE, tmp_path / "s")
+    found = sweep(OfExperiment(small), ["local", "fedavg"], GRID[:1], [0], tmp_path / "s")
     for row, alone, other in zip(rows(found)[2:], found[:2], found[2:], strict=True):
         assert row["gain"][0] == pytest.approx(other.results[0].value - alone.results[0].value)
 
@@ -64,19 +130,19 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_
         assert of == 4
         return CutAt(1 if done == 2 else 99, "stop")
 
-    whole = sweep(small, ["fedprox"], GRID, [0], NOWHERE, tmp_path / "whole")
+    whole = sweep(OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "whole")
     with pytest.raises(Stop):
-        sweep(small, ["fedprox"], GRID, [0], NOWHERE, tmp_path / "cut", watcher=stops)
+        sweep(OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "cut", watcher=stops)
     assert not (tmp_path / "cut" / "sweep.csv").exists()
     again = sweep(
-        small, ["fedprox"], GRID, [0], NOWHERE, tmp_path / "cut", resume=True, watcher=lambda *_: Count(99)
+        OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "cut", resume=True, watcher=lambda *_: Count(99)
     )  # fmt: skip
     assert Count.begun == 2
     assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
     for name in ("plan.json", "experiment.toml"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(RunError, match="differs from what to sweep"):
-        sweep(small, ["fedprox"], GRID[:1], [0], NOWHERE, tmp_path / "cut", resume=True)
+        sweep(OfExperiment(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut", resume=True)
 
 
 def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_path: Path) -> None:
@@ -86,7 +152,7 @@ def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_pa
     ):  # fmt: skip
         wanted = [Choice.parse(text, "--grid") for text in choices]
         with pytest.raises(ConfigError, match=why):
-            sweep(small, ["fedprox"], wanted, [0], NOWHERE, tmp_path / "s")
+            sweep(OfExperiment(small), ["fedprox"], wanted, [0], tmp_path / "s")
         assert not (tmp_path / "s").exists()
 
 
@@ -99,7 +165,7 @@ def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, t
         == [{"method.mu": 0.1}, {"method.mu": 1}]
     )
     assert combinations(wanted, "fedavg@self") == [{}]
-    found = sweep(small, ["fedavg", "fedprox@self"], wanted, [0], NOWHERE, tmp_path / "s")
+    found = sweep(OfExperiment(small), ["fedavg", "fedprox@self"], wanted, [0], tmp_path / "s")
     assert [(one.method, dict(one.settings)) for one in found] == [
         ("fedavg", {}), ("fedprox@self", {"method.mu": 0.1}), ("fedprox@self", {"method.mu": 1}),
     ]  # fmt: skip
@@ -110,6 +176,6 @@ def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, t
 def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:
     wanted = [Choice.parse("model.hidden=[8],[4, 4]", "--grid")]
     assert wanted[0].values == ([8], [4, 4])
-    found = sweep(small, ["fedavg"], wanted, [0], NOWHERE, tmp_path / "s")
+    found = sweep(OfExperiment(small), ["fedavg"], wanted, [0], tmp_path / "s")
     homes = [one.results[0].folder for one in found]
     assert len({home.parent.name for home in homes if home is not None}) == 2

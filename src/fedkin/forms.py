@@ -1,0 +1,461 @@
+"""Forms of messages: what an honest sender would send, field by field, so that others can be refused unread.
+
+A phase declares the fields of its reply, `@phase(params=NET, n=COUNT)`, and a method without a server those of each
+exchange, `shares = {"share": {"params": NET}}`. `problem_of` says what is wrong with a message, if anything.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin import codec
+from fedkin.errors import FedkinError
+
+if TYPE_CHECKING:
+    from fedkin.federation import Task
+    from fedkin.learning.net import Net
+
+__all__ = [
+    "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Choice", "Context", "Each", "Fields", "Flag", "Form",
+    "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "Whole", "Wholes", "problem_of",
+]  # fmt: skip
+
+
+class Problem(NamedTuple):
+    """What is wrong with a message: its form (keys, types, shapes), or a value of the right form; and in words."""
+
+    kind: str
+    words: str
+
+
+@dataclass(eq=False)
+class Context:
+    """What forms depend on: the method with its settings, the sender's net, the task, and the limits of the run.
+
+    most_n: largest number of samples. most_bytes: largest size of a message. asked: the message that is answered.
+    """
+
+    method: Any
+    net: Net
+    task: Task
+    most_n: int = 10**9
+    most_bytes: int = 2**30
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def width(self) -> int:
+        """The length of a feature vector."""
+        return self.net.width(self.task)
+
+    @cached_property
+    def size(self) -> int:
+        """The number of values in a sample."""
+        return sum(math.prod(shape) for shape in self.task.shapes.values())
+
+    @cached_property
+    def weights(self) -> dict[Form, dict[str, tuple[torch.Size, torch.dtype]]]:
+        """The shapes and types of parts of the net, by the form that names them."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Upto:
+    """A length from 1 to `most`."""
+
+    most: Dim
+
+
+# A length or a limit: a number; "classes", "width" (of features), "size" (of a sample); or what depends on the context.
+# As a length, another name is free, but equal wherever the message has it.
+Dim: TypeAlias = int | str | Upto | Callable[[Context], int]
+
+
+class Form(ABC):
+    """The form of one field. `form | None` may be missing; `form.when(...)` is there only under a condition."""
+
+    @abstractmethod
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        """What is wrong with this value; `lengths` has the free lengths so far, and takes new ones."""
+
+    def wanted(self, context: Context) -> bool | None:
+        """Whether the field must be there (True), must not (False), or may (None)."""
+        return True
+
+    def __or__(self, other: None) -> Form:
+        return Sometimes(self, None)
+
+    def when(self, condition: Callable[[Context], bool]) -> Form:
+        """Return the form of a field that is there if and only if the condition holds."""
+        return Sometimes(self, condition)
+
+
+@dataclass(frozen=True)
+class Sometimes(Form):
+    """A field that may be missing, or depends on a condition."""
+
+    form: Form
+    condition: Callable[[Context], bool] | None
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        return self.form.problem(value, context, lengths)
+
+    def wanted(self, context: Context) -> bool | None:
+        return None if self.condition is None else self.condition(context)
+
+
+def unsound(tensor: Tensor) -> Problem | None:
+    """A problem unless all numbers are finite, and small enough for their squares to be finite too.
+
+    The largest number is the square root of the largest one of the type, about 1.8e19 in single precision: from models
+    with larger ones no distance or inner product can be computed.
+    """
+    if not tensor.is_floating_point():
+        return None
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype in (torch.float32, torch.float64):
+        # A sum of squares is finite only if every number is; on a CPU, this is far faster than torch.isfinite.
+        numbers = flat.numpy()
+        with np.errstate(all="ignore"):
+            total = np.dot(numbers, numbers)
+        if math.isfinite(total):
+            return None
+    wrong = flat.numel() - int(torch.isfinite(flat).sum())
+    if wrong:
+        return bad_value(f"{wrong:,} of {flat.numel():,} numbers are not finite")
+    largest, most = float(flat.abs().max()) if flat.numel() else 0.0, math.sqrt(torch.finfo(flat.dtype).max)
+    if largest > most and flat.dtype != torch.float16:
+        return bad_value(f"a number of size {largest:.3g}; squares of those above {most:.2g} are not finite")
+    return None
+
+
+def tensor_problem(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> Problem | None:
+    """A problem unless this is a dense tensor in memory of this type, and of this shape if one is given."""
+    if not isinstance(value, Tensor):
+        return bad_form(f"expected a tensor, got {kind_of(value)}")
+    if value.layout != torch.strided or value.device.type != "cpu":
+        return bad_form(f"expected a dense tensor in memory, got {value.layout} on {value.device}")
+    if value.dtype != dtype:
+        return bad_form(f"expected {dtype}, got {value.dtype}")
+    return None if shape is None or value.shape == shape else bad_form(f"expected {list(shape)}, got {shape_of(value)}")
+
+
+def fits(length: int, dim: Dim, context: Context, lengths: dict[str, int]) -> bool:
+    """Whether this is the length; a free length is the first one that its name was seen with."""
+    if isinstance(dim, Upto):
+        return 1 <= length <= length_of(dim.most, context)
+    if isinstance(dim, str) and dim not in ("classes", "width", "size"):
+        return lengths.setdefault(dim, length) == length
+    return length == length_of(dim, context)
+
+
+def length_of(dim: Dim, context: Context) -> int:
+    """Return a length or a limit that is a number, a name, or depends on the context."""
+    if isinstance(dim, str):
+        return context.task.classes if dim == "classes" else context.width if dim == "width" else context.size
+    assert not isinstance(dim, Upto)
+    return dim if isinstance(dim, int) else dim(context)
+
+
+def bad_form(words: str) -> Problem:
+    """Return a problem of keys, types or shapes."""
+    return Problem("form", words)
+
+
+def bad_value(words: str) -> Problem:
+    """Return a problem of a value."""
+    return Problem("value", words)
+
+
+def kind_of(value: Any) -> str:
+    """Return a few words on a value, for a message."""
+    return f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shortened(value)}"
+
+
+def shape_of(tensor: Tensor) -> str:
+    """Return a shape as text."""
+    return str(list(tensor.shape))
+
+
+def shortened(value: object) -> str:
+    """Return at most 60 characters of what a stranger sent, without line breaks and control characters."""
+    try:
+        text = str(value) if isinstance(value, (str, Exception)) else repr(value)
+    except Exception:
+        text = "?"
+    text = "".join(letter if letter.isprintable() else "?" for letter in text[:61])
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# -- the forms that fields can have ------------------------------------------------------------------------------------
+
+Fields: TypeAlias = Mapping[str, Form]
+
+_LARGEST = 1e150  # the square of a larger number is not finite
+
+
+@dataclass(frozen=True)
+class Weights(Form):
+    """Tensors with names, order, shapes and types of the net's.
+
+    `only` those, or all `but` those, with a prefix; of these, those that `part` names.
+    """
+
+    only: str = ""
+    but: str = "\0"
+    part: Callable[[Net], Collection[str]] | None = None
+
+    def names(self, net: Net) -> list[str]:
+        """Return the names of the tensors, in the net's order."""
+        part = net.initial if self.part is None else set(self.part(net))
+        return [n for n in net.initial if n in part and n.startswith(self.only) and not n.startswith(self.but)]
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        if not isinstance(value, Mapping):
+            return bad_form(f"expected tensors by name, got {kind_of(value)}")
+        expected = self._expected(context)
+        if list(value) != list(expected):
+            odd = sorted(map(repr, set(value) ^ set(expected)))
+            return bad_form(f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
+        for name, (shape, dtype) in expected.items():
+            problem = tensor_problem(value[name], shape, dtype) or unsound(value[name])
+            if problem is not None:
+                return problem._replace(words=f"{name}: {problem.words}")
+        return None
+
+    def _expected(self, context: Context) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """The shape and type of each tensor."""
+        expected = context.weights.get(self)
+        if expected is None:
+            initial = context.net.initial
+            expected = context.weights[self] = {
+                n: (initial[n].shape, initial[n].dtype) for n in self.names(context.net)
+            }
+        return expected
+
+
+@dataclass(frozen=True)
+class Shaped(Form):
+    """A tensor of these lengths. dtype: None is the net's."""
+
+    dims: tuple[Dim, ...]
+    dtype: torch.dtype | None = None
+
+    def __init__(self, *dims: Dim, dtype: torch.dtype | None = None) -> None:
+        object.__setattr__(self, "dims", dims)
+        object.__setattr__(self, "dtype", dtype)
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        problem = tensor_problem(value, None, context.net.dtype if self.dtype is None else self.dtype)
+        if problem is not None:
+            return problem
+        if value.ndim != len(self.dims):
+            return bad_form(f"expected {len(self.dims)} axes, got shape {shape_of(value)}")
+        for length, dim in zip(value.shape, self.dims, strict=True):
+            if not fits(length, dim, context, lengths):
+                return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
+        return unsound(value)
+
+
+class Sums(Shaped):
+    """A tensor of sums over a client's samples, which have no bound: clipped, they would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Whole(Form):
+    """A whole number from `low` to `high`; None: to the largest number of samples (`run.largest_n`)."""
+
+    low: int = 0
+    high: Dim | None = None
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        if type(value) is not int:
+            return bad_form(f"expected a whole number, got {kind_of(value)}")
+        high = context.most_n if self.high is None else length_of(self.high, context)
+        return (
+            None
+            if self.low <= value <= high
+            else bad_value(f"{shortened(value)} is not within {self.low} and {high:g}")
+        )
+
+
+@dataclass(frozen=True)
+class Number(Form):
+    """A finite number of at least `low`, as a float or as a 0-d tensor."""
+
+    low: float = -math.inf
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        if isinstance(value, Tensor):
+            problem = tensor_problem(value, torch.Size(()), value.dtype) or unsound(value)
+            if problem is not None:
+                return problem
+            value = value.item()
+        if type(value) not in (int, float):
+            return bad_form(f"expected a number, got {kind_of(value)}")
+        if not abs(value) < _LARGEST:
+            return bad_value(f"{shortened(value)} is not a finite number")
+        return None if value >= self.low else bad_value(f"{shortened(value)} is below {self.low:g}")
+
+
+@dataclass(frozen=True)
+class Flag(Form):
+    """True or False."""
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        return None if type(value) is bool else bad_form(f"expected true or false, got {kind_of(value)}")
+
+
+@dataclass(frozen=True)
+class Choice(Form):
+    """One of these texts."""
+
+    texts: tuple[str, ...]
+
+    def __init__(self, *texts: str) -> None:
+        object.__setattr__(self, "texts", texts)
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        fits = isinstance(value, str) and value in self.texts
+        return None if fits else bad_form(f"expected one of {', '.join(self.texts)}, got {kind_of(value)}")
+
+
+@dataclass(frozen=True)
+class Wholes(Form):
+    """A list of whole numbers from `low` to below `below` (None: to `run.largest_n`). rising: each above the last."""
+
+    dim: Dim
+    low: int = 0
+    below: Dim | None = None
+    rising: bool = False
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        if not isinstance(value, (list, tuple)) or any(type(item) is not int for item in value):
+            return bad_form(f"expected a list of whole numbers, got {kind_of(value)}")
+        if not fits(len(value), self.dim, context, lengths):
+            return bad_form(f"a list of {len(value)} is not as long as the others")
+        most = context.most_n if self.below is None else length_of(self.below, context) - 1
+        if value and not self.low <= min(value) <= max(value) <= most:
+            return bad_value(
+                f"{shortened(min(value))} to {shortened(max(value))} are not within {self.low} and {most:g}"
+            )
+        if self.rising and any(after <= before for before, after in pairwise(value)):
+            return bad_value("the list does not rise")
+        return None
+
+
+@dataclass(frozen=True)
+class Each(Form):
+    """Any number of values of one form, by name."""
+
+    form: Form
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        if not isinstance(value, Mapping):
+            return bad_form(f"expected values by name, got {kind_of(value)}")
+        return next(
+            (problem for item in value.values() if (problem := self.form.problem(item, context, lengths))), None
+        )
+
+
+@dataclass(frozen=True)
+class Bytes(Form):
+    """A tensor of at most `most` bytes. reads: a function that raises FedkinError for bytes that make no sense.
+
+    usual: about how many bytes it has, where that is far less than it may have.
+    """
+
+    most: int
+    reads: Callable[[bytes], object] | None = None
+    usual: int | None = None
+
+    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+        problem = Shaped(Upto(self.most), dtype=torch.uint8).problem(value, context, lengths)
+        if problem is None and self.reads is not None:
+            try:
+                self.reads(value.numpy().tobytes())
+            except (FedkinError, ValueError, OverflowError) as error:
+                return bad_value(str(error))
+        return problem
+
+
+NET = Weights()
+HEAD = Weights(only="head.")
+BODY = Weights(but="head.")
+TRAINABLE = Weights(part=lambda net: net.trainable)
+COUNT = Whole(1)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, context: Context) -> Problem | None:
+    """What is wrong with a message, if anything; a message that cannot even be looked at is of a wrong form.
+
+    declared: the fields, or several possible sets of fields. None: nothing is declared; the message must only be able
+    to travel, have finite numbers, and not be too large.
+
+    >>> from torch import nn
+    >>> from fedkin.forms import COUNT, NET
+    >>> from fedkin.learning.net import Net
+    >>> from fedkin.tasks import Task
+    >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
+    >>> context = Context(None, net, Task(2, (4,)))
+    >>> problem_of({"params": net.initial, "n": 3}, [{"params": NET, "n": COUNT}], context)
+    >>> problem_of({"params": net.initial, "n": -20}, [{"params": NET, "n": COUNT}], context).words
+    'n: -20 is not within 1 and 1e+09'
+    """
+    try:
+        if declared is None:
+            return _undeclared(message, context)
+        sent = dict(message.items())
+        problems = [_keys(sent, fields, context) for fields in declared]
+        if None not in problems:
+            return problems[0]
+        lengths: dict[str, int] = {}
+        with np.errstate(all="ignore"):
+            for name, form in declared[problems.index(None)].items():
+                if name in sent:
+                    problem = form.problem(sent[name], context, lengths)
+                    if problem is not None:
+                        return problem._replace(words=f"{name}: {problem.words}")
+        return None
+    except Exception as error:  # whoever made the message may have put anything into it
+        return bad_form(f"it cannot be read ({type(error).__name__}: {shortened(error)})")
+
+
+def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> Problem | None:
+    for name, form in fields.items():
+        wanted = form.wanted(context)
+        if wanted is not None and wanted != (name in message):
+            return bad_form(f"{name} is missing" if wanted else f"{name} was not asked for")
+    odd = next((name for name in message if name not in fields), None)
+    return None if odd is None else bad_form(f"{shortened(odd)} is not declared")
+
+
+def _undeclared(message: Mapping[str, Any], context: Context) -> Problem | None:
+    fields = dict(message)
+    size = codec.size(fields)[0]
+    if size > context.most_bytes:
+        return bad_value(f"{size:,} bytes are more than run.message_limit_mb allows")
+    for name, leaf in codec.leaves(fields):
+        problem = unsound(leaf) if isinstance(leaf, Tensor) else _infinite(leaf)
+        if problem is not None:
+            return problem._replace(words=f"{name}: {problem.words}")
+    return None
+
+
+def _infinite(leaf: Any) -> Problem | None:
+    if isinstance(leaf, list):
+        return next((problem for item in leaf if (problem := _infinite(item))), None)
+    fine = not isinstance(leaf, float) or math.isfinite(leaf)
+    return None if fine else bad_value(f"{leaf} is not a finite number")
