@@ -22,6 +22,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT
 from fedkin.methods.fedbn import FedBN
 from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fedcollab import FedCollab
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedprox import FedProx
@@ -61,6 +62,7 @@ GROUPED: dict[str, Method] = {
     "ifca": Ifca(clusters=2, weights="equal"),
     "fedsem": FedSem(clusters=2),
     "pacfl": Pacfl(threshold=60.0),
+    "fedcollab": FedCollab(c=4.0, exchanges=1),
     "pca-km-hc": PcaKmHc(clusters=2, centres=2, components=3),
     "cfl": Cfl(eps1=2.0, eps2=0.0),
 }
@@ -102,7 +104,9 @@ def groups_of(name: str, state: Any, replies: Mapping[str, Message]) -> dict[str
     kind = name.partition("-")[0]
     if kind == "ifca":  # which has the models of this round's start
         return {id: str(reply["cluster"]) for id, reply in replies.items()}
-    field = {"fedsem": "cluster", "pacfl": "cluster", "kin": "group", "cfl": "node"}.get(kind, "model")
+    field = {"fedsem": "cluster", "pacfl": "cluster", "fedcollab": "cluster", "kin": "group", "cfl": "node"}.get(
+        kind, "model"
+    )
     return {id: state[field][id] for id in replies}
 
 

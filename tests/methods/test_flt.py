@@ -133,35 +133,6 @@ def test_a_group_shares_one_object_also_after_a_restart(average: Any) -> None:
 # -- controls and settings --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "control"),
-    [(raw(), name) for name in ("random", "uniform", "oracle", "shuffled", "self")]
-    + [(raw(average="neighbours"), "shuffled"), (FltSame(), "random"), (FltSame(average="neighbours"), "oracle")],
-)
-def test_control_graphs_change_the_graph_and_nothing_else(method: Taskonomy, control: str) -> None:
-    federation = grouped()
-    changed = method.model_copy(update={"graph": method.graph.model_copy(update={"control": control})})
-    plain, other = (LocalEngine(small_setup(each, federation)) for each in (method, changed))
-    one, two = plain.round(1), other.round(1)
-    assert one.sampled == two.sampled
-    for id in federation:
-        assert torch.equal(plain.server.state["signatures"][id], other.server.state["signatures"][id])
-    assert one.graph is not None
-    assert two.graph is not None
-    found = dict(two.graph.groups or {})
-    sizes = sorted(np.bincount(list(found.values())).tolist())
-    if control == "oracle":
-        assert score(found, federation) == 1.0
-    elif control in ("random", "shuffled"):
-        assert sizes == [4, 4, 4]
-        assert score(found, federation) < 0.5
-        real, drawn = np.asarray(one.graph.weights), np.asarray(two.graph.weights)
-        assert real.sum() == drawn.sum()
-        assert not np.array_equal(real, drawn)
-    else:
-        assert sizes == ([12] if control == "uniform" else [1] * 12)
-
-
 def test_shuffled_groups_go_with_the_shuffled_graph() -> None:
     graph = LocalEngine(small_setup(raw(k=2, graph={"control": "shuffled"}), grouped())).round(1).graph
     assert graph is not None
@@ -187,7 +158,6 @@ def test_settings_that_cannot_work_are_refused(table: dict[str, Any], match: str
     [
         (Flt, {"graph": {"gamma": -1.0}}, r"method\.graph\.gamma.*at least 0"),
         (Flt, {"graph": {"groups": 0}}, r"method\.graph\.groups.*at least 1"),
-        (Flt, {"graph": {"control": "randm"}}, r"method\.graph\.control: .*did you mean 'random'"),
         (Flt, {"k": 0}, r"method\.k"),
         (Flt, {"encoder": {"kind": "none", "pretrain": "mnist"}}, "pretrain: kind 'none' has nothing to train"),
         (Flt, {"encoder": {"limit": 10}}, "name it in pretrain"),
@@ -198,12 +168,6 @@ def test_settings_that_cannot_work_are_refused(table: dict[str, Any], match: str
 def test_settings_out_of_range_are_refused_when_read(kind: Any, table: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         parse(kind, table, "method")
-
-
-def test_oracle_needs_planted_groups() -> None:
-    clients = [Client(id, samples("a", 8, k), samples("a", 4, k)) for k, id in enumerate("xyz")]
-    with pytest.raises(ConfigError, match=r"method\.graph\.control: 'oracle' needs planted groups"):
-        FltSame(graph={"control": "oracle"}).check(Federation(clients, Task(6, (8,))))
 
 
 def test_images_without_a_scale_are_refused_by_an_encoder_of_brightness() -> None:

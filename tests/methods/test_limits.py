@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from fedkin.engines import LocalEngine
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import ari
+from fedkin.learning import Net
 from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.dfedavgm import DFedAvgM
@@ -21,6 +25,7 @@ from fedkin.methods.fedamp import FedAMP
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT
 from fedkin.methods.fedbn import FedBN
+from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedproto import FedProto
@@ -38,7 +43,7 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.plain_loops import assert_params
-from support import after, small_federation
+from support import after, small_federation, small_setup
 
 CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
 ALL = tuple(small_federation())
@@ -121,6 +126,28 @@ def test_scaffold_with_equal_data_and_whole_batches_is_fedavg() -> None:
 def test_scaffold_refuses_momentum_by_name() -> None:
     with pytest.raises(FedkinError, match=r"training\.momentum"):
         after(Scaffold(), 1, momentum=0.9)
+
+
+def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
+    """Least squares of clients with unlike inputs, of whom each takes many steps."""
+    draw, clients, normal, target = np.random.default_rng(0), [], np.zeros((3, 3)), np.zeros(3)
+    for k in range(4):
+        x = draw.normal(size=(50, 3)) * draw.uniform(0.3, 2, 3)
+        y = x @ draw.normal(size=3)
+        normal, target = normal + x.T @ x / 50, target + x.T @ y / 50
+        samples = Samples(torch.from_numpy(x), torch.from_numpy(y[:, None]))
+        clients.append(Client(f"c{k}", samples, samples))
+    federation, away = Federation(clients, Task.regression(1, (3,))), {}
+    net = Net(nn.Flatten(), nn.Linear(3, 1, bias=False), torch.float64)
+    for method in (FedDyn(alpha=1.0), FedAvg(weights="equal")):
+        engine = LocalEngine(
+            replace(small_setup(method, federation, lr=0.05, batch_size="all", local_steps=20), net=net)
+        )
+        for number in range(1, 41):
+            engine.round(number)
+        found = engine.server.state["params"]["head.weight"][0].numpy()
+        away[method.name] = float(np.abs(found - np.linalg.solve(normal, target)).max())
+    assert away["feddyn"] < 1e-4 < 0.01 < away["fedavg"]
 
 
 def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:

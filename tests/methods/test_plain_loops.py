@@ -25,6 +25,7 @@ from fedkin.methods.fedala import FedALA
 from fedkin.methods.fedamp import FedAMP
 from fedkin.methods.fedavg_ft import FedAvgFT
 from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedprox import FedProx
@@ -159,6 +160,28 @@ def scaffold(setup: Setup) -> Models:
         mean, change = combined(trained, shares), combined(changes, shares)
         common = {name: common[name] + method.rate * (mean[name] - common[name]) for name in common}
         control = {name: control[name] + change[name] for name in control}
+    return dict.fromkeys(shares, common)
+
+
+def feddyn(setup: Setup) -> Models:
+    """With h as the mean of the clients' gradients."""
+    method: Any = setup.method
+    shares, common = shares_of(setup, "equal"), initial(setup)
+    zero = {name: torch.zeros_like(tensor) for name, tensor in common.items()}
+    own = dict.fromkeys(shares, zero)
+    for number in ROUNDS:
+        trained = {}
+        for id in shares:
+
+            def dynamic(params: Plain, x: Tensor, y: Tensor, g: Plain = own[id], centre: Plain = common) -> Tensor:
+                along = torch.stack([(g[name] * params[name]).sum() for name in params]).sum()
+                pull: Tensor = method.alpha / 2 * squared(params, centre)
+                return cross_entropy(params, x, y) - along + pull
+
+            trained[id] = plain_training(setup, id, number, common, dynamic)
+            own[id] = {n: own[id][n] - method.alpha * (trained[id][n] - common[n]) for n in common}
+        mean, h = combined(trained, shares), combined(own, shares)
+        common = {name: mean[name] - h[name] / method.alpha for name in common}
     return dict.fromkeys(shares, common)
 
 
@@ -405,6 +428,7 @@ LOOPS: list[tuple[Callable[[Setup], Models], ServerMethod | PeerMethod, dict[str
     (per_fedavg, PerFedAvg(alpha=0.2, order="first"), {}),
     (per_fedavg, PerFedAvg(alpha=0.2, order="second"), {}),
     (scaffold, Scaffold(rate=0.8), {}),
+    (feddyn, FedDyn(alpha=0.3), {}),
     (ditto, Ditto(lam=0.7), {}),
     (apfl, APFL(alpha=0.3), {}),
     (pfedme, PFedMe(lam=4.0, eta=0.05, beta=0.6, inner_steps=3), {}),

@@ -26,7 +26,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from support import Watched, small_federation, small_setup, stored
+from support import Watched, small_setup, stored
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
@@ -102,46 +102,9 @@ def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
         assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
 
 
-@pytest.mark.parametrize(
-    ("control", "expected"),
-    [("oracle", {"found": 2, "across": 0.0}), ("self", {"found": 6, "across": 0.0}), ("uniform", {"found": 1})],
-)
-def test_control_graphs_replace_the_graph(control: str, expected: dict[str, Any]) -> None:
-    federation = small_federation()
-    graph = graph_after(SfmtlGraph(graph={"control": control}), federation, rounds=2)
-    assert len(set(graph.groups.values())) == expected["found"]
-    if "across" in expected:
-        planted = federation.planted
-        assert planted is not None
-        for i, one in enumerate(graph.ids):
-            for j, other in enumerate(graph.ids):
-                if planted[one] != planted[other]:
-                    assert np.asarray(graph.weights)[i, j] == expected["across"]
-
-
-@pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
-def test_control_graphs_change_nothing_else(control: str) -> None:
-    """Sampling and local training of the first round are those of the learned graph, bit for bit: bodies show it."""
-    plain, controlled = (
-        Watched(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), clients_per_round=5))
-        for name in ("none", control)
-    )
-    sampled = plain.round(1).sampled
-    assert sampled == controlled.round(1).sampled
-    moved = []
-    for id in sampled:
-        one, other = plain.model(id), controlled.model(id)
-        same = {name: torch.equal(tensor, other[name]) for name, tensor in one.items()}
-        assert all(same[name] for name in one if name.startswith("body."))
-        moved.append(not same["head.weight"])
-    assert any(moved)
-
-
 def test_an_unknown_stage_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match=r"method\.graph\.groups: .*louvian.*did you mean 'louvain'"):
         parse(SfmtlGraph, {"graph": {"groups": "louvian"}}, "method")
-    with pytest.raises(ConfigError, match=r"method\.graph\.control: .*randm.*did you mean 'random'"):
-        parse(SfmtlGraph, {"graph": {"control": "randm"}}, "method")
     with pytest.raises(ConfigError, match=r"method\.graph\.similarity: .*hands.*, or both, heads, anchors"):
         parse(SfmtlGraph, {"graph": {"similarity": "hands"}}, "method")
 

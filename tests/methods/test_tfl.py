@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -170,17 +169,12 @@ def test_a_model_that_diverged_is_an_error_that_says_what_to_do() -> None:
 def test_settings_are_checked_before_anything_runs() -> None:
     for table, message in (
         ({"similarity": "dott"}, r"method\.graph\.similarity: .*did you mean 'dot'"),
-        ({"control": "randm"}, r"method\.graph\.control: .*did you mean 'random'"),
         ({"layers": 0}, r"method\.graph\.layers: .*at least 1"),
         ({"epsilon": -0.1}, r"method\.graph\.epsilon"),
         ({"centrality": "pagerank"}, r"method\.graph\.centrality"),
     ):
         with pytest.raises(ConfigError, match=message):
             parse(Tfl, {"graph": table}, "method")
-    federation = small_federation()
-    unplanted = Federation([replace(c, group=None) for c in federation.values()], federation.task, "plain")
-    with pytest.raises(ConfigError, match=r"method\.graph\.control: 'oracle' needs planted groups"):
-        Tfl(graph={"control": "oracle"}).check(unplanted)
 
 
 # -- TFL's topology: vectors, similarity, graph, centrality and prior, against plain loops and networkx ---
@@ -307,16 +301,6 @@ def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
         if graph.groups[id] == graph.groups[other]:
             assert graph.values["centrality"][k] == graph.values["centrality"][j]
             assert np.asarray(graph.weights)[k, j] == 0
-
-
-@pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
-def test_control_graphs_replace_the_graph_and_nothing_before_it(control: str) -> None:
-    plain, other = (ran(Tfl(eta_lambda=0.2, graph={"control": c}), 1) for c in ("none", control))
-    for name, tensor in plain.server.state["params"].items():
-        assert torch.equal(tensor, other.server.state["params"][name])
-    assert plain.server.graph is not None
-    assert other.server.graph is not None
-    assert not np.array_equal(np.asarray(plain.server.graph.weights), np.asarray(other.server.graph.weights))
 
 
 # -- whole rounds against plain loops: who is drawn, and what each counts ---

@@ -1,0 +1,235 @@
+"""FedCollab: coalitions that weigh how unlike clients are against how few samples each has; FedAvg inside each.
+
+Bao, Wang, Wu, He. Optimizing the collaboration structure in cross-silo federated learning. ICML 2023.
+`docs/methods/fedcollab.md` says where paper and this file differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin.codec import Tree
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Each, Number
+from fedkin.learning.aggregate import Rule, weighted_mean
+from fedkin.learning.losses import Batch, masked_mean
+from fedkin.learning.net import BodyHead
+from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
+from fedkin.methods.blocks.own_models import held_out_fifth
+from fedkin.methods.blocks.signatures import unsigned
+from fedkin.methods.blocks.vectors import last_layers
+from fedkin.settings import span
+from fedkin.views import ClientView, ServerView
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Discriminates:
+    """log(1 + exp(-side s)), with s the model's output for the sample's own class, so that s reads x and y.
+
+    extras["side"]: 1 or -1, the client's of the pair.
+    """
+
+    weighted: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
+
+    def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
+        outputs = model.head(model.features(batch.x))
+        return masked_mean(F.softplus(-extras["side"] * own_output(outputs, batch.y)), batch)
+
+
+def own_output(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The output [b] for each sample's own class."""
+    return outputs.gather(1, labels[:, None])[:, 0]
+
+
+class FedCollab(WholeModel):
+    """A partition that minimises mean_i [C sqrt(sum_j a_ij^2 / n_j) + sum_j a_ij d_ij]; FedAvg inside each coalition.
+
+    a_ij: the share of client j's samples in the coalition of i, so that the first term is C / sqrt(samples of the
+    coalition). d_ij: how well a discriminator tells samples (x, y) of i from those of j: the share told right at i,
+    plus that at j, minus 1, at least 0. Each pair trains one in `exchanges` rounds of FedAvg of its two, before the
+    first round, and the best of these on held-out samples counts. A discriminator is a net like the model, of which
+    the output for a sample's own class says whose it is.
+
+    c: C, the weight of few samples. exchanges: rounds in which discriminators train. restarts: how often the greedy
+    search begins anew, from all clients alone. weights, aggregate: as in FedAvg, inside a coalition. A client that
+    comes later is compared with all others, and the partition is made anew; a coalition goes on from the mean of its
+    members' models. A client that never took part uses the mean of all coalitions.
+
+    The server's state: `sizes`, {client: n}; `divergence`, {client: {client: d}}; `cluster`, {client: coalition};
+    `models`, {coalition: params}.
+    """
+
+    name: ClassVar[str] = "fedcollab"
+    title: ClassVar[str] = "FedCollab"
+    paper: ClassVar[str] = "Bao et al., ICML 2023"
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+    travels: ClassVar[str] = "once: a discriminator for each pair of clients; then the whole model of the coalition"
+    needs_classes: ClassVar[bool] = True
+
+    c: float = Field(10.0, ge=0, json_schema_extra=span(0.1, 100))
+    exchanges: int = Field(5, ge=1)
+    restarts: int = Field(100, ge=1)
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    @phase(n=COUNT)
+    def count(self, client: ClientView[Any], message: Message) -> Message:
+        """The number of training samples."""
+        return Message(n=client.size)
+
+    @phase(right=Each(Number(0.0)), models=Each(NET))
+    def discriminate(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """The share of held-out samples that each pair's discriminator tells right, and the discriminators trained."""
+        kept, held = held_out_fifth(client)
+        right: dict[str, float] = {}
+        models: dict[str, Params] = {}
+        for other, params in sorted(message["models"].items()):
+            side = 1.0 if client.id < other else -1.0
+            outputs = yield from Infer(params, "logits", data=held)
+            told = side * own_output(outputs, held.labels()) > 0
+            right[other] = float(told.double().mean()) if len(held) else 0.0
+            if message["train"]:
+                extras = {"side": torch.tensor(side, dtype=client.net.dtype)}
+                models[other] = (yield from Fit(params, Discriminates(), extras, data=kept)).params
+        return Message(right=right, models=models)
+
+    # -- at the server ----------------------------------------------------------------------------------------
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({"sizes": {}, "divergence": {}, "cluster": {}, "models": {}})
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        yield from self.take(server, unsigned(server, sampled, state["sizes"]))
+        asked = {id: self.offer(server, id) for id in sampled if id in state["cluster"]}
+        cluster = {id: state["cluster"][id] for id in asked}
+        mean = mean_asked(self.weights, self.aggregate, cluster)
+        replies = (yield from Ask("train", asked, mean)) if asked else {}
+        if replies:
+            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
+
+    def take(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[None]:
+        """Compare these clients with each other and with all that are known, and make the coalitions anew."""
+        state = server.state
+        replies = (yield from Ask("count", dict.fromkeys(ids, Message()))) if ids else {}
+        if not replies:
+            return
+        sizes = {**state["sizes"], **{id: reply["n"] for id, reply in sorted(replies.items())}}
+        pairs = [pair for pair in combinations(sorted(sizes), 2) if replies.keys() & set(pair)]
+        divergence = {id: dict(row) for id, row in state["divergence"].items()}
+        for (one, other), apart in (yield from self.compared(server, pairs)).items():
+            divergence.setdefault(one, {})[other] = divergence.setdefault(other, {})[one] = apart
+        known = sorted(sizes)
+        d = np.array([[divergence.get(i, {}).get(j, 0.0) for j in known] for i in known])
+        labels = coalitions([sizes[id] for id in known], d, self.c, self.restarts, server.key("coalitions"))
+        cluster = {id: str(label) for id, label in zip(known, labels.tolist(), strict=True)}
+        models = {}
+        for number in sorted(set(cluster.values()), key=int):
+            before = {id: state["cluster"][id] for id in known if cluster[id] == number and id in state["cluster"]}
+            models[number] = mean_of_clusters(state["models"], before) if before else server.initial
+        state.update({"sizes": sizes, "divergence": divergence, "cluster": cluster, "models": models})
+
+    def compared(
+        self, server: ServerView[Any], pairs: Sequence[tuple[str, str]]
+    ) -> ServerFlow[dict[tuple[str, str], float]]:
+        """d of each pair; 1 for one that was never judged by both."""
+        # From outputs of 0, so that it does not matter which of a pair is on which side.
+        zeros = {name: torch.zeros_like(server.initial[name]) for name in last_layers(server.net.trainable, 1)}
+        begun = {**server.initial, **zeros}
+        models: dict[tuple[str, str], Params] = dict.fromkeys(pairs, begun)
+        best: dict[tuple[str, str], float] = {}
+        for exchange in range(self.exchanges + 1) if pairs else ():
+            asked: dict[str, dict[str, Params]] = {}
+            for (one, other), params in models.items():
+                asked.setdefault(one, {})[other] = asked.setdefault(other, {})[one] = params
+            train = exchange < self.exchanges
+            replies = yield from Ask(
+                "discriminate", {id: Message(models=asked[id], train=train) for id in sorted(asked)}
+            )
+            for one, other in pairs:
+                sides = {id: (replies[id], mate) for id, mate in ((one, other), (other, one)) if id in replies}
+                trained = {id: reply["models"][mate] for id, (reply, mate) in sides.items() if mate in reply["models"]}
+                if trained:
+                    models[one, other] = weighted_mean(trained, dict.fromkeys(trained, 1.0))
+                told = [reply["right"][mate] for reply, mate in sides.values() if mate in reply["right"]]
+                if len(told) == 2:
+                    best[one, other] = max(best.get((one, other), 0.0), sum(told) - 1)
+        return {pair: min(best.get(pair, 1.0), 1.0) for pair in pairs}
+
+    # -- the model that a client uses -------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        models, cluster = server.state["models"], server.state["cluster"]
+        if id in cluster:
+            return Message(params=models[cluster[id]])
+        return Message(params=mean_of_clusters(models, cluster) if models else server.initial)
+
+
+def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: int) -> Labels:
+    """The best partition [n] that greedy moves find: from all alone, each client in turn goes where the sum is least.
+
+    >>> far = np.kron([[0.0, 1.0], [1.0, 0.0]], np.ones((2, 2)))
+    >>> coalitions([50, 50, 50, 50], far, 10.0, 5, 0).tolist()
+    [0, 0, 1, 1]
+    """
+    n = np.asarray(sizes, dtype=np.float64)
+    draw = np.random.default_rng(seed)
+    # In an order that ids do not decide.
+    order = np.lexsort((np.sort(d, axis=1).sum(1), n))
+    best, least = np.zeros(len(n), dtype=np.int64), np.inf
+    for _ in range(restarts):
+        labels = _moved(draw.permutation(order), n, d * n, c)
+        value = float(cost(*_sums(labels, n, d * n)[1:], c).sum())
+        if value < least - 1e-12:
+            best, least = labels, value
+    return numbered_by_size(best, n, d.sum(1))
+
+
+def cost(count: Array, samples: Array, apart: Array, c: float) -> Array:
+    """What each coalition adds to the sum over clients: sum_i [c / sqrt(N) + sum_j n_j d_ij / N]; 0 for an empty one.
+
+    count, samples: its clients and N; apart: the sum of n_j d_ij over its clients i and j.
+    """
+    total = np.maximum(samples, 1e-300)
+    return np.where(count > 0, count * c / np.sqrt(total) + apart / total, 0.0)
+
+
+def _sums(labels: Labels, n: Array, weighted: Array) -> tuple[Array, Array, Array, Array]:
+    """Who is in each coalition [coalitions, clients], and what `cost` needs of it; weighted: n_j d_ij."""
+    member = (labels == np.arange(len(n))[:, None]).astype(np.float64)
+    return member, member.sum(1), member @ n, ((member @ weighted) * member).sum(1)
+
+
+def _moved(order: Labels, n: Array, weighted: Array, c: float) -> Labels:
+    """Move one client after another to the coalition where it costs all least, until none moves."""
+    labels, moving = np.arange(len(n)), True
+    while moving:
+        moving = False
+        for k in order:
+            here = labels[k]
+            labels[k] = -1
+            member, count, samples, apart = _sums(labels, n, weighted)
+            joined = cost(count + 1, samples + n[k], apart + member @ (weighted[k] + weighted[:, k]), c)
+            gain = joined - cost(count, samples, apart, c)
+            to = int(np.argmin(gain))
+            labels[k] = to if gain[to] < gain[here] - 1e-12 else here
+            moving = moving or labels[k] != here
+    return labels
