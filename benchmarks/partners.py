@@ -10,6 +10,7 @@ are those of the others, turned round. It prints a table of how often the order 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 import numpy as np
@@ -71,6 +72,7 @@ def main() -> None:
         if time.monotonic() - begun > arguments.seconds:
             break
         every.append(worth(seed))
+        print(f"federation {seed}: {[right(every[-1], client) for client in CLIENTS]}", file=sys.stderr, flush=True)
     print(f"| federations {arguments.first} to {arguments.first + len(every) - 1} | |\n|---|---:|")
     for client in CLIENTS:
         print(f"| order right, for the {client} client | {sum(right(one, client) for one in every)} of {len(every)} |")
