@@ -246,14 +246,14 @@ def distances(sets: list[Any], distance: str) -> Any:
     return between
 
 
-def oracle(sets: list[Any], distance: str, gamma: float, cluster: str, linkage: Any) -> Any:
+def oracle(sets: list[Any], distance: str, gamma: float, cluster: str, linkage: Any, soft: bool = False) -> Any:
     """Algorithm 2, lines 15 to 19, from the paper's text, with scipy and loops: (edges [n, n], three groups [n])."""
     n, between = len(sets), distances(sets, distance)
     linked = np.zeros((n, n))
     for i in range(n):
         for j in range(n):
             if i != j:
-                linked[i, j] = between[i, j] < gamma
+                linked[i, j] = np.exp(-((between[i, j] / gamma) ** 2)) if soft else between[i, j] < gamma
     if cluster == "rows":
         rows = linked + np.eye(n)
         between = np.array([[np.linalg.norm(a - b) for b in rows] for a in rows])
@@ -357,16 +357,18 @@ def test_clients_near_enough_are_neighbours() -> None:
 @pytest.mark.parametrize("distance", ["min", "matching"])
 @pytest.mark.parametrize("cluster", ["distances", "rows"])
 @pytest.mark.parametrize("linkage", ["ward", "average"])
+@pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_relatedness_is_the_papers(distance: str, cluster: str, linkage: str, seed: int) -> None:
+def test_the_relatedness_is_the_papers(distance: str, cluster: str, linkage: str, seed: int, soft: bool) -> None:
     """Against scipy and plain loops; the planted groups overlap, so that no partition is given away."""
     rng = np.random.default_rng(seed)
     middle = rng.normal(size=(3, 4)) * 2.5
     sets = [middle[row % 3] + rng.normal(size=(4, 4)) for row in range(11)]
     gamma = {"min": 2.0, "matching": 1.3}[distance]
-    linked, groups = oracle(sets, distance, gamma, cluster, linkage)
+    linked, groups = oracle(sets, distance, gamma, cluster, linkage, soft)
     assert 0 < (linked > 0.5).sum() < linked.size
     how = {"distance": distance, "cluster": cluster, "linkage": linkage, "gamma": gamma}
+    how["adjacency"] = "soft" if soft else "hard"
     chosen = RelatednessSettings.model_validate({**how, "embedding": "none", "groups": 3})
     found = relate(sets, chosen, 0)
     np.testing.assert_allclose(found.adjacency, linked, atol=1e-12)

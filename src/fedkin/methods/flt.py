@@ -190,10 +190,12 @@ class GraphSettings(Settings):
 
     gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
     groups and that to the nearest other group, "gap" in the widest gap between all distances.
+    adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
     gamma: Gamma = "groups"
+    adjacency: Literal["hard", "soft"] = "hard"
     control: stages.ControlStage = "none"
 
 
@@ -203,7 +205,7 @@ class RelatednessSettings(GraphSettings):
     embedding: "umap" (the paper's), "pca" or "none" (distances between the centres themselves), to `dims` dimensions,
     fitted on the centres of all clients. neighbours, min_dist: UMAP's.
     distance: between two clients' sets of centres, "min" (the paper's) or "matching" (the released code's).
-    gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. control: as there.
+    gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. adjacency, control: as there.
     groups: how their number is found from the hierarchy, "gap", "ratio" or "silhouette", at most `most` (None:
     half the number of clients, and at most 30); or a number of groups. linkage: of the hierarchy.
     cluster: the hierarchy is made from distances between the "rows" of the adjacency (the paper's), or from the
@@ -448,7 +450,7 @@ class Taskonomy(ServerMethod):
         if n + m <= stages.LARGEST:
             grown = np.zeros((n + m, n + m))
             grown[:n, :n] = state["adjacency"].double().numpy()
-            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"])
+            rows = adjacency(self.distances(fresh, [*known, *late]), state["gamma"], self.graph.adjacency)
             rows[np.arange(m), n + np.arange(m)] = 0.0
             grown[n:], grown[:, n:] = rows, rows.T
             state["adjacency"] = stored(grown)
@@ -636,9 +638,14 @@ def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
     return (inside + outside) / 2
 
 
-def adjacency(between: Array, gamma: float) -> Array:
-    """Line 17: 1 where two clients are nearer than gamma; the diagonal is kept."""
-    return (between < gamma).astype(np.float64)
+def adjacency(between: Array, gamma: float, form: Literal["hard", "soft"] = "hard") -> Array:
+    """Line 17: 1 where two clients are nearer than gamma, or the soft form exp(-(distance / gamma)^2).
+
+    The diagonal is kept. With gamma 0 nothing is linked, in the soft form as in the hard one.
+    """
+    if form == "hard":
+        return (between < gamma).astype(np.float64)
+    return np.exp(-np.square(between / gamma)) if gamma else np.zeros_like(between)
 
 
 def nearest_group(between: Array, labels: Labels) -> Labels:
@@ -821,7 +828,7 @@ def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None)
     needed = how.cluster == "distances" or how.gamma == "groups"
     groups = clusters(between, how) if needed else np.zeros(len(sets), dtype=np.int64)
     gamma = threshold(between, groups, how.gamma)
-    linked = adjacency(between, gamma)  # 17: the thresholded A
+    linked = adjacency(between, gamma, how.adjacency)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
     if how.cluster == "rows":
         groups = clusters(row_distances(linked), how)  # 18, 19: C = HC(thresholded A)

@@ -80,7 +80,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
         between = self.distances(sets, sets)
         tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, LEAST, seed)
         gamma = flt.threshold(between, tested.labels, how.gamma)
-        linked = flt.adjacency(between, gamma)
+        linked = flt.adjacency(between, gamma, how.adjacency)
         np.fill_diagonal(linked, 0.0)
         linked, groups = flt.controlled(linked, tested.labels, how.control, seed, flt.planted_of(server, ids))
         server.state["tests"], server.state["verdict"] = None, {}

@@ -11,7 +11,7 @@ _MLP: dict[str, Any] = {"kind": "mlp", "fine_tune": 0}
 CASES = {
     "flt-raw": Flt(graph={"embedding": "none", "gamma": "groups"}),
     "flt-two": Flt(k=2, graph={**_RAW, "groups": 2}, encoder={"kind": "linear", "fine_tune": 0}),
-    "flt-neighbours": Flt(average="neighbours", graph={**_RAW, "groups": "ratio"}),
+    "flt-neighbours": Flt(average="neighbours", graph={**_RAW, "groups": "ratio", "adjacency": "soft"}),
     "flt-stale": Flt(
         stale=True, regroup_every=2, encoder=_MLP, graph={**_RAW, "groups": 3, "cluster": "rows", "gamma": 2.5}
     ),
