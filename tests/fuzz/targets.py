@@ -24,10 +24,9 @@ import torch
 from fedkin import codec
 from fedkin.analysis.embeddings import read_features
 from fedkin.data.inspection import inspect
-from fedkin.data.sources import cifar
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.folder import read_image
-from fedkin.data.sources.images import Femnist, Svhn, read_idx
+from fedkin.data.sources.images import Femnist, Svhn, _records, read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
@@ -299,8 +298,7 @@ TARGETS: dict[str, Target] = {
                                        lambda: read_idx(path, 2, "ints")),
                   lambda: [idx((2, 3, 4)), idx((5,)), idx((2, 3), 12)]),
     "idx-gz": Target(lambda path, _: read_idx(path, 3), lambda: [gzip.compress(idx((2, 3, 4)))], "input.gz"),
-    "cifar": Target(lambda path, _: each(lambda: cifar._read([path], (10,), 0, ""),
-                                         lambda: cifar._read([path], (20, 100), 1, "")),
+    "cifar": Target(lambda path, _: each(lambda: _records([path], "", (10,), 0), lambda: _records([path], "", (20, 100), 1)),
                     lambda: [bytes(3073), bytes(2 * 3074)]),
     "tables": Target(stays, lambda: [STAYS], "stays.csv"),
     "tables-gz": Target(stays, lambda: [gzip.compress(STAYS)], "stays.csv.gz"),

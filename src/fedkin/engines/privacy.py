@@ -39,7 +39,7 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
     amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
 
     >>> epsilon(5.0, 0, 1e-5), round(epsilon(5.0, 100, 1e-5), 2), epsilon(0.0, 3, 1e-5)
-    (0.0, 9.99, inf)
+    (0.0, 10.0, inf)
     """
     if not releases:
         return 0.0
