@@ -127,7 +127,6 @@ def read_samples(
     from fedkin.data.sources.tables import TableSource
     from fedkin.running.shared_metrics import check_metrics
 
-    check_metrics(plan.run.metrics)
     source, classes = plan.data, plan.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
         if target is not None:
@@ -142,6 +141,8 @@ def read_samples(
     if target not in (None, source.target):
         raise ConfigError(f"--target {target}: the experiment learns {source.target!r}; leave the option out")
     _check_fraction(fraction, source.test_fraction)
+    # Before anything of a table is told; others tell the server which metric they lack.
+    check_metrics(plan.run.metrics)
     return OwnTable(name, data, source, group)
 
 
