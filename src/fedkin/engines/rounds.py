@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Clock
 from fedkin.engines.attacks import Forgery
@@ -29,9 +29,6 @@ from fedkin.flow import Ask, Message, Params, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 from fedkin.views import ServerView
-
-if TYPE_CHECKING:
-    pass
 
 
 class Skipped(Exception):

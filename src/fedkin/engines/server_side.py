@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedkin.engines.client_list import Roster
 from fedkin.engines.client_side import apart
@@ -14,9 +14,6 @@ from fedkin.errors import MethodError, OnlyMean, nearest
 from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
 from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 from fedkin.views import ServerView
-
-if TYPE_CHECKING:
-    pass
 
 
 class PartialReply(Message):

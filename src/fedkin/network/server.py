@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Operations, Work
 from fedkin.engines.client_list import Roster
@@ -29,9 +29,6 @@ from fedkin.network.registration import Registration
 from fedkin.network.status import Progress, weights_of
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["CountingValidator", "NetworkEngine", "NetworkSite", "score_of"]
 
