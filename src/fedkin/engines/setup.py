@@ -225,7 +225,7 @@ class Setup:
 
     @property
     def sums_securely(self) -> bool:
-        """Whether parameters leave clients only in secure sums; with `alone` nothing is shared, and nothing is summed."""
+        """Whether parameters leave clients only in secure sums; with `alone` nothing is shared or summed."""
         return self.privacy.secure_sums and not self.engine.alone
 
     def _check_sums(self) -> None:
