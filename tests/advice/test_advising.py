@@ -23,7 +23,7 @@ from fedkin.running.api import run
 
 @pytest.fixture(scope="module")
 def made() -> Federation:
-    return hospitals()
+    return hospitals(3)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +96,21 @@ def test_the_method_trains_what_was_recommended(made: Federation, found: Advice)
     assert result.outcome.graph is None  # it is recorded once, in the first round
     takes = [id for id in made if found[id].takes]
     assert takes
-    assert set(found.method.keep_own) == {id for id in made if found[id].partners} - set(takes)
+    assert set(found.method.keep_own) == {id for id in made if found.shape.partners(id)} - set(takes)
     # Who keeps its own model draws its batches after the shared one's.
     for id in set(made) - set(found.method.keep_own):
         theirs = found.shared if id in takes else found.alone
         for name, tensor in result.models[id].items():
             np.testing.assert_allclose(tensor.numpy(), theirs[id][name].numpy(), atol=1e-4)
+
+
+def test_a_group_whose_model_nobody_should_use_is_not_recommended(found: Advice) -> None:
+    clients = tuple(replace(one, takes=one.id == "ann") for one in found.clients)
+    one = replace(found, clients=clients, shape=found.shape.trained_for({"ann"}))
+    assert one.groups == (("ann", "cleo", "eve"),)
+    assert "rain 1 group: ann, cleo and eve together; gus alone; bob, dan and fay alone, as sharing" in one.sentence
+    assert "cleo and eve train with their group, but use local models (no sure gain)" in one.sentence
+    assert one["cleo"].advice.startswith("use a local model: ")
 
 
 def test_clients_of_one_distribution_train_one_model() -> None:

@@ -280,9 +280,9 @@ def _advice(
     whole = {judgeable.ids[name]: one for name, one in judged.whole.items()}
     takes = {judgeable.ids[name] for name in judged.takes}
     rate, local_rate = rates[judged.rate], rates[judged.local_rate]
-    # Where nobody would use a shared model, nothing is trained together.
-    used = shape if takes else Shape()
-    keep = sorted(set(gains) - takes) if takes else []
+    # A model that none of its group should use is not trained.
+    used = shape.trained_for(takes)
+    keep = sorted(id for id in gains if used.partners(id) and id not in takes)
     method = method_of(used, keep, None if local_rate == rate else local_rate)
     told("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -166,6 +167,15 @@ class Shape:
             if id in members:
                 return tuple(other for other in members if other != id)
         return dict(self.near).get(id, ())
+
+    def trained_for(self, ids: AbstractSet[str]) -> Shape:
+        """Without the groups that none of these ids is in; `near` stays if one of them is in it.
+
+        >>> Shape(((("a", "b"), "same"), (("c", "d"), "same"))).trained_for({"a"}).groups
+        ((('a', 'b'), 'same'),)
+        """
+        groups = tuple(group for group in self.groups if ids & set(group[0]))
+        return replace(self, groups=groups, near=self.near if ids & dict(self.near).keys() else ())
 
     def renamed(self, names: Mapping[str, str]) -> Shape:
         """The same under other ids."""

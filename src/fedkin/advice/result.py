@@ -23,9 +23,9 @@ class OfClient:
     """What is recommended to one client.
 
     has: its training samples, or its events. unknown: what it has too few of; None if a verdict is given. partners: who
-    shares a model with it in what was judged best. takes: whether it should use that model. gain: of that model over
-    training alone, from validation (None: it shares with nobody, or too little is known). whole: that of one model for
-    all. test: the gain on test samples, which no choice has seen.
+    shares a model with it in what was judged best, also if none of them should use it. takes: whether it should use
+    that model. gain: of that model over training alone, from validation (None: it shares with nobody, or too little is
+    known). whole: that of one model for all. test: the gain on test samples, which no choice has seen.
     """
 
     id: str
@@ -47,7 +47,7 @@ class OfClient:
             return f"train with {named(self.partners)}"
         if not self.partners:
             return "train alone"
-        return "train alone: hurt by sharing" if self.gain and self.gain.hurt else "train alone: no sure gain"
+        return "use a local model: " + ("hurt by sharing" if self.gain and self.gain.hurt else "no sure gain")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +94,10 @@ class Advice:
     def sentence(self) -> str:
         """The recommendation in one sentence: what to do, how sure that is, and of whom nothing can be said."""
         judged = [client for client in self.clients if client.unknown is None]
-        shared = bool(self.shape.groups or self.shape.near)
         takes = [client.id for client in judged if client.takes]
-        alone = [client.id for client in judged if not client.partners or not shared]
-        beside = [client.id for client in judged if client.partners and not client.takes and shared]
+        alone = [client.id for client in judged if not client.partners]
+        apart = [client.id for client in judged if client.partners and not self.shape.partners(client.id)]
+        beside = [client.id for client in judged if self.shape.partners(client.id) and not client.takes]
         if not takes:
             parts = ["Train alone" + (f": all {len(judged)} clients that could be judged" if len(judged) > 1 else "")]
         elif self.shape.near:
@@ -109,8 +109,12 @@ class Advice:
             parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
         if takes and alone:
             parts.append(f"{named(alone)} alone")
+        if takes and apart:
+            parts.append(f"{named(apart)} alone, as sharing brings no sure gain")
         if beside:
-            parts.append(f"{named(beside)} keep{'s' * (len(beside) == 1)} a local model beside it")
+            one = len(beside) == 1
+            what = "its group, but uses a local model" if one else "their group, but use local models"
+            parts.append(f"{named(beside)} train{'s' * one} with {what} (no sure gain)")
         if takes:
             parts = self._how_sure(takes, parts)
         unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
@@ -123,7 +127,8 @@ class Advice:
         """The parts of the sentence, with how sure it is that those who share a model gain."""
         likely = [id for id in takes if (gain := self[id].gain) is None or gain.low <= 0]
         if len(likely) == len(takes):
-            hold = "the interval of the gain holds" if len(takes) == 1 else f"all {len(takes)} intervals of gains hold"
+            many = "both" if len(takes) == 2 else f"all {len(takes)}"
+            hold = "the interval of the gain holds" if len(takes) == 1 else f"{many} intervals of gains hold"
             return [f"Not sure, as {hold} 0, but likely: {parts[0][0].lower()}{parts[0][1:]}", *parts[1:]]
         if likely:
             return [*parts, f"that {named(likely)} gain{'s' * (len(likely) == 1)} is likely, not sure"]
