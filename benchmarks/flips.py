@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fedkin.errors import FedkinError  # noqa: E402
 from fedkin.records.checking import check  # noqa: E402
 from fedkin.running.experiment import Experiment, load  # noqa: E402
-from fedkin.running.grid import OfExperiment, compare  # noqa: E402
+from fedkin.running.grid import Runs, compare  # noqa: E402
 from fedkin.running.loop import run_experiment  # noqa: E402
 from tiny import TABLE, CutAt, assert_equal_runs  # noqa: E402
 
@@ -61,7 +61,7 @@ def main() -> None:
         with suppress(RuntimeError):
             run_experiment(EXPERIMENT, Path(), place / "unfinished", watcher=CutAt(5))
         run_experiment(EXPERIMENT, Path(), place / "finished")
-        compare(OfExperiment(EXPERIMENT, Path()), ["local", "fedavg"], [0], place / "comparison")
+        compare(Runs(EXPERIMENT, Path()), ["local", "fedavg"], [0], place / "comparison")
         for kind in ("unfinished", "finished", "comparison"):
             kept = {path: path.read_bytes() for path in (place / kind).rglob("*") if path.is_file()}
             files = sorted(kept)

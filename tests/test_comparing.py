@@ -22,7 +22,7 @@ from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
 from fedkin.running.experiment import Experiment, read_table
-from fedkin.running.grid import Choice, OfExperiment
+from fedkin.running.grid import Choice, Runs
 from fedkin.running.grid import compare as by_command
 from fedkin.running.grid import sweep as sweep_by_command
 from support import small_federation
@@ -99,7 +99,7 @@ def test_an_experiment_gives_what_the_command_gives(tmp_path: Path) -> None:
     few = {**TABLE, "training": {**TABLE["training"], "rounds": 2}}
     (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
     plan = Experiment.of(few)
-    wanted = by_command(OfExperiment(plan, tmp_path), ["local", "fedavg"], [0, 1])
+    wanted = by_command(Runs(plan, tmp_path), ["local", "fedavg"], [0, 1])
     made = fedkin.compare(tmp_path / "e.toml", ["local", FedAvg()], seeds=[0, 1])
     timeless = [{name: each for name, each in row.items() if name != "seconds"} for row in made.rows]
     assert timeless == [{name: each for name, each in row.items() if name != "seconds"} for row in table(wanted)]
@@ -122,7 +122,7 @@ def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
     assert repr(swept) == f"Sweep(accuracy, 1 seed, 2 combinations: {', '.join(means)})"
     assert [one.results[3].rounds for one in swept] == [by_seed[3].rounds for by_seed in found.values()]
     command = sweep_by_command(
-        OfExperiment(plan, tmp_path), ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path / "s"
+        Runs(plan, tmp_path), ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path / "s"
     )
     assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept]
     assert [flat(line(row))["method.mu"] for row in swept.rows] == [0.0, 9.0]
@@ -297,7 +297,7 @@ def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
     assert list(found) == ["x", "y", "y@self"]
     assert found["x"][0].rounds == found["y@self"][0].rounds
     fedkin.compare(federation, {"x": "fedavg@self"}, **FEW, out=tmp_path / "f")
-    with pytest.raises(RunError, match=r"differs from the experiment .* controls\.x: self there, not set here"):
+    with pytest.raises(RunError, match=r"differs from the experiment .* run\.alone: True there, False here"):
         fedkin.compare(federation, {"x": "fedavg"}, **FEW, out=tmp_path / "f")
 
 

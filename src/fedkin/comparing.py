@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from html import escape
 from inspect import isabstract
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
-
-import tomli_w
-from pydantic import BaseModel
+from typing import Any
 
 from fedkin.analysis.intervals import Added
 from fedkin.engines import Faults, Privacy
@@ -25,27 +21,18 @@ from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
-from fedkin.records.controls import changes_of, named, parted, with_controls
-from fedkin.records.files import claimed
+from fedkin.records.controls import parted, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
 from fedkin.report.units import many, student
-from fedkin.running.api import AnyModel, metrics_in, prepared, run
-from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none
-from fedkin.running.grid import (
-    Choice,
-    GridRun,
-    OfExperiment,
-    Runs,
-    numbers,
-    rows,
-    words,
-)
+from fedkin.running.api import AnyModel, handed_over, metrics_in
+from fedkin.running.experiment import Experiment, load, names_a_folder
+from fedkin.running.grid import Choice, GridRun, Runs, numbers, rows
 from fedkin.running.grid import compare as compare_runs
 from fedkin.running.grid import sweep as sweep_runs
-from fedkin.running.loop import Watcher, check_measures
+from fedkin.running.loop import check_measures
 from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
-from fedkin.running.progress import Several, titled
+from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
@@ -164,94 +151,6 @@ def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, r
     return f"<table><tr><th>method</th>{head}</tr>{body}</table>{below}"
 
 
-# Sections of an experiment file, and the arguments of `fedkin.run` for them.
-_SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "privacy": "privacy"}
-
-
-@dataclass(frozen=True, eq=False)
-class OfFederation(Runs):
-    """Runs on a federation, or on the one that a function makes for a seed.
-
-    given: the methods by name. options: further arguments of `fedkin.run`. controls: which names are those of a control
-    of the method that is given. method: which method it is, once known.
-    """
-
-    federation: Federation | Callable[[int], Federation]
-    given: Mapping[str, Method]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    controls: Mapping[str, str | None] = field(default_factory=dict)
-    method: Method | None = None
-    last: dict[int, Federation] = field(default_factory=dict)
-
-    def for_method(self, name: str) -> Self:
-        base, control = parted(name)
-        control = control or self.controls.get(base)
-        method = self.given[base]
-        runs = replace(self, method=method)
-        if (method.name if control is None else named(method.name, control)) != name:
-            runs = runs.with_changes(**{"run.label": name})
-        if control is None:
-            return runs
-        return runs.with_changes(**changes_of(named(base, control), "methods", {base: type(method)}))
-
-    def with_changes(self, **changes: Any) -> Self:
-        assert self.method is not None
-        options = dict(self.options)
-        table: dict[str, Any] = {"method": self.method.model_dump()}
-        for section, name in _SECTIONS.items():
-            given = options.get(name) or {}
-            table[section] = given.model_dump() if isinstance(given, BaseModel) else copy.deepcopy(dict(given))
-        for path, value in taken_changes(changes)[0].items():
-            section = path.partition(".")[0]
-            if section not in table:
-                raise ConfigError(
-                    f"{path}: of a federation, only {', '.join(table)} can be changed; pass the rest itself"
-                )
-            assign(table, path, value, path)
-            if section != "method":
-                options[_SECTIONS[section]] = table[section]
-            if path == "training.rounds":
-                options["rounds"] = None
-        return replace(self, method=parse(type(self.method), table["method"], "method"), options=options)
-
-    def check(self, cells: Sequence[Self], seed: int) -> None:
-        for cell in cells:
-            assert cell.method is not None
-            prepared(cell.method, self._of(seed), seed=seed, **cell.options)
-
-    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
-        assert self.method is not None
-        return run(self.method, self._of(seed), seed=seed, out=folder, restart=restart, watcher=watcher, **self.options)
-
-    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
-        experiment = {
-            "federation": self._of(plan["seeds"][0]).name,
-            "methods": {
-                label: {"name": method.name, **without_none(method.model_dump(mode="json"))}
-                for label, method in self.given.items()
-            },
-            **({"controls": dict(self.controls)} if self.controls else {}),
-        }
-        return claimed(folder, tomli_w.dumps(experiment), resume, plan=plan)
-
-    def planted(self, seed: int) -> bool:
-        return self._of(seed).planted is not None
-
-    def _of(self, seed: int) -> Federation:
-        """The federation of this seed, of which the last is kept."""
-        if isinstance(self.federation, Federation):
-            return self.federation
-        if seed not in self.last:
-            federation = self.federation(seed)
-            if not isinstance(federation, Federation):
-                raise ConfigError(
-                    f"the function of the seed has to return a Federation, and returned {federation!r:.80}"
-                )
-            self.last.clear()
-            self.last[seed] = federation
-        return self.last[seed]
-
-
 Method = ServerMethod | PeerMethod
 OneMethod = str | Method | type[ServerMethod] | type[PeerMethod]
 # Of a list or a mapping, each is a OneMethod; a type checker sees a list of unlike things as list[object].
@@ -300,19 +199,18 @@ def compare(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
-    names, seeded = list(asked), _seeds(seeds)
+    seeded = _seeds(seeds)
+    base, asked = _base(on, methods, seeded[0], rounds, changes, options, metrics, data_root)
+    names = list(asked)
     if controls:
         planted = base.planted(seeded[0])
         kinds = {label: _kind(one) for label, one in asked.items() if not _control(one)}
         each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
         names = list(dict.fromkeys(name for some in each for name in some))
     folder = None if out is None else place(out, "out")
-    with closing(Several()) as show:
-        results = compare_runs(
-            base, names, seeded, folder, resume=True, restart=restart,
-            watcher=(lambda name, *at: show.next(titled(name, *at))) if progress else None,
-        )  # fmt: skip
+    with closing(StopFlag()) as stop:
+        hears = ProgressOfSeveral(stop, quiet=not progress).next
+        results = compare_runs(base, names, seeded, folder, resume=True, restart=restart, hears=hears)
     if folder is None:
         return Comparison(results)
     from fedkin.report import write_report
@@ -355,7 +253,8 @@ def sweep(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
+    seeded = _seeds(seeds)
+    base, asked = _base(on, methods, seeded[0], rounds, changes, options, metrics, data_root)
     names = list(asked)
     choices = []
     expect(grid, Mapping, "grid", "{'section.field': [values]}")
@@ -370,11 +269,9 @@ def sweep(
             raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
         choices.append(Choice(path, tuple(map(placed, values)), method or None))
     folder = None if out is None else place(out, "out")
-    with closing(Several()) as show:
-        runs = sweep_runs(
-            base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
-            watcher=(lambda name, values, *at: show.next(titled(f"{name} {words(values)}", *at))) if progress else None,
-        )  # fmt: skip
+    with closing(StopFlag()) as stop:
+        hears = ProgressOfSeveral(stop, quiet=not progress).next
+        runs = sweep_runs(base, names, choices, seeded, folder, resume=True, restart=restart, hears=hears)
     if folder is None:
         return Sweep(runs)
     from fedkin.report.sweeping import draw
@@ -384,51 +281,51 @@ def sweep(
 
 
 def _base(
-    on: On, methods: Methods, rounds: int | None, changes: Mapping[str, Any] | None, options: Mapping[str, Any],
-    metrics: Sequence[str | Measure], data_root: Path | str | None,
-) -> tuple[OfExperiment | OfFederation, dict[str, OneMethod]]:  # fmt: skip
+    on: On, methods: Methods, seed: int, rounds: int | None, changes: Mapping[str, Any] | None,
+    options: Mapping[str, Any], metrics: Sequence[str | Measure], data_root: Path | str | None,
+) -> tuple[Runs, dict[str, OneMethod]]:  # fmt: skip
     """Return (what is run, the methods by their labels)."""
     add_installed()
     expect(changes or {}, Mapping, "changes", "{'section.field': value}")
     asked, files = _asked(methods)
-    metrics = list(metrics) if isinstance(metrics, Iterable) and not isinstance(metrics, str) else metrics
+    objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
     given = {name: value for name, value in options.items() if value is not None}
+    root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        methods_by_name: dict[str, Method] = {}
-        for label, one in asked.items():
-            base, marked = parted(label)
-            if marked is None or base not in methods_by_name:
-                methods_by_name[base] = _made(asked.get(base, one))
-        controls = {label: _control(one) for label, one in asked.items() if parted(label)[1] is None and _control(one)}
-        more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
-        given |= {name: value for name, value in more.items() if value is not None}
-        return OfFederation(on, methods_by_name, given, controls), asked
-    if given:
-        raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
+        plan = handed_over(on, METHODS["local"](), seed=seed, rounds=rounds, metrics=metrics, **given)
+    else:
+        if given:
+            raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
+        plan, root = _planned(on, rounds, changes or {}, metrics), root or Path("data")
+    # What was handed over stays known in this process, so that it is made known only where nothing else is wrong.
+    for one in objects.values():
+        _put_among(type(one))
+    plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
+    names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
+    return Runs(plan, root, objects, names), asked
+
+
+def _planned(
+    on: Experiment | Path | str, rounds: int | None, changes: Mapping[str, Any], metrics: Sequence[str | Measure]
+) -> Experiment:
+    """Return an experiment with these changes and metrics."""
     measures = metrics_in(metrics)[1]
     for measure in measures:
         if not _replaces(measure.part, MEASURES[measure.name].part if measure.name in MEASURES else None):
             raise ConfigError(f"metrics: there is a metric {measure.name!r} already; give yours another name='...'")
     check_measures(measures)
-    if metrics and "run.metrics" in (changes or {}):
+    if metrics and "run.metrics" in changes:
         raise ConfigError("metrics: given in changes too: name all of them in one place")
-    more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
+    more = {**changes, **({} if rounds is None else {"training.rounds": rounds})}
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
     plan = on if isinstance(on, Experiment) else load(Path(on))
     plan = plan.with_changes(**more) if more else plan
-    objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
-    root = place(data_root or "data", "data_root")
-    # What was handed over stays known in this process, so that it is made known only where nothing else is wrong.
-    for one in objects.values():
-        _put_among(type(one))
     MEASURES.update({measure.name: measure for measure in measures})
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
     plan = plan.with_changes(**{"run.metrics": named}) if named else plan
-    plan = plan.with_own([*files, *files_of([*measures, *map(type, objects.values())])])
-    names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
-    return OfExperiment(plan, root, objects, names), asked
+    return plan.with_own(files_of(measures))
 
 
 def _put_among(method: type[Method]) -> None:

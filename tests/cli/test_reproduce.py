@@ -216,41 +216,6 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
         assert pages_of(folder / "pages") == before
 
 
-@pytest.mark.slow
-def test_rows_and_seeds_are_added_to_a_page_without_its_records(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
-    whole = {**SMALL, "federation": [ONE, OTHER], "claim": [{key: value for key, value in claim.items() if key != "on"}
-                                                           for claim in SMALL["claim"]]}  # fmt: skip
-    quick = {**whole["quick"], "seeds": [0, 1, 2]}
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**whole, "quick": quick}))
-    ran("tiny", "--quick", "--out", "whole", "--pages", "at-once")
-    # First fewer rows and seeds; then the others, as on another machine: there are no records of the first.
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**whole, "row": [], "claim": []}))
-    ran("tiny", "--quick", "--out", "one", "--pages", "pages")
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**whole, "quick": quick}))
-    ran("tiny", "--quick", "--out", "two", "--pages", "pages", "--keep")
-    made = {path.parent.name for path in (folder / "two").rglob("summary.json") if path.parent.parent.name == "runs"}
-    rows = ("local", "fedavg", "fedavg@self")
-    assert made == {f"{row}-seed2" for row in rows} | {
-        f"fedavg-slow{end}-seed{seed}" for end in ("", "@self") for seed in range(3)
-    }
-    assert not list((folder / "two").rglob("tuning"))
-    for name in ("tiny.md", "tiny-claims.csv", "index.md"):
-        assert (folder / "pages" / name).read_text() == (folder / "at-once" / name).read_text(), name
-    # What a page says of a tuning must be a candidate of the definition.
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**whole, "tune": {**whole["tune"], "rates": [0.01, 0.02]}}))
-    text = (folder / "pages" / "tiny.csv").read_text()
-    (folder / "pages" / "tiny.csv").write_text(text.replace("as it is", "lr 0.4"))
-    again = ["reproduce", "tiny", "--quick", "--out", "two", "--pages", "pages", "--keep"]
-    done = CliRunner().invoke(app, again)
-    assert isinstance(done.exception, ConfigError)
-    assert "none of the candidates of this definition" in str(done.exception)
-    (folder / "pages" / "tiny.csv").write_text(text.replace("failed", "fails", 1))
-    done = CliRunner().invoke(app, again)
-    assert isinstance(done.exception, ConfigError)
-    assert "tiny.csv, line 2: no run of a table (KeyError: 'failed')" in str(done.exception)
-
-
 def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> None:
     for words, said in (
         (["tiny", "--federation", "six client"], "--federation: no 'six client'; did you mean 'six clients'"),

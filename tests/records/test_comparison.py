@@ -6,14 +6,14 @@ from pathlib import Path
 
 from fedkin.records.comparison import unlike_conditions
 from fedkin.running.experiment import load
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 
 PRESET = Path(__file__).parents[2] / "presets" / "digits-rotated.toml"
 
 
 def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
     plan = load(PRESET, ["training.rounds=1", "training.lr=0.3", *changes])
-    results = compare(OfExperiment(plan), methods, [0], folder)
+    results = compare(Runs(plan), methods, [0], folder)
     return unlike_conditions({name: by_seed[0] for name, by_seed in results.items()})
 
 

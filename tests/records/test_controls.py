@@ -19,7 +19,7 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
@@ -69,7 +69,7 @@ def test_controls_stand_behind_their_method() -> None:
 
 def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     names = ["local", "fedavg", "fedavg@self", "sfmtl-graph", "sfmtl-graph@self", "tfl"]
-    results = compare(OfExperiment(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")
+    results = compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")
     rows = {row["method"]: row for row in table(results)}
     # FedAvg without exchange is local training, bit for bit, as both have one rate here.
     for seed in (0, 1, 2):
@@ -99,8 +99,8 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_comparison_with_controls_is_gone_on_with(tmp_path: Path) -> None:
-    one = compare(OfExperiment(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
-    again = compare(OfExperiment(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c", resume=True)
+    one = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
+    again = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c", resume=True)
     assert table(one) == table(again)
     assert table(one)[0]["adds"]["low"] is None  # one seed
 
@@ -108,7 +108,7 @@ def test_a_comparison_with_controls_is_gone_on_with(tmp_path: Path) -> None:
 def test_nothing_exchanged_adds_exactly_nothing(tmp_path: Path) -> None:
     """SFMTL-Graph with lam = 0 and anchors that never pull mixes nothing."""
     still = {**SMALL, "method": {"name": "sfmtl-graph", "lam": 0.0, "anchor_weight": 0.0}}
-    results = compare(OfExperiment(Experiment.of(still)), ["sfmtl-graph", "sfmtl-graph@self"], [0, 1])
+    results = compare(Runs(Experiment.of(still)), ["sfmtl-graph", "sfmtl-graph@self"], [0, 1])
     found = added_by_exchange("sfmtl-graph", results)
     assert found is not None
     assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)

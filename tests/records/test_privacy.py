@@ -16,10 +16,10 @@ from fedkin.records import reading
 from fedkin.records.comparison import table
 from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
-from fedkin.report.page import sections
+from fedkin.report.page import page
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
@@ -64,7 +64,7 @@ def test_clipping_alone_promises_nothing() -> None:
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
-    results = compare(OfExperiment(Experiment.of(PRIVATE)), ["local", "sfmtl-graph"], [0], tmp_path / "both")
+    results = compare(Runs(Experiment.of(PRIVATE)), ["local", "sfmtl-graph"], [0], tmp_path / "both")
     result = results["sfmtl-graph"][0]
     folder = tmp_path / "both" / "sfmtl-graph-seed0"
     summary = json.loads((folder / "summary.json").read_text())
@@ -81,9 +81,9 @@ def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) ->
     assert "epsilon" in shown
     assert f"{most:.2f}" in shown
     assert "epsilon" in (tmp_path / "both" / "compare.csv").read_text().splitlines()[0]
-    page = "".join(section.html for section in sections(collect([tmp_path / "both"])))
-    assert "Privacy of uploads" in page
-    assert page.count(f"epsilon {most:.2f} (mean over clients") == 1
+    html = page(collect([tmp_path / "both"]))
+    assert "Privacy of uploads" in html
+    assert html.partition('<script type="application/json"')[0].count(f"epsilon {most:.2f} (mean over clients") == 1
 
 
 def test_without_it_nothing_is_written(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
     assert "privacy" not in (tmp_path / "run" / "experiment.toml").read_text()
     assert "privacy" not in text_of(one_run(result))
     assert "epsilon" not in table({"sfmtl-graph": {0: result}})[0]
-    page = "".join(section.html for section in sections(collect([tmp_path / "run"])))
-    assert "Privacy of uploads" not in page
+    html = page(collect([tmp_path / "run"]))
+    assert "Privacy of uploads" not in html
 
 
 def test_damaged_entries_are_refused(tmp_path: Path) -> None:

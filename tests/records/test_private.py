@@ -11,7 +11,7 @@ from fedkin.errors import RunError
 from fedkin.folders import held
 from fedkin.running.api import run
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 from support import small_federation
 from tiny import TABLE
 
@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
 def test_only_its_owner_may_look_into_a_run(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        compare(OfExperiment(EXPERIMENT), ["local"], [0], tmp_path / "many" / "all")
+        compare(Runs(EXPERIMENT), ["local"], [0], tmp_path / "many" / "all")
         run("local", small_federation(), rounds=1, out=tmp_path / "one")
     finally:
         os.umask(before)

@@ -13,7 +13,7 @@ from fedkin.errors import RunError
 from fedkin.graph.picture import embedded
 from fedkin.report import write_report
 from fedkin.running.experiment import load
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 from report.made import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'
@@ -108,7 +108,7 @@ def test_a_table_s_one_split_is_said_beside_the_intervals_over_seeds(tmp_path: P
         'name = "t"\n[data]\nsource = "csv"\npath = "t.csv"\ntarget = "died"\nclient = "h"\n'
         '[scenario]\nname = "natural"\n[model]\nname = "linear"\n[method]\nname = "fedavg"\n[training]\nrounds = 1\n'
     )
-    results = compare(OfExperiment(load(tmp_path / "e.toml"), tmp_path), ["local", "fedavg"], [0, 1], tmp_path / "runs")
+    results = compare(Runs(load(tmp_path / "e.toml"), tmp_path), ["local", "fedavg"], [0, 1], tmp_path / "runs")
     folders = [run.folder for by_seed in results.values() for run in by_seed.values() if run.folder is not None]
     page = write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "held out are the same for every seed (data.seed)" in page

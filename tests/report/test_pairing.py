@@ -121,11 +121,3 @@ def test_beside_a_run_its_settings_decide_between_two_locals(tmp_path: Path) -> 
     assert gain_of(collect([tmp_path]), "fedavg") == expected(run, plain)
     change(plain, "model")
     assert gain_of(collect([tmp_path]), "fedavg") is None
-
-
-def test_bytes_are_against_fedavg_of_the_same_comparison(tmp_path: Path) -> None:
-    make_run(tmp_path / "a" / "fedavg-seed0", "fedavg", clients_per_round=2)
-    make_run(tmp_path / "b" / "fedavg-seed0", "fedavg")
-    make_run(tmp_path / "b" / "sfmtl-graph-seed0")
-    # 8 clients in 4 rounds, with 5 kB or 400 kB a message, and a signature of 1 kB from each.
-    assert "320.0 kB sent (FedAvg: 25.6 MB)" in collect([tmp_path / "a", tmp_path / "b"])["sentence"]

@@ -86,16 +86,6 @@ def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.Mon
     assert words._groups(runs) == (f"{said} (4 groups, given)" if said else "told: 4 groups, given")
 
 
-def test_a_better_method_is_named_and_one_that_is_better_by_a_hair_is_not() -> None:
-    one, error = about([run_of()], [None]), about([run_of(metric=METRICS["squared_error"])], [None], 0.5)
-    said = "FedAvg has the better mean accuracy (92.0 % against 90.0 %)"
-    assert words._rival(one, {"FedAvg": 0.92, "Local": 0.8}) == said
-    assert words._rival(one, {"FedAvg": 0.9003}) == ""
-    assert words._rival(about([run_of()], [None], None), {"FedAvg": 0.9}) == ""
-    assert words._rival(error, {"FedAvg": 0.4}) == "FedAvg has the better mean squared error (0.4 against 0.5)"
-    assert words._rival(error, {"FedAvg": 0.6}) == ""
-
-
 @pytest.mark.parametrize(
     ("gains", "mean", "said"),
     [
@@ -113,9 +103,3 @@ def test_the_headline_has_at_most_twenty_words(gains: list[Gains | None], mean: 
     assert words.headline(about([run_of()], gains, mean)).startswith(said)
     long = words.Subject("a", "A Method With a Very Long Name", [run_of()], gains, 1, "", {"a": mean})
     assert len(words.headline(long).split()) <= 20
-
-
-def test_unseen_clients() -> None:
-    seen = [run_of(unseen=("a", "b"), summary={"unseen": {"mean": mean}}) for mean in (0.5, 0.6)]
-    assert words._unseen(about(seen, [], 0.7)) == "mean accuracy 55.0 % over 2 unseen clients, 70.0 % over the others"
-    assert words._unseen(about([*seen, run_of()], [], 0.7)) == ""

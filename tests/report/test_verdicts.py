@@ -220,7 +220,7 @@ def test_the_sentence_says_what_was_found(place: Path) -> None:
     assert re.search(
         r"\. 3 groups and 1 client alone with nothing told \(ARI 0\.\d\d to the planted ones\): "
         r"within groups no difference is significant \(alpha = [\d.]+, corrected for \d tests; "
-        r"smallest p 0\.\d+\)\. ",
+        r"smallest p 0\.\d+\)\.$",
         text,
     )
 

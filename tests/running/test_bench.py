@@ -27,24 +27,24 @@ def suite(folder: Path, **kinds: Any) -> Suite:
 
 def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
-    (place,), _ = bench(tiny, METHODS["fedu"](), "fedu", tmp_path / "fedu")
-    assert set(place.adds) == {"self", "one", "random"}
+    (place,) = bench(tiny, METHODS["fedu"](), "fedu", tmp_path / "fedu")["federations"]
+    assert set(place["adds"]) == {"self", "one", "random"}
     store(tiny, "fedu", tmp_path / "fedu")
     kept = read_lines(tiny.stored)
     assert {line["method"] for line in kept} == {"fedu", "fedu@self", "fedu@one", "fedu@random"}
-    assert {line["lr"] for line in kept} == {place.lr}
+    assert {line["lr"] for line in kept} == {place["lr"]}
     alone = {line["seed"]: line["points"] for line in kept if line["method"] == "fedu@self"}
     bench(tiny, Local(), "local", tmp_path / "local")
     local = [line for line in read_lines(tmp_path / "local" / "runs.jsonl") if line["stage"] == "run"]
-    if local[0]["lr"] == place.lr:
+    if local[0]["lr"] == place["lr"]:
         assert alone == {line["seed"]: line["points"] for line in local}
 
 
 def test_no_method_is_told_the_groups(tmp_path: Path) -> None:
     method = FedU.model_validate({"graph": {"source": "planted"}})
-    (place,), _ = bench(suite(tmp_path), method, "fedu", tmp_path / "fedu")
-    assert place.mean is None
-    assert "not known" in place.failed
+    (place,) = bench(suite(tmp_path), method, "fedu", tmp_path / "fedu")["federations"]
+    assert place["mean"] is None
+    assert "not known" in place["failed"]
 
 
 def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Path) -> None:
@@ -52,12 +52,13 @@ def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Pat
     for name in ("local", "fedavg"):
         bench(tiny, METHODS[name](), name, tmp_path / name)
         store(tiny, name, tmp_path / name)
-    (place,), ranks = bench(tiny, METHODS["ditto"](), "ditto", tmp_path / "ditto")
-    assert ranks is not None
-    data = json.loads((tmp_path / "ditto" / "bench.json").read_text())
+    data = bench(tiny, METHODS["ditto"](), "ditto", tmp_path / "ditto")
+    assert data == json.loads((tmp_path / "ditto" / "bench.json").read_text())
+    (place,) = data["federations"]
+    assert data["ranks"] is not None
     html = page(data)
     assert headline(data) in html
-    assert f"{place.mean:.1f}" in html
+    assert f"{place['mean']:.1f}" in html
     assert all(f">{name}<" in html for name in ("local", "fedavg", "ditto"))
 
 
@@ -96,37 +97,37 @@ def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> 
         *[line("best", s, {"a": 90.0, "b": 90.0}) for s in (0, 1)],
     ]
     lines.append(line("mine@self", 0, {"a": 99.0, "b": 99.0}))
-    (place,) = standing(suite(tmp_path), "mine", lines).places
-    assert (place.rank, place.of, place.reference, place.hurt, place.clients) == (2, 4, "fedavg", 1, 2)
-    assert place.gain is not None
-    assert place.gain.value == pytest.approx(1.5)
-    assert place.border
+    (place,) = standing(suite(tmp_path), "mine", lines)[0]
+    assert (place["rank"], place["of"], place["reference"], place["hurt"], place["clients"]) == (2, 4, "fedavg", 1, 2)
+    assert place["gain"] is not None
+    assert place["gain"]["value"] == pytest.approx(1.5)
+    assert place["border"]
 
 
 def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:
     lines = [line("local", s, {"a": 50.0}) for s in (0, 1)] + [line("mine", 0, {"a": 60.0})]
-    assert standing(suite(tmp_path), "mine", lines).places[0].rank is None
+    assert standing(suite(tmp_path), "mine", lines)[0][0]["rank"] is None
     lines = [line("mine", s, {"a": 50.0}) for s in (0, 1)] + [line("local", 0, {"a": 60.0})]
-    assert standing(suite(tmp_path), "mine", lines).places[0].of == 1
+    assert standing(suite(tmp_path), "mine", lines)[0][0]["of"] == 1
 
 
 def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
     bench(tiny, Local(), "local", tmp_path / "local")
     store(tiny, "local", tmp_path / "local")
-    (place,), _ = bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
-    assert (place.of, place.reference) == (2, "local")
+    (place,) = bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")["federations"]
+    assert (place["of"], place["reference"]) == (2, "local")
     written = json.loads((tmp_path / "fedavg" / "bench.json").read_text())
-    assert written["federations"][0]["mean"] == place.mean
+    assert written["federations"][0]["mean"] == place["mean"]
     tiny.stored.write_text(tiny.stored.read_text().replace('"data": "', '"data": "0'))
     with pytest.raises(RunError, match="small"):
         bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
 
 
 def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path) -> None:
-    (place,), _ = bench(suite(tmp_path), METHODS["mixed"](), "mixed", tmp_path / "mixed")
-    assert place.mean is None
-    assert "two classes" in place.failed
+    (place,) = bench(suite(tmp_path), METHODS["mixed"](), "mixed", tmp_path / "mixed")["federations"]
+    assert place["mean"] is None
+    assert "two classes" in place["failed"]
 
 
 def test_a_suite_may_be_a_file(tmp_path: Path) -> None:

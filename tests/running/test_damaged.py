@@ -18,7 +18,7 @@ from fedkin.cli import app
 from fedkin.errors import DataError, RunError
 from fedkin.report.collect import collect
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import OfExperiment, compare
+from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
 from report.made import make_comparison
 from tiny import TABLE, CutAt, reseal
@@ -142,7 +142,7 @@ def test_a_comparison_names_the_run_that_is_damaged(runs: Path, tmp_path: Path) 
     (tmp_path / "all" / "experiment.toml").write_text(EXPERIMENT.to_toml())
     (inside / "experiment.toml").write_bytes(b"\xff")
     with pytest.raises(RunError, match="not readable as the experiment of a run") as caught:
-        compare(OfExperiment(EXPERIMENT), ["sfmtl-graph"], [0], tmp_path / "all", resume=True)
+        compare(Runs(EXPERIMENT), ["sfmtl-graph"], [0], tmp_path / "all", resume=True)
     assert str(inside / "experiment.toml") in str(caught.value)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,14 +15,14 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.records.comparison import table
 from fedkin.records.models import StoredModels
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import Choice, OfExperiment, check_choices, combinations, compare, rows, sweep
+from fedkin.running.grid import Choice, Runs, check_choices, combinations, compare, rows, sweep
 from fedkin.running.loop import Stop, run_experiment
 from support import small_federation
 from tiny import TABLE, CutAt
 
 
 def test_table_against_the_records(tmp_path: Path) -> None:
-    results = compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
+    results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0, 1, 2], tmp_path / "c")
     rows = {row["method"]: row for row in table(results)}
 
     def last(method: str, seed: int) -> dict[str, float]:
@@ -43,14 +41,14 @@ def test_table_against_the_records(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_is_the_same_federation_for_every_method(tmp_path: Path) -> None:
-    compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [3], tmp_path / "c")
+    compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [3], tmp_path / "c")
     one, other = ((tmp_path / "c" / f"{m}-seed3" / "federation.json").read_bytes() for m in ("local", "fedavg"))
     assert one == other
 
 
 def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
     """Those of all runs together would not fit into memory."""
-    results = compare(OfExperiment(Experiment.of(TABLE)), ["local", "fedavg"], [0], tmp_path / "c")
+    results = compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [0], tmp_path / "c")
     for name, by_seed in results.items():
         result = by_seed[0]
         assert isinstance(result.models, StoredModels)
@@ -65,9 +63,9 @@ def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
 def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
     for name, value in (("models", "none"), ("models_limit_mb", 1e-4)):
         plan = Experiment.of(TABLE).with_changes(**{f"run.{name}": value})
-        result = compare(OfExperiment(plan), ["fedavg"], [0], tmp_path / name)["fedavg"][0]
+        result = compare(Runs(plan), ["fedavg"], [0], tmp_path / name)["fedavg"][0]
         assert len(result.models) == len(result.scores)
-    assert len(compare(OfExperiment(Experiment.of(TABLE)), ["fedavg"], [0])["fedavg"][0].models) == len(result.scores)
+    assert len(compare(Runs(Experiment.of(TABLE)), ["fedavg"], [0])["fedavg"][0].models) == len(result.scores)
 
 
 def test_a_message_between_peers_is_sent_once() -> None:
@@ -92,7 +90,7 @@ def small() -> Experiment:
 
 
 def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) -> None:
-    found = sweep(OfExperiment(small), ["local", "fedprox"], GRID, [0, 1], tmp_path / "s")
+    found = sweep(Runs(small), ["local", "fedprox"], GRID, [0, 1], tmp_path / "s")
     assert [(one.method, tuple(one.settings.values())) for one in found] == [
         ("local", (0.05,)), ("local", (0.5,)),
         ("fedprox", (0.05, 0)), ("fedprox", (0.05, 1)), ("fedprox", (0.5, 0)), ("fedprox", (0.5, 1)),
@@ -111,7 +109,7 @@ def test_every_run_is_that_of_its_settings(small: Experiment, tmp_path: Path) ->
 
 
 def test_gains_are_against_local_with_the_same_settings(small: Experiment, tmp_path: Path) -> None:
-    found = sweep(OfExperiment(small), ["local", "fedavg"], GRID[:1], [0], tmp_path / "s")
+    found = sweep(Runs(small), ["local", "fedavg"], GRID[:1], [0], tmp_path / "s")
     for row, alone, other in zip(rows(found)[2:], found[:2], found[2:], strict=True):
         assert row["gain"][0] == pytest.approx(other.results[0].value - alone.results[0].value)
 
@@ -126,23 +124,23 @@ class Count(CutAt):
 
 
 def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_path: Path) -> None:
-    def stops(name: str, settings: Mapping[str, Any], seed: int, done: int, of: int) -> CutAt:
+    def stops(what: str, done: int, of: int) -> CutAt:
         assert of == 4
         return CutAt(1 if done == 2 else 99, "stop")
 
-    whole = sweep(OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "whole")
+    whole = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "whole")
     with pytest.raises(Stop):
-        sweep(OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "cut", watcher=stops)
+        sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=stops)
     assert not (tmp_path / "cut" / "sweep.csv").exists()
     again = sweep(
-        OfExperiment(small), ["fedprox"], GRID, [0], tmp_path / "cut", resume=True, watcher=lambda *_: Count(99)
+        Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", resume=True, hears=lambda *_: Count(99)
     )  # fmt: skip
     assert Count.begun == 2
     assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
     for name in ("plan.json", "experiment.toml"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(RunError, match="differs from what to sweep"):
-        sweep(OfExperiment(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut", resume=True)
+        sweep(Runs(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut", resume=True)
 
 
 def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_path: Path) -> None:
@@ -152,7 +150,7 @@ def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_pa
     ):  # fmt: skip
         wanted = [Choice.parse(text, "--grid") for text in choices]
         with pytest.raises(ConfigError, match=why):
-            sweep(OfExperiment(small), ["fedprox"], wanted, [0], tmp_path / "s")
+            sweep(Runs(small), ["fedprox"], wanted, [0], tmp_path / "s")
         assert not (tmp_path / "s").exists()
 
 
@@ -165,7 +163,7 @@ def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, t
         == [{"method.mu": 0.1}, {"method.mu": 1}]
     )
     assert combinations(wanted, "fedavg@self") == [{}]
-    found = sweep(OfExperiment(small), ["fedavg", "fedprox@self"], wanted, [0], tmp_path / "s")
+    found = sweep(Runs(small), ["fedavg", "fedprox@self"], wanted, [0], tmp_path / "s")
     assert [(one.method, dict(one.settings)) for one in found] == [
         ("fedavg", {}), ("fedprox@self", {"method.mu": 0.1}), ("fedprox@self", {"method.mu": 1}),
     ]  # fmt: skip
@@ -176,6 +174,6 @@ def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, t
 def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:
     wanted = [Choice.parse("model.hidden=[8],[4, 4]", "--grid")]
     assert wanted[0].values == ([8], [4, 4])
-    found = sweep(OfExperiment(small), ["fedavg"], wanted, [0], tmp_path / "s")
+    found = sweep(Runs(small), ["fedavg"], wanted, [0], tmp_path / "s")
     homes = [one.results[0].folder for one in found]
     assert len({home.parent.name for home in homes if home is not None}) == 2

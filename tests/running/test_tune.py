@@ -24,7 +24,7 @@ from fedkin.running.holdout import HoldOut, held_out
 from fedkin.running.tune import RATE, Candidate, Equal, at_the_border, best, tune
 from fedkin.settings import Span
 from support import small_federation
-from tiny import TABLE, CutAt
+from tiny import TABLE
 
 SHORT = {**TABLE, "training": {**TABLE["training"], "rounds": 2}}
 
@@ -255,36 +255,3 @@ def test_a_border_is_said_for_numbers() -> None:
 def test_what_is_wrong_is_said(text: str, rates: str | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Equal.parse(text, rates)
-
-
-def test_halving_chooses_at_full_length_and_goes_on(tmp_path: Path) -> None:
-    base = Experiment.of({**TABLE, "method": {"name": "fedavg"}, "training": {**TABLE["training"], "rounds": 9}})
-    equal, hold = Equal(9, (0.001, 1.0), halving=True), HoldOut("samples", 0.2)
-    watched: list[tuple[int, int]] = []
-
-    def hears(method: str, values: object, seed: int, done: int, of: int) -> CutAt:
-        watched.append((done, of))
-        return CutAt(99)
-
-    found = tune(base, ["fedavg"], equal, hold, [0, 1], Path("nowhere"), tmp_path / "t", watcher=hears)["fedavg"]
-    assert sorted(str(one.rounds) for one in found) == ["1"] * 6 + ["3"] * 2 + ["None"]
-    assert watched == [(number, 26) for number in range(26)]
-    chosen = best(found, True)
-    assert chosen is not None
-    assert chosen.rounds is None
-    # Of the first nine, those with the best mean went on.
-    first = {
-        place: float(np.mean([accuracy(tmp_path / "t" / f"fedavg-{place}-1-rounds-seed{seed}") for seed in (0, 1)]))
-        for place in range(9)
-    }
-    went = {place for place in range(9) if (tmp_path / "t" / f"fedavg-{place}-3-rounds-seed0").exists()}
-    assert len(went) == 3
-    assert min(first[place] for place in went) >= max(first[place] for place in set(first) - went)
-    again = tune(base, ["fedavg"], equal, hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)["fedavg"]
-    assert again == found
-    with pytest.raises(RunError, match="must be the same in every option"):
-        tune(base, ["fedavg"], Equal(9, (0.001, 1.0)), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
-
-
-def accuracy(run: Path) -> float:
-    return float(json.loads((run / "summary.json").read_text())["accuracy"]["mean"])

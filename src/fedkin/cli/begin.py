@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ import typer
 
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
-from fedkin.cli.output import as_json, make_console, print_lines, print_table, say
+from fedkin.cli.output import as_json, print_lines, print_table, say
 from fedkin.errors import ConfigError, RunError
+from fedkin.running.progress import make_console
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
@@ -325,24 +325,16 @@ def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: i
 
 @contextmanager
 def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
-    """A bar on a terminal. Ctrl-C leaves what was done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
+    """How far it is, on a terminal. Ctrl-C leaves what was done."""
     console = make_console(stderr=True, soft_wrap=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
-        transient=True, disable=quiet or not sys.stderr.isatty(),
-    )  # fmt: skip
-    tasks: dict[str, TaskID] = {}
+    status = console.status("begun")
 
     def step(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, total=total)
-        bar.update(tasks[name], completed=done, total=total)
+        status.update(f"{name}: {done} of {total}")
 
     before = on_interrupt(signal.default_int_handler)
     try:
-        with bar:
+        with nullcontext() if quiet or not console.is_terminal else status:
             yield step
     except KeyboardInterrupt:
         console.print(f"stopped; what was done is in {folder}, and the same command goes on with it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from json import loads as read_json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import typer
 from rich.table import Table
 
 from fedkin.cli.options import method_lists
-from fedkin.cli.output import make_console, print_lines, print_paths
+from fedkin.cli.output import as_json, print_lines, print_paths
+from fedkin.running.progress import make_console
 
 
 def bench(
@@ -46,17 +46,15 @@ def bench(
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
     console = make_console(stderr=True, soft_wrap=True)
     try:
-        benching.bench(chosen, built, label, folder, lambda text: None if json else console.print(text))
+        data = benching.bench(chosen, built, label, folder, lambda text: None if json else console.print(text))
     except KeyboardInterrupt:
         console.print(f"stopped; {folder} keeps the runs that ended: the same command goes on")
         raise
     if store:
         benching.store(chosen, label, folder)
-    text = (folder / "bench.json").read_text(encoding="utf-8")
-    data = read_json(text)
     (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")
     if json:
-        print(text, end="")
+        print(as_json(data))
         return
     make_console().print(_table(data))
     print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *_borders(data)])])

@@ -12,10 +12,11 @@ import typer
 from rich.table import Table
 
 from fedkin.cli import options
-from fedkin.cli.output import as_json, make_console, print_notes, print_paths, say, write_run_report
-from fedkin.cli.progress import Progress, ProgressOfSeveral, stop_on_signals
+from fedkin.cli.output import as_json, print_notes, print_paths, say, write_run_report
+from fedkin.cli.progress import hearing, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
+from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
@@ -95,7 +96,7 @@ def compare(
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
-    from fedkin.running.grid import OfExperiment, listed
+    from fedkin.running.grid import Runs, listed
     from fedkin.running.grid import compare as run_comparison
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "compare", methods)
@@ -118,12 +119,11 @@ def compare(
     # In a tuned.toml, whose settings are unchanged, the validation figures of `fedkin tune` hold.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
-    with stop_on_signals(folder) as stop:
-        progress = ProgressOfSeveral(stop, json)
+    with hearing(folder, json) as hears:
         results = run_comparison(
-            OfExperiment(plan, root), names, seed_list, folder, resume=True, restart=restart,
+            Runs(plan, root), names, seed_list, folder, resume=True, restart=restart,
             validation=None if validation is None else validation.model_dump(),
-            watcher=lambda name, seed, done, total: progress.next(f"{name} seed {seed}", done, total),
+            hears=hears,
         )  # fmt: skip
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
@@ -145,13 +145,10 @@ def _compare_leaving_out(
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
-    with stop_on_signals(folder) as stop:
-        progress = ProgressOfSeveral(stop, json)
+    with hearing(folder, json) as hears:
         results = leave_out(
             plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
-            watcher=lambda group, name, seed, done, total: progress.next(
-                f"without {group}: {name} seed {seed}", done, total
-            ),
+            hears=hears,
         )  # fmt: skip
     runs = {
         group: [result for by_seed in by_method.values() for result in by_seed.values()]
@@ -181,10 +178,6 @@ def tune(
     rates: str | None = typer.Option(
         None, "--rates", metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
     ),
-    halving: bool = typer.Option(
-        False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
-        "long, and so on."
-    ),
     grid: list[str] = typer.Option(
         [], "--grid", metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
         "nothing: a table, a plot and sweep.csv. May be repeated."
@@ -206,13 +199,13 @@ def tune(
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
     options.check_experiment(experiment)
     from fedkin.records.reading import plan_in
-    from fedkin.running.grid import Choice, words
+    from fedkin.running.grid import Choice
     from fedkin.running.holdout import HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "tune", methods)
-    searches = bool(choices) or equal is not None or rates is not None or halving
+    searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
     if resume is not None:
@@ -226,7 +219,7 @@ def tune(
         swept = bool(grid)
         candidates = (
             [Choice.parse(text, "--grid") for text in grid] if swept
-            else _candidates(choices, equal, rates, halving)
+            else _candidates(choices, equal, rates)
         )  # fmt: skip
     root = data_root_of(folder, data_root, resume is not None)
     if swept:
@@ -234,13 +227,10 @@ def tune(
         _run_sweep(plan, names, candidates, seed_list, root, folder, restart, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
-    with stop_on_signals(folder) as stop:
-        progress = ProgressOfSeveral(stop, json)
+    with hearing(folder, json) as hears:
         results = run_tuning(
             plan, names, candidates, held, seed_list, root, folder, resume=True, restart=restart,
-            watcher=lambda name, values, seed, done, total: progress.next(
-                f"{name} {words(values)} seed {seed}", done, total
-            ),
+            hears=hears,
         )  # fmt: skip
     if json:
         print(as_json({
@@ -263,15 +253,12 @@ def _run_sweep(
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
-    from fedkin.running.grid import OfExperiment, rows, sweep, words
+    from fedkin.running.grid import Runs, rows, sweep
 
-    with stop_on_signals(folder) as stop:
-        progress = ProgressOfSeveral(stop, json)
+    with hearing(folder, json) as hears:
         results = sweep(
-            OfExperiment(plan, root), names, cells, seeds, folder, resume=True, restart=restart,
-            watcher=lambda name, settings, seed, done, total: progress.next(
-                f"{name} {words(settings)} seed {seed}", done, total
-            ),
+            Runs(plan, root), names, cells, seeds, folder, resume=True, restart=restart,
+            hears=hears,
         )  # fmt: skip
     table_rows = rows(results)
     page = folder / "sweep.html"
@@ -286,17 +273,17 @@ def _run_sweep(
     )  # fmt: skip
 
 
-def _candidates(choices: Sequence[str], equal: str | None, rates: str | None, halving: bool) -> list[Choice] | Equal:
+def _candidates(choices: Sequence[str], equal: str | None, rates: str | None) -> list[Choice] | Equal:
     """Return the candidates that the options describe; raises ConfigError."""
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Equal
 
-    if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
+    if bool(choices) == (equal is not None) or (rates is not None and equal is None):
         raise ConfigError(
             "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
-            "--rates LOW,HIGH and --halving; or --grid A.B=V,V"
+            "--rates LOW,HIGH; or --grid A.B=V,V"
         )
-    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
 def _tuning_table(
@@ -312,8 +299,6 @@ def _tuning_table(
         every = [one.settings for one in tried]
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
-            if one.rounds is not None:
-                value += f" after {one.rounds} rounds"
             note = ""
             if one is chosen:
                 if isinstance(candidates, Equal):

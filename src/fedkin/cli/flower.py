@@ -14,8 +14,9 @@ import typer
 
 from fedkin.cli import participant
 from fedkin.cli.options import ROOT
-from fedkin.cli.output import make_console, say, write_run_report
+from fedkin.cli.output import say, write_run_report
 from fedkin.errors import ConfigError, FedkinError
+from fedkin.running.progress import make_console
 from fedkin.untrusted import said
 
 if TYPE_CHECKING:

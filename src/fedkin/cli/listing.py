@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.options import JSON, KINDS, check_kind, check_name, kind_names
-from fedkin.cli.output import as_json, make_console, print_table
+from fedkin.cli.output import as_json, print_table
+from fedkin.running.progress import make_console
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
-from fedkin.cli.output import as_json, make_console
+from fedkin.cli.output import as_json
 from fedkin.cli.participant import (
     DATA,
     DEVICE,
@@ -32,10 +32,11 @@ from fedkin.cli.participant import (
     ledger_in,
     read_samples,
 )  # fmt: skip
-from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.progress import stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held, write_new
 from fedkin.report.units import megabytes
+from fedkin.running.progress import Progress, make_console
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:

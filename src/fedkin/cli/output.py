@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 from rich.table import Table
 
-from fedkin.untrusted import shown
+from fedkin.running.progress import make_console
 
 # The control characters that JSON itself does not escape.
 _CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _NOTES = 4  # lines of notes below a table
-
-
-def make_console(**options: Any) -> Console:
-    """Return a console for tables and plain text. stderr=True: write errors never end a command."""
-    if options.pop("stderr", False):
-        options["file"] = _BestEffort(sys.stderr)
-    return _PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
 
 
 def as_json(value: Any) -> str:
@@ -101,33 +90,3 @@ def print_notes(
 def print_paths(folder: Path, *reports: Path) -> None:
     """Print where records and reports are."""
     say(f"records: {folder}", *(f"report:  {report}" for report in reports))
-
-
-class _PlainConsole(Console):
-    """A console that removes control characters from rendered segments, so that styles are kept."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for part in super().render(renderable, options):
-            if part.control:
-                yield part
-            else:
-                yield Segment("\n".join(map(shown, part.text.split("\n"))), part.style)
-
-
-class _BestEffort:
-    """Standard error that ignores write errors: progress that cannot be shown must not end a run."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, AttributeError):
-            self.stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, AttributeError):
-            self.stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)

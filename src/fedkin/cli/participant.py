@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli.output import make_console
-from fedkin.cli.progress import StopFlag
 from fedkin.errors import ConfigError
+from fedkin.running.progress import StopFlag, make_console
 
 if TYPE_CHECKING:
     from fedkin.data.own import OwnTable
@@ -90,7 +89,7 @@ def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
         try:
             yield flag, stop
         except (Left, Stop, KeyboardInterrupt):
-            flag.stop_bars()
+            flag.close()
             say("left; the same command comes back")
             sys.exit(130 if flag.asked else 0)
 

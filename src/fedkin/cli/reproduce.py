@@ -10,10 +10,11 @@ import typer
 
 from fedkin.cli.options import JSON, table_names
 from fedkin.cli.output import as_json, print_table, say
-from fedkin.cli.progress import ProgressOfSeveral, StopFlag, stop_on_signals
+from fedkin.cli.progress import hearing
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedkin.running.grid import Hears
     from fedkin.running.papers import PaperTable
     from fedkin.running.reproduce import FinishedPart
 
@@ -30,9 +31,6 @@ def reproduce(
     finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
     federation: list[str] | None = typer.Option(
         None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
-    ),
-    keep: bool = typer.Option(
-        False, "--keep", help="Take the runs that the CSV in --pages has; run the rows and seeds that it lacks."
     ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
     json: bool = JSON,
@@ -58,10 +56,10 @@ def reproduce(
     place = out / "quick" if quick else out
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
-        with stop_on_signals(place / key, "the same command") as stop:
+        with hearing(place / key, False, "the same command") as hears:
             this = table.shortened() if quick else table
             some = _chosen(this, federation or [])
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, stop, keep)
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears)
     _index(known, others, shown)
     say(f"index: {shown / 'index.md'}")
 
@@ -79,7 +77,7 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, stop: StopFlag, keep: bool,
+    finished: bool, restart: bool, hears: Hears,
 ) -> None:  # fmt: skip
     """Run `some` federations of a table; its page is written after each, and says which have not been run.
 
@@ -99,11 +97,9 @@ def _one(
     written = bool(figures)
     if finished and written:
         _write(name, table, done, figures, claims, how, pages, quick)
-    shown = ProgressOfSeveral(stop, quiet=False)
     for one in reproduce(
         some, folder, data_root, out, restart=restart, finished=finished,
-        hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
-        published=results.published_runs(name, pages) if keep else None,
+        hears=lambda what, number, of: hears(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
         written = True

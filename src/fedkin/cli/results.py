@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.options import JSON
-from fedkin.cli.output import as_json, make_console, say
+from fedkin.cli.output import as_json, say
 from fedkin.report.units import megabytes
+from fedkin.running.progress import make_console
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:

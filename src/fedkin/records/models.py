@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedkin.codec import Params
-from fedkin.errors import RunError
+from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task
 from fedkin.federation.table import Encoding, Target
 from fedkin.folders import synced
@@ -34,15 +34,13 @@ from fedkin.learning.models import Model
 from fedkin.learning.net import Net
 from fedkin.records import reading
 from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal_of, write_bytes
-from fedkin.records.reading import Form
 from fedkin.untrusted import said
 
-T = TypeVar("T")
 PLACE = "models"
 INDEX = f"{PLACE}/index.json"
 
 
-class NetFacts(Form):
+class NetFacts(BaseModel):
     """A net of the index: its settings (None: modules of one's own), its modules in words, and what it is made of."""
 
     model: dict[str, Any] | None
@@ -51,21 +49,34 @@ class NetFacts(Form):
     frozen: str | None
 
 
-class _ClientEntry(Form):
+class _Client(BaseModel):
+    """Whose model: its file, the numbers of its net and of its scale (None: stored values are used unchanged)."""
+
     file: str
     net: int
     scale: int | None
 
 
-class _IndexFile(Form):
+class _Index(BaseModel):
+    """The file index.json. why: why no models were kept, or empty."""
+
+    format: int = 1
     why: str
-    dtype: str
-    task: dict[str, Any]
+    dtype: Literal["float32", "float64"]
+    task: Task
     nets: list[NetFacts]
-    scales: list[dict[str, Any]]
-    clients: dict[str, _ClientEntry]
-    encoding: dict[str, Any] | None
-    target: dict[str, Any] | None
+    scales: list[Scale]
+    clients: dict[str, _Client]
+    encoding: Encoding | None
+    target: Target | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for id, one in self.clients.items():
+            known = one.net in range(len(self.nets)) and one.scale in (None, *range(len(self.scales)))
+            if Path(one.file).name != one.file or not known:
+                raise ValueError(f"client {id!r}: a file, net or scale that is not there")
+        return self
 
 
 class StoredModels(Mapping[str, Params]):
@@ -84,18 +95,15 @@ class StoredModels(Mapping[str, Params]):
             )
 
     @cached_property
-    def _index(self) -> _IndexFile:
+    def _index(self) -> _Index:
         self._check(INDEX)
         path = self.folder / INDEX
-        index = _IndexFile.model_validate(reading.checked(_IndexFile, read_json(path), path))
+        try:
+            index = _Index.model_validate(read_json(path))
+        except (ValidationError, DataError) as error:
+            raise RunError(f"{path}: not the index of a run's models ({said(error)}); {reading.MEND}") from None
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
-        for id, client in index.clients.items():
-            consistent = 0 <= client.net < len(index.nets) and (
-                client.scale is None or client.scale in range(len(index.scales))
-            )
-            if Path(client.file).name != client.file or not consistent:
-                raise RunError(f"{path}: client {id!r}: a file, net or scale that is not there; {reading.MEND}")
         return index
 
     @cached_property
@@ -106,32 +114,25 @@ class StoredModels(Mapping[str, Params]):
         if wrong := faults(self.folder, self._stamps, [name]):
             raise RunError(f"{wrong[0]}; {reading.MEND}")
 
-    def _value(self, kind: type[T], value: Any) -> T:
-        try:
-            return TypeAdapter(kind).validate_python(value)
-        except ValidationError as error:
-            where = self.folder / INDEX
-            raise RunError(f"{where}: no {kind.__name__.lower()} of a run ({said(error)}); {reading.MEND}") from None
-
     @property
     def dtype(self) -> torch.dtype:
         """The type of the parameters and of the inputs."""
         return torch.float64 if self._index.dtype == "float64" else torch.float32
 
-    @cached_property
+    @property
     def task(self) -> Task:
         """What the models predict."""
-        return self._value(Task, self._index.task)
+        return self._index.task
 
-    @cached_property
+    @property
     def encoding(self) -> Encoding | None:
         """How columns of a table become inputs, if the clients were made of a table."""
-        return None if self._index.encoding is None else self._value(Encoding, self._index.encoding)
+        return self._index.encoding
 
-    @cached_property
+    @property
     def target(self) -> Target | None:
         """What the targets mean, if the clients were made of a table."""
-        return None if self._index.target is None else self._value(Target, self._index.target)
+        return self._index.target
 
     @property
     def nets(self) -> Sequence[NetFacts]:
@@ -150,7 +151,7 @@ class StoredModels(Mapping[str, Params]):
     def scale(self, id: str) -> Scale | None:
         """How a client's stored values become inputs; None: they are used unchanged."""
         number = self._index.clients[id].scale
-        return None if number is None else self._value(Scale, self._index.scales[number])
+        return None if number is None else self._index.scales[number]
 
     def frozen(self, number: int) -> Params:
         """What training does not change in the net of this number."""
@@ -298,29 +299,17 @@ def _index(
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
     # The settings of each net that a kept model has.
     settings = {about.nets[id]: about.settings[id] for id in sorted(file, reverse=True)}
-    rows = []
+    facts = []
     for net in nets:
-        model = settings.get(net)
-        rows.append({
-            "model": None if model is None else model.model_dump(mode="json"), "modules": str(net.module),
-            "shapes": {name: list(tensor.shape) for name, tensor in net.initial.items()}, "frozen": frozen.get(net),
-        })  # fmt: skip
-    clients = {}
-    for id, each in scale.items():
-        number = None if each is None else scales.index(each)
-        clients[id] = {"file": file[id], "net": nets.index(about.nets[id]), "scale": number}
-    return {
-        "format": 1,
-        "why": why,
-        "dtype": "float64" if nets and nets[0].dtype == torch.float64 else "float32",
-        "task": _plain(Task, federation.task),
-        "nets": rows,
-        "scales": [_plain(Scale, each) for each in scales],
-        "clients": clients,
-        "encoding": None if federation.encoding is None else _plain(Encoding, federation.encoding),
-        "target": None if federation.target is None else _plain(Target, federation.target),
+        model, shapes = settings.get(net), {name: list(tensor.shape) for name, tensor in net.initial.items()}
+        table = None if model is None else model.model_dump(mode="json")
+        facts.append(NetFacts(model=table, modules=str(net.module), shapes=shapes, frozen=frozen.get(net)))
+    clients = {
+        id: _Client(file=file[id], net=nets.index(about.nets[id]), scale=None if each is None else scales.index(each))
+        for id, each in scale.items()
     }
-
-
-def _plain(kind: Any, value: object) -> Any:
-    return TypeAdapter(kind).dump_python(value, mode="json")
+    index = _Index(
+        why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32", task=federation.task,
+        nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
+    )  # fmt: skip
+    return index.model_dump(mode="json")

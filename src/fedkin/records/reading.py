@@ -215,7 +215,6 @@ class Plan(Form):
         Annotated[tuple[int, Annotated[tuple[float, float], Field(strict=False)] | None, int], Field(strict=False)]
         | None
     ) = None
-    halving: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what the file holds: what is not a default."""

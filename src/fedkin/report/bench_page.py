@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from html import escape
-from importlib.resources import files
-from string import Template
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from fedkin._version import __version__
-from fedkin.report.html import NONE, table
+from fedkin.report.html import NONE, render
 
 Data = Mapping[str, Any]
 
@@ -67,57 +66,33 @@ def interval(gain: Mapping[str, Any] | None, brackets: bool = True) -> str:
 
 def page(data: Data) -> str:
     """Return the page as HTML text."""
-    parts = files("fedkin.report")
-    return Template(parts.joinpath("bench.html").read_text(encoding="utf-8")).substitute(
-        method=escape(data["method"]), suite=escape(data["suite"]), version=escape(__version__),
-        css=parts.joinpath("page.css").read_text(encoding="utf-8"), headline=escape(headline(data)),
-        budget=escape(budget(data)), federations=_federations(data), notes=escape("; ".join(NOTES)),
-        ranks=_ranks(data), settings=_settings(data),
-    )  # fmt: skip
-
-
-def _federations(data: Data) -> str:
     controls = sorted({control for row in data["federations"] for control in row["adds"]})
-    heads: list[str | tuple[str, str]] = [
+    heads = [
         "federation", "mean", "rank", "best simple", "difference", *(f"less @{control}" for control in controls),
         ("hurt", NOTES[-1]), ("training", "samples in all local steps, as a multiple of FedAvg's"), "MB sent",
         ("ARI", "agreement of its groups with the planted ones"), ("rate", "* the first or last that was tried"),
     ]  # fmt: skip
-    rows = []
-    for row in data["federations"]:
-        if row["mean"] is None:
-            rows.append([escape(row["federation"]), f"failed: {escape(row['failed'] or 'no rate works')}"])
-            continue
-        rows.append([
-            escape(row["federation"]), f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}",
-            escape(row["reference"] or "-"), interval(row["gain"]),
-            *(interval(row["adds"].get(control)) for control in controls),
-            NONE if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}",
-            NONE if row["trained"] is None else f"{row['trained']:.2f}",
-            NONE if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}",
-            NONE if row["ari"] is None else f"{row['ari']:.2f}",
-            f"{row['lr']:g}{'*' if row['border'] else ''}",
-        ])  # fmt: skip
-    return table(heads, rows, "By federation")
+    ranks = data["ranks"] or {"mean_ranks": {}}
+    return render(
+        "bench.html", data=data, version=__version__, headline=headline(data), budget=budget(data), notes=NOTES,
+        heads=heads, rows=[_cells(row, controls) for row in data["federations"]],
+        ranks=[
+            (Markup("<strong>{}</strong>").format(name) if name == data["method"] else name, f"{rank:.1f}")
+            for name, rank in ranks["mean_ranks"].items()
+        ],
+        settings=list({**data["settings"], **data["versions"]}.items()),
+    )  # fmt: skip
 
 
-def _ranks(data: Data) -> str:
-    """Mean ranks of all methods that are finished on all federations."""
-    ranks = data["ranks"]
-    if ranks is None:
-        return "<p>No ranks: the method or too few others are finished on all federations.</p>"
-    rows = [
-        [f"<strong>{escape(name)}</strong>" if name == data["method"] else escape(name), f"{rank:.1f}"]
-        for name, rank in ranks["mean_ranks"].items()
-    ]
-    gap = ranks["critical_difference"]
-    text = (
-        f"Mean ranks over {len(data['federations'])} federations; methods whose ranks differ by less than {gap:.1f} "
-        f"cannot be told apart (Nemenyi, 5 %; Friedman p = {ranks['friedman_p']:.2g})."
-    )
-    return table(["method", "mean rank"], rows, "All methods") + f'<p class="quiet">{text}</p>'
-
-
-def _settings(data: Data) -> str:
-    rows = [[escape(name), escape(str(value))] for name, value in {**data["settings"], **data["versions"]}.items()]
-    return table(["setting or library", "value"], rows, "What ran")
+def _cells(row: Data, controls: Sequence[str]) -> list[str]:
+    if row["mean"] is None:
+        return [row["federation"], f"failed: {row['failed'] or 'no rate works'}"]
+    return [
+        row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
+        interval(row["gain"]), *(interval(row["adds"].get(control)) for control in controls),
+        NONE if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}",
+        NONE if row["trained"] is None else f"{row['trained']:.2f}",
+        NONE if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}",
+        NONE if row["ari"] is None else f"{row['ari']:.2f}",
+        f"{row['lr']:g}{'*' if row['border'] else ''}",
+    ]  # fmt: skip

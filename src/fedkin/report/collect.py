@@ -22,7 +22,7 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
 from fedkin.report.ranks import ReportRun
 from fedkin.report.risks import risks_of
-from fedkin.report.traffic import measures_html, missing_of, phases_of
+from fedkin.report.traffic import measures_of, missing_of, phases_of
 from fedkin.report.units import half_interval, student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
@@ -47,7 +47,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
         "headline": headline(about),
-        "sentence": sentence(about, runs, titles),
+        "sentence": sentence(about),
         "methods": [
             {"label": label, "title": titles[label], "method": of_method[-1].run.method}
             for label, of_method in by_label.items()
@@ -67,7 +67,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             {"label": one.label, "seed": one.run.seed, "told": privacy_sentence(one.run.summary["privacy"])}
             for one in reported if one.run.summary.get("privacy")
         ],
-        "measures": measures_html(by_label),
+        "measures": measures_of(by_label),
         "ranks": _ranks(runs),
         "chosen": about.chosen_on if about.candidates > 1 else "",
         "rerun": rerun(reported),
@@ -151,13 +151,10 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
     ]
 
 
-def _ranks(runs: Sequence[Result]) -> dict[str, str] | None:
-    """The section of ranks as HTML, or why there is no test; None with one method."""
+def _ranks(runs: Sequence[Result]) -> dict[str, Any] | None:
+    """The section of ranks, or why there is no test; None with one method."""
     comparison = ranks.ranking(ranks.entries(runs), runs[0].metric.higher)
-    if comparison is None:
-        return None
-    html = "" if comparison.diagram is None else ranks.ranks_html(comparison.diagram, comparison.what)
-    return {"why": comparison.why, "html": html}
+    return None if comparison is None else ranks.ranks_section(comparison)
 
 
 def _curve(run: Result, most: int) -> dict[str, list[Any]]:

@@ -1,29 +1,35 @@
-"""Tables and folded parts of a page as HTML."""
+"""Pages from templates: texts are escaped, and Python hands over rows of cells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
-NONE = '<span class="quiet">–</span>'
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-
-def table(heads: Iterable[str | tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
-    """A table in a region of its own. heads: texts, or (text, explanation). rows: HTML; a row begins with its heading.
-
-    >>> table(["a"], [["b"]], "c")[-60:]
-    '<tbody><tr><th scope="row">b</th></tr></tbody></table></div>'
-    """
-    pairs = [(head, "") if isinstance(head, str) else head for head in heads]
-    head = "".join(f'<th scope="col" title="{escape(about)}">{escape(text)}</th>' for text, about in pairs)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
-    return f"{region}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+NONE = Markup('<span class="quiet">–</span>')
 
 
-def details(summary: str, body: str) -> str:
-    """A part that is opened by a click."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fedkin.report", ""), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )  # fmt: skip
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page from a template of this folder, with its style sheet as `css`."""
+    return _environment().get_template(template).render(css=part("page.css"), **values)
+
+
+def part(name: str) -> str:
+    """Return a file of this folder as text."""
+    return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def small(text: str, below: str) -> Markup:
+    """Return a cell with a small text below its own."""
+    return Markup("{}<small>{}</small>").format(text, below)

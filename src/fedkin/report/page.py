@@ -1,26 +1,21 @@
-"""The page: static parts as HTML, the data as JSON, and the scripts that draw, in one file."""
+"""The page: tables as rows of cells for the template, the data as JSON, and the scripts that draw, in one file."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedkin._version import __version__
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
-from fedkin.report.html import NONE, details, table
+from fedkin.report.html import NONE, part, render, small
 from fedkin.report.ranks import RULE
 from fedkin.report.risks import HEADS as RISK_HEADS
 from fedkin.report.risks import risk_rows
-from fedkin.report.traffic import missing_html, traffic_html
+from fedkin.report.traffic import missing_tables, traffic_tables
 from fedkin.report.units import megabytes
 from fedkin.report.words import LOCAL
 
@@ -30,40 +25,25 @@ ADVICE = "advice.json"
 _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "start.js")
 
 
-def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
+def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
-    parts = sections(data)
     warnings = [f"Warning: {text}" for text in data["warnings"]]
     if data["unfinished"]:
         warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
-    if answer is not None:
-        parts.insert(0, section("answer", "Answer", "Who should train with whom", _answer(answer)))
-    return Template(_part("page.html")).substitute(
-        version=escape(__version__),
-        title=escape(data["title"]),
-        headline=escape(data["headline"]),
-        sentence=escape(data["sentence"]),
-        context=escape(_context(data)),
-        warning="".join(f'<p class="note">{escape(text)}.</p>' for text in warnings),
-        css=_part("page.css"),
-        nav="".join(f'<a href="#{part.id}">{escape(part.nav)}</a>' for part in parts),
-        sections="\n".join(part.html for part in parts),
-        runs="1 run" if len(data["runs"]) == 1 else f"{len(data['runs'])} runs",
-        data=embedded(data),
-        plotly=library(),
-        unpack=unpacking(),
-        script="\n".join(_part(name) for name in _SCRIPTS),
-    )
-
-
-def _part(name: str) -> str:
-    return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _fixed(name: str) -> str:
-    """A fixed part of a section, which the scripts fill."""
-    parts = re.split(r"^<!-- ([\w-]+) -->\n", _part("sections.html"), flags=re.MULTILINE)
-    return parts[parts.index(name) + 1].removesuffix("\n")
+    titles, again, runs = _titles(data), data["rerun"], data["runs"]
+    keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
+    none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
+    return render(
+        "page.html", version=__version__, data=data, context=_context(data), warnings=warnings, answer=answer,
+        sections=sections(data, answer is not None), comparison=_comparison(data), titles=titles,
+        graphs=any(run["graph"] for run in runs), gain="gain" if _any(runs, "gain") else none,
+        risks={"heads": RISK_HEADS, "rows": risk_rows(runs, titles)}, traffic=traffic_tables(data["phases"], titles),
+        silent=[titles[row["label"]] for row in data["table"] if not row["bytes_sent"] or not row["bytes_sent"][0]],
+        missing=missing_tables(data["missing"], titles), facts=list({**again["versions"], **again["machine"]}.items()),
+        runs_heads=("method", *keys[1:]), runs_rows=[[_text(run[key]) for key in keys] for run in again["runs"]],
+        runs="1 run" if len(runs) == 1 else f"{len(runs)} runs", embedded=embedded(data), plotly=library(),
+        unpack=unpacking(), script="\n".join(map(part, _SCRIPTS)),
+    )  # fmt: skip
 
 
 def _context(data: Mapping[str, Any]) -> str:
@@ -85,31 +65,30 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
-# -- sections: texts and tables; the charts' places are empty until the script runs ------------------------------------
+# -- sections: the charts' places are empty until the script runs -----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page with a heading; `nav` is its name in the table of contents."""
 
     id: str
     nav: str
-    html: str
+    heading: str
 
 
-def sections(data: Data) -> list[Section]:
-    """The sections for which there are data, in the page's order."""
+def sections(data: Data, answer: bool = False) -> list[Section]:
+    """The sections for which there are data, in the page's order. answer: whether the page begins with an advice."""
     runs = data["runs"]
     graphs = [run["graph"] for run in runs if run["graph"]]
     title = data["metric"]["title"][:1].upper() + data["metric"]["title"][1:]
     # One evaluated round is a point, which the comparison has as figures.
     curves = any(len(run["curve"].get("round") or ()) > 1 for run in runs)
-    ranks = (data["ranks"] or {}).get("html")
     # Whether there is something to show, and the section's id, name in the contents, and heading.
     known: list[tuple[Any, str, str, str]] = [
+        (answer, "answer", "Answer", "Who should train with whom"),
         (curves, "accuracy", title, f"{title} over the rounds"),
         (True, "comparison", "Comparison", "The methods side by side"),
-        (ranks, "ranks", "Ranks", "Which methods are told apart"),
+        ((data["ranks"] or {}).get("text"), "ranks", "Ranks", "Which methods are told apart"),
         (True, "clients", "Clients", "Client by client"),
         (data["measures"], "measures", "Metrics", "Further metrics"),
         (_any(runs, "risks"), "risks", "Risks", "Are the risks true, and worth acting on"),
@@ -125,41 +104,11 @@ def sections(data: Data) -> list[Section]:
         (data["missing"], "missing", "Missing", "What was lost, refused, or never came"),
         (True, "settings", "Settings", "Settings, and how to run this again"),
     ]  # fmt: skip
-    bodies: dict[str, Callable[[], str]] = {
-        "comparison": lambda: _comparison(data),
-        "ranks": lambda: str(ranks),
-        "clients": lambda: _clients(data, bool(graphs)),
-        "measures": lambda: str(data["measures"]),
-        "risks": lambda: _risks(data),
-        "graph": lambda: _fixed("graph" if graphs else "undrawn"),
-        "traffic": lambda: _traffic(data),
-        "missing": lambda: missing_html(data["missing"], _titles(data)),
-        "settings": lambda: _settings(data),
-    }
-    return [
-        section(id, nav, heading, bodies[id]() if id in bodies else _fixed(id))
-        for there, id, nav, heading in known if there
-    ]  # fmt: skip
+    return [Section(*names) for there, *names in known if there]
 
 
 def _any(parts: Iterable[Data], name: str) -> bool:
     return any(part[name] for part in parts)
-
-
-def section(id: str, nav: str, heading: str, body: str) -> Section:
-    """A section of the page; `heading` and `body` are HTML."""
-    html = f'<section id="{id}" aria-labelledby="{id}-h"><h2 id="{id}-h">{heading}</h2>\n{body}\n</section>'
-    return Section(id, nav, html)
-
-
-def _clients(data: Data, graphs: bool) -> str:
-    """The choice for the sections below, the gain per client, and the followed client if no graph section has it."""
-    scope = (
-        '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
-    )
-    none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
-    gain = _fixed("gain" if _any(data["runs"], "gain") else none)
-    return _fixed("chooser") + scope + gain + _fixed("clients") + ("" if graphs else _fixed("followed"))
 
 
 def _kinds(data: Data) -> set[str]:
@@ -228,7 +177,7 @@ def _plural(title: str) -> str:
     return "accuracies" if title == "accuracy" else f"values of {title}"
 
 
-def _comparison(data: Data) -> str:
+def _comparison(data: Data) -> dict[str, Any]:
     rows = data["table"]
     shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
     # Where a mean weighted by samples is the figure over all samples, one column says both.
@@ -241,7 +190,7 @@ def _comparison(data: Data) -> str:
     titles = _titles(data)
     cells = [
         [
-            titles[row["label"]] + _given(row),
+            small(titles[row["label"]], ", ".join(row["given"])) if row["given"] else titles[row["label"]],
             *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown),
         ]
         for row in rows
@@ -254,101 +203,28 @@ def _comparison(data: Data) -> str:
     if data["chosen"]:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
-        notes.append(f"The sentence at the top is about {title}, chosen on {escape(data['chosen'])}{good}.")
+        notes.append(f"The sentence at the top is about {title}, chosen on {data['chosen']}{good}.")
     why = [data["ranks"]["why"]] if data["ranks"] and data["ranks"]["why"] else []
-    notes += [f"{escape(text[:1].upper() + text[1:])}." for text in (*data["unlike"], *why)]
+    notes += [f"{text[:1].upper() + text[1:]}." for text in (*data["unlike"], *why)]
     if not any(row["mean"] for row in rows):
         notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
     elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
         like = " with the same seeds, clients and settings" if LOCAL in _kinds(data) else ""
         notes.append(f"Gain over training alone needs a run of Local{like}.")
-    noised = "".join(
-        f"<li>{titles[one['label']]}, seed {one['seed']}: {escape(one['told'])}</li>" for one in data["privacy"]
-    )
-    about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
-    rule = f'<p class="note">{escape(RULE)}</p>' if any(row["gained"] for row in rows) else ""
-    return (
-        table(heads, cells, "Comparison of the methods")
-        + f'<p class="note">{" ".join(notes)}</p>'
-        + (f"<h3>Privacy of uploads</h3><ul>{noised}</ul>" if noised else "")
-        + details("What the columns are", f"<ul>{about}</ul>{rule}")
-    )
+    return {"heads": heads, "rows": cells, "notes": notes, "rule": RULE if any(row["gained"] for row in rows) else ""}
 
 
 def _titles(data: Data) -> dict[str, str]:
-    return {method["label"]: escape(method["title"]) for method in data["methods"]}
-
-
-def _given(row: Data) -> str:
-    return f"<small>{escape(', '.join(row['given']))}</small>" if row["given"] else ""
+    return {method["label"]: method["title"] for method in data["methods"]}
 
 
 def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) -> str:
     if value is None:
         return NONE
-    text = escape(write(value[0]).replace("-", "−"))
+    text = write(value[0]).replace("-", "−")
     if seeds == 1 or key in ("bytes_sent", "found", "hurt", "events", *COUNTED):
         return text
-    return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
-
-
-def _risks(data: Data) -> str:
-    note = "Wald’s 95 % intervals"
-    if len(data["seeds"]) > 1:
-        note = "mean over seeds, ± half the 95 % interval over seeds; intervals of slope and intercept by Rubin’s rules"
-    about = "<b>Brier score</b>: mean squared difference of risk and event. " + " ".join(
-        f"<b>{name}</b>: {text}." for name, text in RISK_HEADS[4:]
-    )
-    return (
-        table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
-        + f'<p class="note">The last test outcomes of all clients that take part, pooled; {note}. {about} A single '
-        "client’s risks may be less true than those of all together.</p>" + _fixed("risks")
-    )
-
-
-def _traffic(data: Data) -> str:
-    titles = _titles(data)
-    summary, every = traffic_html(data["phases"], titles)
-    silent = [titles[row["label"]] for row in data["table"] if not row["bytes_sent"] or not row["bytes_sent"][0]]
-    return (
-        summary + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than '
-        "half of the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the "
-        "run.</p>"
-        + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
-        + details("Every phase as a table", every)
-        + '<p class="note">All messages of a run in their encoded size, graph building included'
-        + (", mean over seeds" if len(data["seeds"]) > 1 else "")
-        + ".</p>"
-    )
-
-
-def _settings(data: Data) -> str:
-    again = data["rerun"]
-    texts = [{"name": "experiment.toml", "text": again["experiment"]}] if again["experiment"] else []
-    files = "".join(
-        details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
-        for one in [*texts, *again["experiments"]]
-    )
-    versions = {**again["versions"], **again["machine"]}
-    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in versions.items())
-    keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
-    runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
-    heads = ("method", *keys[1:])
-    title = data["metric"]["title"]
-    gpu = " on the same GPU" if "gpu" in again["machine"] else ""
-    more = "Add --data-root DIR if the data does not lie in ./data. " if again["command"] and again["needsData"] else ""
-    how = (
-        "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
-        f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
-        if again["command"]
-        else "<p>A program in Python handed these samples over, so no command can read them: run that program again. "
-        "The settings are below.</p>"
-    )
-    return (
-        f'{how}<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on '
-        f"the machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
-        + details("The runs", table(heads, runs, "The runs"))
-    )
+    return small(text, f"± {write(value[1]).lstrip('+').removesuffix(' %')}")
 
 
 def _text(value: Any) -> str:
@@ -373,19 +249,3 @@ def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
     if not lists or any(not isinstance(row, list) or len(row) != len(advice["heads"]) for row in advice["rows"]):
         raise RunError(f"{paths[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
     return {name: advice[name] for name in ("sentence", "why", "notes", "heads", "rows", "tables")}
-
-
-def _answer(answer: dict[str, Any]) -> str:
-    """The body of the section: the sentence, a row for each client, and what it rests on."""
-    rows = [[_escaped(cell) for cell in row] for row in answer["rows"]]
-    notes = "".join(f'<p class="note">{_escaped(note)}</p>' for note in (answer["why"], *answer["notes"]))
-    clients = table(map(str, answer["heads"]), rows, "The advice, client by client")
-    partners = ""
-    for each in answer["tables"]:
-        cells = [[_escaped(cell) for cell in row] for row in each["rows"]]
-        partners += f"<h3>{_escaped(each['title'])}</h3>\n{table(map(str, each['heads']), cells, str(each['title']))}\n"
-    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{clients}\n{partners}{notes}"
-
-
-def _escaped(value: Any) -> str:
-    return escape(str(value))

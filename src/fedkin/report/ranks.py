@@ -22,7 +22,6 @@ from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
 from fedkin.records.files import flat
 from fedkin.records.run import Result
-from fedkin.report.html import details, table
 
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed
@@ -298,27 +297,22 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
     return Ranking(f"over {counted}: {meaning}", "", result)
 
 
-def ranks_html(diagram: Diagram, what: str) -> str:
-    """The body of the report's section: the diagram, what it says, and the p-values of all pairs."""
-    picture = ""
-    if diagram.difference is not None:
-        picture = (
-            '<div class="scroll" tabindex="0" role="region" aria-label="Critical-difference diagram">'
-            f"{svg(diagram)}</div>"
-            '<p class="note">Critical-difference diagram (Demšar, 2006): a method’s place is its mean rank, 1 is best. '
-            "Methods under one bar cannot be told apart.</p>"
-        )
-    pairs, methods = "", diagram.methods
-    if len(methods) <= _MOST_NAMED:
-        heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
-        rows = [
-            [escape(f"{methods[a]}, {methods[b]}"), f"{diagram.ranks[b] - diagram.ranks[a]:.2f}",
-             escape(_p(float(diagram.p[a][b])).removeprefix("= "))]
-            for a, b in combinations(range(len(methods)), 2)
-        ]  # fmt: skip
-        pairs = details("Every pair", table(heads, rows, "Tests of all pairs of methods"))
-    text, about = tests_text(diagram), what[:1].upper() + what[1:]
-    return f'<p>{escape(text[:1].upper() + text[1:])}.</p>{picture}<p class="note">{escape(about)}.</p>{pairs}'
+def ranks_section(comparison: Ranking) -> dict[str, Any]:
+    """What the report's section shows: what the tests say, the diagram as SVG, and the p-values of all pairs."""
+    diagram, what = comparison.diagram, comparison.what
+    if diagram is None:
+        return {"why": comparison.why}
+    text, methods = tests_text(diagram), diagram.methods
+    pairs = [
+        (f"{methods[a]}, {methods[b]}", f"{diagram.ranks[b] - diagram.ranks[a]:.2f}",
+         _p(float(diagram.p[a][b])).removeprefix("= "))
+        for a, b in combinations(range(len(methods)), 2)
+    ]  # fmt: skip
+    return {
+        "why": comparison.why, "text": text[:1].upper() + text[1:], "what": what[:1].upper() + what[1:],
+        "svg": "" if diagram.difference is None else svg(diagram),
+        "pairs": pairs if len(methods) <= _MOST_NAMED else [],
+    }  # fmt: skip
 
 
 def _p(value: float) -> str:

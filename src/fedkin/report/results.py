@@ -20,7 +20,7 @@ from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, PublishedRun, Run, judged, words_of
+from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, judged, words_of
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -31,7 +31,6 @@ __all__ = [
     "figure_rows",
     "index",
     "page",
-    "published_runs",
     "read_pages",
     "rows_csv",
     "settings_text",
@@ -192,24 +191,6 @@ def read_pages(
     return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
 
 
-def published_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, PublishedRun]]]:
-    """The runs in a table's CSV: {federation: {row: {seed: run}}}. Raises ConfigError for a wrong file."""
-    path = pages / f"{name}.csv"
-    if not (pages / f"{name}.md").exists():
-        return {}
-    runs: dict[str, dict[str, dict[int, PublishedRun]]] = {}
-    for line, row in enumerate(csv_rows(_read(path)), 2):
-        try:
-            known = PublishedRun(Run.read(row), row["tuned"], int(row["failed"]))
-            runs.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{path}, line {line}: no run of a table ({type(error).__name__}: {error}); --keep reads the CSV "
-                "that this version of fedkin writes"
-            ) from None
-    return runs
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -348,13 +329,12 @@ def _tuning(table: PaperTable) -> str:
     if table.tune is None:
         return f"{seeds} Nothing was tuned: every row has the settings of its preset."
     how = table.tune
-    length = "by successive halving" if how.halving else "at full length"
     held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
     return (
         f"{seeds} Every row was tuned with {how.candidates} candidates (the first is the preset's settings) for the "
-        f"rate from {how.rates[0]:g} to {how.rates[1]:g} and the settings that the method declares, {length}, with "
-        f"seeds {', '.join(map(str, how.seeds))}, on held-out training data ({'; '.join(held)}). Controls have their "
-        "method's settings."
+        f"rate from {how.rates[0]:g} to {how.rates[1]:g} and the settings that the method declares, at full length, "
+        f"with seeds {', '.join(map(str, how.seeds))}, on held-out training data ({'; '.join(held)}). Controls have "
+        "their method's settings."
     )
 
 

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from fedkin.analysis.calibration import Calibration, brier, calibration, curve, decision_curve, probabilities
 from fedkin.analysis.intervals import Interval, normal
 from fedkin.records.run import Result
+from fedkin.report.html import small
 from fedkin.report.units import half_interval
 
 # A point of a calibration curve with fewer events says little; with many, ten points are enough to see a bend.
@@ -56,16 +58,16 @@ def _fitted(fit: Calibration | None) -> dict[str, list[float] | None]:
 
 
 def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[list[str]]:
-    """The table's rows as HTML, a method each: means over its seeds, with intervals (`over_seeds`)."""
+    """The table's rows, a method each: means over its seeds, with intervals (`over_seeds`)."""
     rows = []
     for label, title in titles.items():
         mine = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
         if mine:
             score = [one["brier"] for one in mine]
-            spread = f"<small>± {half_interval(score):.4f}</small>" if len(mine) > 1 else ""
+            mean = f"{statistics.fmean(score):.4f}"
             cells = [_count([one[name] for one in mine]) for name in ("n", "events")]
             cells += [
-                f"{statistics.fmean(score):.4f}{spread}",
+                small(mean, f"± {half_interval(score):.4f}") if len(mine) > 1 else mean,
                 f"{statistics.fmean(one['none'] for one in mine):.4f}",
             ]
             rows.append([title, *cells, *(_with_interval([one[name] for one in mine]) for name in ("slope", "large"))])
@@ -99,6 +101,6 @@ def _count(values: Sequence[int]) -> str:
 def _with_interval(fits: Sequence[Sequence[float] | None]) -> str:
     known = [fit for fit in fits if fit is not None]
     if len(known) < len(fits):
-        return '<span class="quiet" title="risks are equal, or a threshold separates the events">–</span>'
+        return Markup('<span class="quiet" title="risks are equal, or a threshold separates the events">–</span>')
     value, (low, high) = over_seeds(known)
-    return f"{value:.2f}<small>{low:.2f} to {high:.2f}</small>".replace("-", "−")
+    return small(f"{value:.2f}".replace("-", "−"), f"{low:.2f} to {high:.2f}".replace("-", "−"))

@@ -6,14 +6,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import pyarrow.compute as pc
 
 from fedkin.engines.results import SERVER, Missing
 from fedkin.records.run import Result
-from fedkin.report.html import NONE, details, table
+from fedkin.report.html import NONE, small
 from fedkin.report.ranks import ReportRun
 from fedkin.report.units import half_interval, megabytes
 
@@ -84,9 +83,9 @@ def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any
     return rows
 
 
-def traffic_html(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[str, str]:
-    """Two tables: what each method sends once beside what it repeats, and every phase. titles: escaped."""
-    heads: list[str | tuple[str, str]] = [
+def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
+    """Two tables: what each method sends once beside what it repeats, and every phase."""
+    heads = [
         "method",
         ("once, a client", "what is sent once, over the number of clients"),
         ("once, in all", "phases that no client goes through twice, such as FLT's signatures"),
@@ -111,22 +110,21 @@ def traffic_html(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str])
     names = ("method", "phase", "way", "when", "messages", "bytes", "bytes a client", "floats", "floats a client")
     every = [
         [
-            titles[one["label"]], escape(one["phase"]), _WAYS[one["way"]],
+            titles[one["label"]], one["phase"], _WAYS[one["way"]],
             "once" if one["once"] else f"in {one['rounds']:,.0f} of {one['ofRounds']:,.0f} rounds",
             f"{one['messages']:,.0f}", megabytes(one["bytes"]), megabytes(one["bytes"] / one["clients"]),
             f"{one['floats']:,.0f}", f"{one['floats'] / one['clients']:,.0f}",
         ]
         for one in phases
     ]  # fmt: skip
-    summary = table(heads, rows, "What is sent once, and what is sent again and again")
-    return summary, table(names, every, "Every phase")
+    return {"heads": heads, "rows": rows, "names": names, "every": every}
 
 
 def _both(amount: Mapping[str, float], parts: float = 1) -> str:
     """Bytes, with floats below them."""
     if not amount["bytes"] or not parts:
         return NONE
-    return f"{megabytes(amount['bytes'] / parts)}<small>{amount['floats'] / parts:,.0f} floats</small>"
+    return small(megabytes(amount["bytes"] / parts), f"{amount['floats'] / parts:,.0f} floats")
 
 
 def missing_of(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
@@ -137,61 +135,47 @@ def missing_of(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def missing_html(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
     """The numbers of missing messages of each kind, and the clients that failed or whose messages were refused."""
-    shown = [kind for kind in Missing if any(kind in one["kinds"] for one in missing)]
-    counts = [
-        [titles[one["label"]], str(one["seed"]), *(f"{one['kinds'].get(kind, 0):,}" for kind in shown)]
-        for one in missing
-    ]  # fmt: skip
-    heads: list[str | tuple[str, str]] = ["method", "seed", *((kind, f"messages {kind.text}") for kind in shown)]
+    kinds = [kind for kind in Missing if any(kind in one["kinds"] for one in missing)]
+    rows = [
+        (titles[one["label"]], one["seed"], *(f"{one['kinds'].get(kind, 0):,}" for kind in kinds)) for one in missing
+    ]
     clients = [
-        [
-            titles[one["label"]], str(one["seed"]), escape(id), f"{first['count']:,}", f"{first['round']:,}",
-            escape(first["phase"]), escape(first["reason"]),
-        ]
+        (titles[one["label"]], one["seed"], id, f"{first['count']:,}", f"{first['round']:,}", first["phase"],
+         first["reason"])
         for one in missing for id, first in one["clients"].items()
     ]  # fmt: skip
-    text = table(heads, counts, "Messages that are missing")
-    if not clients:
-        return text
-    names = ("method", "seed", "client", "messages", "first in round", "phase", "reason")
-    return (
-        f'{text}<p class="note">Messages were refused of these clients, or they failed; the first reason of each.</p>'
-        + table(names, clients[:_ROWS], "Clients whose messages were refused, or that failed")
-    )
+    heads = ["method", "seed", *((kind, f"messages {kind.text}") for kind in kinds)]
+    return {"heads": heads, "rows": rows, "clients": clients[:_ROWS]}
 
 
-def measures_html(by_label: Mapping[str, Sequence[ReportRun]]) -> str:
-    """Further metrics (`run.metrics`): a table of methods, and one of clients; empty if no run has any."""
+def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] | None:
+    """Further metrics (`run.metrics`): a table of methods, and one of clients; None if no run has any."""
     measured = {label: [one.run.summary.get("metrics") or {} for one in runs] for label, runs in by_label.items()}
     metrics = {name: one for each in measured.values() for run in each for name, one in run.items()}
     if not metrics:
-        return ""
-    heads = [f"{one['title']}, {'higher' if one['higher'] else 'lower'} is better" for one in metrics.values()]
-    rows = [[escape(label), *(_over_seeds(mine, name) for name in metrics)] for label, mine in measured.items()]
+        return None
     # Each client's values with the first seed.
     first = {(label, name): mine[0].get(name, {}).get("values", {}) for label, mine in measured.items()
              for name in metrics}  # fmt: skip
     ids = sorted({id for values in first.values() for id in values})
-    clients = [
-        [escape(id), *(NONE if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
-        for id in ids[:_ROWS]
-    ]  # fmt: skip
-    names = ["client", *(f"{label}: {name}" for label, name in first)]
-    more = f"<p class='note'>The first {_ROWS} of {len(ids):,} clients.</p>" if len(ids) > _ROWS else ""
-    return (
-        table(["method", *heads], rows, "Further metrics")
-        + '<p class="note">Mean over clients after the last round, and the mean of the worst 10 % of them; with '
-        "several seeds, the mean over seeds ± half the 95 % interval over seeds.</p>"
-        + details("Every client, first seed", table(names, clients, "Further metrics of every client") + more)
-    )
+    return {
+        "heads": [f"{one['title']}, {'higher' if one['higher'] else 'lower'} is better" for one in metrics.values()],
+        "rows": [[label, *(_over_seeds(mine, name) for name in metrics)] for label, mine in measured.items()],
+        "columns": [f"{label}: {name}" for label, name in first],
+        "clients": [
+            [id, *("–" if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
+            for id in ids[:_ROWS]
+        ],
+        "all": len(ids),
+    }
 
 
 def _over_seeds(runs: Sequence[Mapping[str, Any]], name: str) -> str:
     known = [run[name] for run in runs if name in run and run[name].get("mean") is not None]
     if len(known) < len(runs):
-        return NONE
+        return "–"
     means = [one["mean"] for one in known]
     spread = f" ± {half_interval(means):.3f}" if len(means) > 1 else ""
     worst = statistics.fmean(one["worst10"] for one in known)

@@ -16,11 +16,10 @@ from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import MEANINGS, Node, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains
-from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
 from fedkin.report.ranks import ReportRun
-from fedkin.report.units import many, megabytes
+from fedkin.report.units import many
 from fedkin.tasks import Metric
 
 LOCAL, FEDAVG = "local", "fedavg"
@@ -119,19 +118,12 @@ def headline(about: Subject) -> str:
     return f"{title}: {better} of {total} clients {surely}gain over training alone, {worse} {surely}lose; {mean}."
 
 
-def sentence(about: Subject, runs: Sequence[Result], titles: Mapping[str, str]) -> str:
-    """Sentences: who gains with the method, its groups, what it sent, and whether another is better."""
-    rivals = {
-        titles[label]: mean for label, mean in about.means.items()
-        if mean is not None and label != about.label and "@" not in label
-    }  # fmt: skip
+def sentence(about: Subject) -> str:
+    """Sentences: who gains with the method, and its groups."""
     head = f"With {about.title}"
     if about.candidates > 1:
         head += f", chosen of {about.candidates} methods on {about.chosen_on}"
-    parts = [
-        f"{head}: {_who_gains(about)}", _unseen(about), _groups(about.runs), _sent(about.runs, runs),
-        _rival(about, rivals),
-    ]  # fmt: skip
+    parts = [f"{head}: {_who_gains(about)}", _groups(about.runs)]
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 
 
@@ -176,16 +168,6 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
     return f"{text} (95 % interval over {'seeds' if several else 'clients'} {ends})"
 
 
-def _unseen(about: Subject) -> str:
-    """The mean over clients that never took part."""
-    means: list[Any] = [(run.summary.get("unseen") or {}).get("mean") for run in about.runs]
-    if None in means:
-        return ""
-    metric, count = about.metric, max(len(run.unseen) for run in about.runs)
-    text = f"mean {metric.title} {_value(statistics.fmean(means), metric)} over {many(count, 'unseen client')}"
-    return text if about.mean is None else f"{text}, {_value(about.mean, metric)} over the others"
-
-
 def _groups(runs: Sequence[Result]) -> str:
     """The groups of the last graphs, how they compare with the planted ones, and what was told to the method."""
     summaries = [(run.summary.get("groups") or {}) for run in runs]
@@ -217,31 +199,6 @@ def _against(ari: Sequence[float | None]) -> str:
     # Never rounded up to 1, which would mean equal.
     text = f"ARI {min(statistics.fmean(known), 0.99):.2f} to the planted ones"
     return f" ({text})" if len(known) == 1 else f" ({text}, equal with {equal} of {len(known)} seeds)"
-
-
-def _sent(mine: Sequence[Result], runs: Sequence[Result]) -> str:
-    sent = statistics.fmean(run.sent for run in mine)
-    if not sent:
-        return "nothing sent"
-    text = f"{megabytes(sent)} sent" + (" a run" if len(mine) > 1 else "")
-    others = [counterpart(run, runs, FEDAVG) for run in mine if run.method != FEDAVG]
-    like = [
-        other.sent for other, run in zip(others, mine, strict=False)
-        if other is not None and other.summary["rounds"] == run.summary["rounds"]
-    ]  # fmt: skip
-    return f"{text} (FedAvg: {megabytes(statistics.fmean(like))})" if len(like) == len(mine) else text
-
-
-def _rival(about: Subject, rivals: Mapping[str, float]) -> str:
-    """The best other method, if it is better than the one that the sentence is about."""
-    if about.mean is None or not rivals:
-        return ""
-    metric = about.metric
-    best = max(rivals, key=lambda title: metric.better(rivals[title], 0.0))
-    if metric.better(round(rivals[best], 3), round(about.mean, 3)) <= 0:
-        return ""
-    figures = f"({_value(rivals[best], metric)} against {_value(about.mean, metric)})"
-    return f"{best} has the better mean {metric.title} {figures}"
 
 
 def _count(number: float) -> str:

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from difflib import get_close_matches
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from torch import nn
 
-from fedkin.engines import Faults, Privacy, Setup
-from fedkin.engines.client_list import facts_of
-from fedkin.engines.setup import check_calls
+from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.keys import key
-from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
-from fedkin.learning.models.custom import Modules, pair_of
-from fedkin.learning.net import Net
+from fedkin.learning.models.custom import Modules
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.records.files import claimed
 from fedkin.records.metrics import missing_sentence
-from fedkin.records.recorder import Records
 from fedkin.records.run import Result
-from fedkin.running.experiment import RunSettings, nets_for, public_from, without_none
-from fedkin.running.loop import Watcher, check_measures, execute, read_finished
+from fedkin.running.experiment import Experiment, HandedOver, RunSettings, without_none
+from fedkin.running.loop import Watcher, check_measures, run_experiment
 from fedkin.running.plugins import add_installed, files_of, named_in, stages_of, taken_value
-from fedkin.running.progress import RoundsDone
-from fedkin.running.trackers import Tracker, Tracking, settings_table
+from fedkin.running.progress import Progress, StopFlag
+from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
@@ -78,8 +68,8 @@ def run(
     metrics: further metrics of each client in every evaluation: names of `fedkin list metrics`, FILE.py:NAME, or what
     `fedkin.metric` made of a function.
     data_root: folder of the data sets that the server owns, for methods that need one.
-    progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a
-    notebook too), else as plain lines on standard error.
+    progress: whether the rounds done, the metric and the time left are shown: a bar on a terminal and in a notebook,
+    else ten plain lines on standard error.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
     restart: whether a run in this folder that is damaged begins anew at round 0; else it is refused (RunError).
@@ -91,60 +81,60 @@ def run(
     True
     """
     method_object = _method(method, options)
-    setup, chosen, named, measures = prepared(
-        method_object, federation, rounds=rounds, seed=seed, model=model, head=head, training=training,
-        settings=settings, faults=faults, privacy=privacy, metrics=metrics, data_root=data_root,
+    expect(federation, Federation, "federation", "a Federation, such as fedkin.federate(...) makes")
+    experiment = handed_over(
+        federation, method_object, rounds=rounds, seed=seed, model=model, head=head, training=training,
+        settings=settings, faults=faults, privacy=privacy, metrics=metrics,
     )  # fmt: skip
     folder = place(out, "out") if out is not None else None
-    parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method_object.model_dump())]
-    files = files_of([type(method_object), *([type(named)] if named is not None else []), *parts])
+    root = None if data_root is None else place(data_root, "data_root")
     expect(trackers, Iterable, "trackers", "a list of names and Tracker objects")
     tracker_list = [trackers] if isinstance(trackers, str) else list(trackers)
-    Tracking([*chosen.trackers, *tracker_list], folder)  # raises for unusable trackers, before the folder is made
-    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, files):
-        if folder is not None and (done := _finished(folder, federation, restart)) is not None:
-            return done
-        shown = RoundsDone(method_object.name, watcher) if progress else None
-        with nullcontext() if shown is None else closing(shown):
-            result = execute(
-                setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=tracker_list,
-                restart=restart, model=named, measures=measures,
-            )  # fmt: skip
-    _warn(result.summary.get("missing", {}), setup.faults)
+    Tracking(tracker_list, folder)  # raises for unusable trackers, before the folder is made
+    stop = StopFlag()
+    if progress:
+        watcher = Progress(method_object.name, stop, watcher=watcher)
+    with closing(stop):
+        result = run_experiment(
+            experiment, root, folder, resume=True, restart=restart, watcher=watcher, trackers=tracker_list
+        )
+    _warn(result.summary.get("missing", {}), experiment.faults)
     return result
 
 
-def prepared(
-    method: ServerMethod | PeerMethod, federation: Federation, *, rounds: int | None = None, seed: int = 0,
-    model: AnyModel = "mlp", head: str | None = None, training: Training | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None, faults: Faults | Mapping[str, Any] | None = None,
-    privacy: Privacy | Mapping[str, Any] | None = None, metrics: Sequence[str | Measure] = (),
-    data_root: Path | str | None = None,
-) -> tuple[Setup, RunSettings, Model | None, list[Measure]]:  # fmt: skip
-    """Return what `run` would run with, checked: the settings of the net too if it has a name, metrics without one.
+def handed_over(
+    clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, rounds: int | None = None,
+    seed: int = 0, model: AnyModel = "mlp", head: str | None = None,
+    training: Training | Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
+    faults: Faults | Mapping[str, Any] | None = None, privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
+) -> Experiment:  # fmt: skip
+    """Return the experiment of a method on clients, or on those that a function makes for a seed; raises ConfigError.
 
-    Raises ConfigError.
+    The other arguments are those of `run`.
     """
-    expect(federation, Federation, "federation", "a Federation, such as fedkin.federate(...) makes")
     expect(settings or {}, Mapping, "settings", "a dict of fields of [run]")
-    local = _training(training, rounds)
     names, measures = metrics_in(metrics)
     if (names or measures) and (settings or {}).get("metrics"):
         raise ConfigError("metrics: given in settings too: name all of them in one place")
-    chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
+    if "seed" in (settings or {}):
+        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
+    chosen = parse(RunSettings, {**(settings or {}), **({"metrics": names} if names else {}), "seed": seed}, "settings")
     check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
-    check_precision(chosen.precision, opened(chosen.device))
-    named = _named(model, head)
-    net, nets = _nets(named, head, federation, seed, chosen)
-    check_calls(type(method))
-    method.check(federation)
-    local.count(len(federation.at(1).seen))
-    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
-    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
-    setup = Setup(method, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
-    if data_root is not None:
-        setup = replace(setup, public=public_from(place(data_root, "data_root")))
-    return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None, measures
+    net = _named(model, head)
+    sections = {
+        "training": _training(training, rounds),
+        "faults": faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults"),
+        "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy"),
+        "run": chosen,
+    }
+    parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method.model_dump())]
+    own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
+    table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
+    table |= {"own": own} if own else {}
+    modules = None if isinstance(net, Model) else net
+    handed = HandedOver(clients, modules, None if modules is None else head, measures)
+    return Experiment.of_objects(handed, net if isinstance(net, Model) else None, method, table)
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
@@ -187,35 +177,6 @@ def _training(training: Training | Mapping[str, Any] | None, rounds: int | None)
     return training if rounds is None else parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
 
 
-def _settings(settings: Mapping[str, Any] | None, seed: int) -> RunSettings:
-    if "seed" in (settings or {}):
-        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
-    return parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
-
-
-def _claimed(
-    folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure], own: Sequence[str]
-) -> AbstractContextManager[None]:
-    """Hold the folder for this run; raises RunError for a folder of another run."""
-    nets = [setup.net, *(setup.nets or {}).values()]
-    described = {
-        **({"own": list(own)} if own else {}),
-        "federation": setup.federation.name,
-        "net": [each.fingerprint() for each in dict.fromkeys(nets)],
-        **settings_table(setup, chosen),
-        **({"metrics": [each.name for each in measures]} if measures else {}),
-    }
-    return claimed(folder, tomli_w.dumps(without_none(described)), True)
-
-
-def _finished(folder: Path, federation: Federation, restart: bool) -> Result | None:
-    """Read the run in this folder if it has ended; None if it has not."""
-    if not (folder / "summary.json").exists():
-        return None
-    Records(folder, restart).describe(federation.task, partial(facts_of, federation))
-    return read_finished(folder, restart)
-
-
 def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
     """Warn of clients that failed, unless a setting had them fail: who only looks at the result must not miss it."""
     if missing.get("kinds", {}).get("failed") and not faults.crash:
@@ -236,14 +197,3 @@ def _named(model: AnyModel, head: str | None) -> Model | Modules:
     if isinstance(model, Model) and head is not None:
         raise ConfigError("head: it names the head of a torch module; set it on the model object that you passed")
     return model  # type: ignore[return-value]  # mypy takes any class for a torch module
-
-
-def _nets(
-    model: Model | Modules, head: str | None, federation: Federation, seed: int, run: RunSettings
-) -> tuple[Net, dict[str, Net] | None]:
-    if isinstance(model, Model):
-        return nets_for(model, federation, seed, run.torch_dtype, run.precision)
-    modules = model
-    return Net.build(
-        lambda: pair_of(modules, federation.task, head), key(seed, "net"), run.torch_dtype, run.precision
-    ), None

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedkin.analysis.intervals import Added, added
+from fedkin.analysis.intervals import added
 from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Federation
@@ -184,44 +184,22 @@ class Bench:
 # -- places -----------------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """A method on one federation.
-
-    mean: its figure. rank: among all methods with results, 1 is the best; of: how many they are. reference: the best
-    simple method, and gain: the paired difference from it. adds: the paired difference from each control, by its name.
-    hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval does too;
-    clients: how many there are. lr: the chosen rate; border: whether it is the first or last that was tried. trained:
-    samples in all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of its groups with
-    the planted ones.
-    """
-
-    federation: str
-    mean: float | None = None
-    rank: int | None = None
-    of: int = 0
-    reference: str | None = None
-    gain: Added | None = None
-    adds: Mapping[str, Added] = {}
-    hurt: int | None = None
-    surely: int | None = None
-    clients: int = 0
-    lr: float | None = None
-    border: bool = False
-    trained: float | None = None
-    bytes: float | None = None
-    ari: float | None = None
-    failed: str = ""
+# What bench.json has of a method on one federation.
+#
+# mean: its figure. rank: among all methods with results, 1 is the best; of: how many they are. reference: the best
+# simple method, and gain: the paired difference from it. adds: the paired difference from each control, by its name.
+# hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval does too; clients:
+# how many there are. lr: the chosen rate; border: whether it is the first or last that was tried. trained: samples in
+# all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of its groups with the planted
+# ones.
+_UNKNOWN: Line = {
+    "mean": None, "rank": None, "of": 0, "reference": None, "gain": None, "adds": {}, "hurt": None, "surely": None,
+    "clients": 0, "lr": None, "border": False, "trained": None, "bytes": None, "ari": None, "failed": "",
+}  # fmt: skip
 
 
-class Standing(NamedTuple):
-    """A method's place on each federation, and the ranks of all methods that are finished on all of them, if any."""
-
-    places: list[Place]
-    ranks: Diagram | None
-
-
-def standing(suite: Suite, label: str, lines: Sequence[Line]) -> Standing:
-    """Return where a method stands, from the runs of all methods."""
+def standing(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
+    """Return (the method's place on each federation, the ranks of all methods that are finished on all, if any)."""
     table: dict[str, dict[str, dict[int, Line]]] = {name: {} for name in suite.federations}
     for line in lines:
         if line["stage"] == "run" and line["mean"] is not None and line["federation"] in table:
@@ -232,40 +210,45 @@ def standing(suite: Suite, label: str, lines: Sequence[Line]) -> Standing:
     }
     places = []
     for name, entry in suite.federations.items():
+        place = {"federation": name, **_UNKNOWN}
         if label in finished[name]:
-            places.append(_place(name, entry, label, finished[name]))
+            place |= _place(entry, label, finished[name])
         else:
             failed = [x["failed"] for x in lines if (x["federation"], x["method"]) == (name, label) and "failed" in x]
-            places.append(Place(name, of=len(finished[name]), failed=failed[0] if failed else ""))
+            place |= {"of": len(finished[name]), "failed": failed[0] if failed else ""}
+        places.append(place)
     everywhere = set.intersection(*(set(rows) for rows in finished.values()))
     means = {
         method: [_mean(rows[method]) for rows in finished.values()]
         for method in sorted(everywhere) if parted(method)[1] is None
     }  # fmt: skip
-    return Standing(places, diagram(means) if label in means and len(means) > 2 else None)
+    return places, diagram(means) if label in means and len(means) > 2 else None
 
 
-def _place(name: str, entry: Entry, label: str, rows: Mapping[str, Runs]) -> Place:
+def _place(entry: Entry, label: str, rows: Mapping[str, Runs]) -> Line:
     mine = rows[label]
     others = {m: _mean(runs) for m, runs in rows.items() if m != label and parted(m)[1] is None}
     simple = [m for m in REFERENCE if m in others]
     reference = max(simple, key=lambda m: others[m]) if simple else None
     controls = {control: rows[m] for m in rows for base, control in [parted(m)] if base == label and control}
-    lost = _lost(mine, rows["local"]) if "local" in rows else None
+    adds = {control: difference(mine, runs) for control, runs in controls.items()}
     first = mine[min(mine)]
+    place = {
+        "mean": _mean(mine), "rank": 1 + sum(value > _mean(mine) for value in others.values()), "of": 1 + len(others),
+        "reference": reference, "gain": None if reference is None else difference(mine, rows[reference]),
+        "adds": {control: gain for control, gain in adds.items() if gain is not None},
+        "clients": len(first["points"]), "lr": first["lr"],
+        "border": first["lr"] in (min(entry.rates), max(entry.rates)),
+    }  # fmt: skip
+    if "local" in rows:
+        lost = _lost(mine, rows["local"])
+        place |= {"hurt": sum(value > 0 for value, _ in lost), "surely": sum(sure for _, sure in lost)}
+    if all("trained" in line for runs in (mine, rows.get("fedavg", {0: {}})) for line in runs.values()):
+        place["trained"] = _total(mine, "trained") / _total(rows["fedavg"], "trained")
+    if "bytes" in first:
+        place["bytes"] = _total(mine, "bytes") / len(mine)
     aris = [line.get("ari") for line in mine.values()]
-    whole = [line.get("trained") for runs in (mine, rows.get("fedavg", {})) for line in runs.values()]
-    return Place(
-        name, _mean(mine), 1 + sum(value > _mean(mine) for value in others.values()), 1 + len(others), reference,
-        None if reference is None else difference(mine, rows[reference]),
-        {control: gain for control, runs in controls.items() if (gain := difference(mine, runs)) is not None},
-        None if lost is None else sum(value > 0 for value, _ in lost.values()),
-        None if lost is None else sum(sure for _, sure in lost.values()), len(first["points"]), first["lr"],
-        first["lr"] in (min(entry.rates), max(entry.rates)),
-        None if None in whole or "fedavg" not in rows else _total(mine, "trained") / _total(rows["fedavg"], "trained"),
-        None if "bytes" not in first else _total(mine, "bytes") / len(mine),
-        None if None in aris else float(np.mean(aris)),  # type: ignore[arg-type]
-    )  # fmt: skip
+    return place | ({} if None in aris else {"ari": float(np.mean(aris))})  # type: ignore[arg-type]
 
 
 def _mean(runs: Runs) -> float:
@@ -276,19 +259,20 @@ def _total(runs: Runs, key: str) -> float:
     return float(sum(line[key] for line in runs.values()))
 
 
-def difference(one: Runs, other: Runs) -> Added | None:
-    """The paired difference of clients' figures, with Student's interval over seeds."""
-    return added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
+def difference(one: Runs, other: Runs) -> dict[str, Any] | None:
+    """The paired difference of clients' figures, with Student's interval over seeds, as a table."""
+    gain = added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
+    return None if gain is None else gain._asdict()
 
 
-def _lost(one: Runs, other: Runs) -> dict[str, tuple[float, bool]]:
-    """{client: (points lost over seeds, whether Student's 95 % interval says that they are lost)}."""
+def _lost(one: Runs, other: Runs) -> list[tuple[float, bool]]:
+    """Of each client (points lost over seeds, whether Student's 95 % interval says that they are lost)."""
     gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
-    lost = {}
+    lost = []
     for id in sorted(set().union(*gaps.values())):
-        each = added({seed: {id: those[id]} for seed, those in gaps.items() if id in those})
-        if each is not None:
-            lost[id] = (-each.value, each.high is not None and each.high < 0)
+        gain = added({seed: {id: those[id]} for seed, those in gaps.items() if id in those})
+        if gain is not None:
+            lost.append((-gain.value, gain.high is not None and gain.high < 0))
     return lost
 
 
@@ -301,13 +285,13 @@ def _gaps(one: Line, other: Line) -> dict[str, float]:
 
 
 def bench(
-    suite: Suite,
-    method: ServerMethod | PeerMethod,
-    label: str,
-    out: Path,
+    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path,
     progress: Callable[[str], None] | None = None,
-) -> Standing:
-    """Run a method on a suite and place it; writes runs.jsonl and bench.json in `out`. Goes on where it was stopped."""
+) -> dict[str, Any]:  # fmt: skip
+    """Run a method on a suite and place it; writes runs.jsonl and bench.json in `out`, and returns what this holds.
+
+    It goes on where it was stopped.
+    """
     mine = Bench(suite, method, label, out / "runs.jsonl", progress).runs()
     stored = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
@@ -318,27 +302,21 @@ def bench(
             f"{suite.stored}: its results are of other data than this version makes for {', '.join(changed)}; "
             "make them anew with fedkin bench METHOD --store"
         )
-    stands = standing(suite, label, [*stored, *mine])
-    text = {
+    places, ranks = standing(suite, label, [*stored, *mine])
+    content = {
         "suite": suite.name, "method": label, "settings": method.model_dump(mode="json"),
         "versions": {name: version(name) for name in ("fedkin", "torch", "numpy")},
         "budget": {"rounds": suite.rounds, "local_steps": suite.local_steps, "seeds": list(suite.seeds),
                    "rates": max(len(entry.rates) for entry in suite.federations.values())},
         "data": {name: {str(s): d for (n, s), d in data.items() if n == name} for name in suite.federations},
-        "federations": [
-            {
-                **place._asdict(), "gain": None if place.gain is None else place.gain._asdict(),
-                "adds": {control: gain._asdict() for control, gain in place.adds.items()},
-            }
-            for place in stands.places
-        ],
-        "ranks": None if stands.ranks is None else {
-            "mean_ranks": dict(zip(stands.ranks.methods, stands.ranks.ranks, strict=True)),
-            "critical_difference": stands.ranks.difference, "friedman_p": stands.ranks.friedman,
+        "federations": places,
+        "ranks": None if ranks is None else {
+            "mean_ranks": dict(zip(ranks.methods, ranks.ranks, strict=True)),
+            "critical_difference": ranks.difference, "friedman_p": ranks.friedman,
         },
     }  # fmt: skip
-    (out / "bench.json").write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    return stands
+    (out / "bench.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return content
 
 
 def store(suite: Suite, label: str, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +30,9 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import Precision, check_precision, opened
-from fedkin.learning.metrics import MEASURES
-from fedkin.learning.models import Model
+from fedkin.learning.metrics import MEASURES, Measure
+from fedkin.learning.models import MODELS, Model
+from fedkin.learning.models.custom import Modules, pair_of
 from fedkin.learning.models.pretrained import Tokens
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -41,11 +43,12 @@ from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, t
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, parse
+from fedkin.tasks import Task
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = [
-    "SECTIONS", "Experiment", "RunSettings", "assign", "changed", "check_padding", "load", "names_a_folder",
-    "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
+    "SECTIONS", "Experiment", "HandedOver", "RunSettings", "assign", "changed", "check_padding", "load",
+    "names_a_folder", "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
 ]  # fmt: skip
 
 
@@ -294,9 +297,54 @@ def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: 
                          f"which are settings of {shown(str(old_name), 80)!r}")  # fmt: skip
 
 
+_HANDED = ("name", "data", "scenario", "model")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HandedOver:
+    """Clients and a net from a program: they stand for the sections [data], [scenario] and [model] of a file.
+
+    clients: a federation, or a function that makes one for a seed. modules, head: the net, if it has no settings; see
+    `fedkin.run`. measures: further metrics, beside those of `run.metrics`. last: the federation made last.
+    """
+
+    clients: Federation | Callable[[int], Federation]
+    modules: Modules | None = None
+    head: str | None = None
+    measures: Sequence[Measure] = ()
+    last: dict[int, Federation] = dataclasses.field(default_factory=dict)
+    name = ""  # of the federation that a seed has
+    pooled = False
+
+    def load(self, root: Path) -> None:
+        """Read nothing: the clients are there already."""
+
+    def federation(self, dataset: None, seed: int) -> Federation:
+        """The clients of this seed."""
+        if isinstance(self.clients, Federation):
+            return self.clients
+        if seed not in self.last:
+            federation = self.clients(seed)
+            if not isinstance(federation, Federation):
+                raise ConfigError(
+                    f"the function of the seed has to return a Federation, and returned {federation!r:.80}"
+                )
+            self.last.clear()
+            self.last[seed] = federation
+        return self.last[seed]
+
+    def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
+        """Return (body, head) of the modules."""
+        assert self.modules is not None
+        return pair_of(self.modules, task, self.head)
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment; `table` is the table from which it was made, and from which it can be made again."""
+    """A checked experiment; `table` is the table from which it was made, and from which it can be made again.
+
+    handed: clients and net of a program, which are then also `data`, `scenario` and, without settings, `model`.
+    """
 
     name: str
     data: Source
@@ -309,44 +357,54 @@ class Experiment:
     run: RunSettings
     network: NetworkSettings
     table: Mapping[str, Any]
+    handed: HandedOver | None = None
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Experiment:
         """Check a table; raises one ConfigError naming every field that is wrong, in all sections."""
         add_installed()
-        parts, wrong = _checked(table)
-        mistakes = list(wrong)
-        try:
-            for other in _section(table, "methods", {}):
-                mistakes += _wrong_for(table, other, wrong)
-        except ConfigError as error:
-            mistakes += error.args
-        if mistakes:
-            raise ConfigError(*mistakes)
-        return cls(**parts, table=table)
+        return cls(**_sections(table, ()), table=table)
+
+    @classmethod
+    def of_objects(
+        cls, handed: HandedOver, model: Model | None, method: ServerMethod | PeerMethod, table: Mapping[str, Any]
+    ) -> Experiment:
+        """Check a table without clients and net, which a program handed over. model: settings of the net, if any."""
+        parts = {**_sections({**table, "method": {"name": "local"}}, _HANDED), "method": method, "name": ""}
+        net: Any = handed if model is None else model
+        sources: Any = handed
+        return cls(**parts, data=sources, scenario=sources, model=net, table=table, handed=handed)
+
+    def _varied(self, table: Mapping[str, Any]) -> Experiment:
+        """Check another table for the same clients and net, if a program handed these over."""
+        if self.handed is None:
+            return Experiment.of(table)
+        parts = {"name": "", "data": self.data, "scenario": self.scenario, "model": self.model}
+        sections = _sections({"method": {"name": "local"}, **table}, _HANDED)
+        return Experiment(**parts, **sections, table=table, handed=self.handed)  # type: ignore[arg-type]
 
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
 
         A control, such as "flt@self", has the method's changes, then those that make the control, then its own.
         """
-        table, changes = _varied(self.table, method)
+        table, changes = _table_of(self.table, method)
         try:
-            return Experiment.of(table)
+            return self._varied(table)
         except ConfigError as error:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_own(self, files: Sequence[str]) -> Experiment:
         """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
         every_file = list(dict.fromkeys([*self.table.get("own", []), *files]))
-        return Experiment.of({**self.table, "own": every_file}) if every_file else self
+        return self._varied({**self.table, "own": every_file}) if every_file else self
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
         table, name = copy.deepcopy(dict(self.table)), method.name
         sections = dict(_section(table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
-        experiment = Experiment.of({**table, "methods": sections})
+        experiment = self._varied({**table, "methods": sections})
         if (written := experiment.for_method(name).method) != method:
             raise ConfigError(
                 f"{name}: its settings cannot be written to an experiment file: {method} became {written}"
@@ -361,12 +419,15 @@ class Experiment:
         table, (values, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
         for path, value in values.items():
             assign(table, path, value, "--set")
-        return Experiment.of({**table, "own": list(dict.fromkeys([*table.get("own", []), *files]))} if files else table)
+        own = list(dict.fromkeys([*table.get("own", []), *files]))
+        return self._varied({**table, "own": own} if files else table)
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""
-        table: dict[str, Any] = {"name": self.name, **({"own": self.table["own"]} if "own" in self.table else {})}
-        for section in ("data", "scenario", "model", "training"):
+        table: dict[str, Any] = {"own": self.table["own"]} if "own" in self.table else {}
+        table |= {"name": self.name} if self.handed is None else self._objects(self.handed)
+        dealt = ("data", "scenario") if self.handed is None else ()
+        for section in (*dealt, *([] if self.settings_of_net is None else ["model"]), "training"):
             table[section] = getattr(self, section).model_dump(mode="json")
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
@@ -378,27 +439,41 @@ class Experiment:
         filled: dict[str, Any] = without_none(table)
         return filled
 
+    @property
+    def settings_of_net(self) -> Model | None:
+        """The settings from which the net can be made again; None of modules that a program handed over."""
+        return self.model if type(self.model) in MODELS.values() else None
+
+    def _objects(self, handed: HandedOver) -> dict[str, Any]:
+        """What is written of clients, net and metrics that a program handed over: names, and the net's fingerprint."""
+        federation, run = self.federation(Path()), self.run
+        table: dict[str, Any] = {"federation": federation.name}
+        if self.settings_of_net is None:
+            net, _ = nets_for(self.model, federation, run.seed, run.torch_dtype, run.precision)
+            table["net"] = net.fingerprint()
+        return table | ({"metrics": [measure.name for measure in handed.measures]} if handed.measures else {})
+
     def to_toml(self) -> str:
         """Return `resolved()` as TOML text."""
         return tomli_w.dumps(self.resolved())
 
     def claimed(
-        self, folder: Path, resume: bool, data_root: Path, plan: Mapping[str, Any] | None = None
+        self, folder: Path, resume: bool, data_root: Path | None, plan: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[None]:
         """Hold `folder` as the folder of this experiment against other processes: a new one, or one that is it already.
 
         plan: what plan.json of a new folder has. Raises RunError.
         """
-        root = str(data_root.resolve())
+        root = None if data_root is None else str(data_root.resolve())
         return claimed(folder, self.to_toml(), resume, plan=plan, data_root=root)
 
     def check_claim(self, folder: Path, resume: bool) -> None:
         """Check that `folder` is the folder of this experiment; raises RunError."""
         check_claim(folder, self.to_toml(), resume)
 
-    def federation(self, data_root: Path) -> Federation:
+    def federation(self, data_root: Path | None) -> Federation:
         """Load the data and distribute them to clients."""
-        return self.scenario.federation(self.data.load(data_root), self.run.seed)
+        return self.scenario.federation(self.data.load(data_root or Path()), self.run.seed)
 
     def setup(self, federation: Federation, data_root: Path | None = None) -> Setup:
         """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""
@@ -455,16 +530,36 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
     return section
 
 
-def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _sections(table: Mapping[str, Any], handed: Sequence[str]) -> dict[str, Any]:
+    """Return the parts of an experiment by field; raises one ConfigError naming all that is wrong.
+
+    handed: sections that a program handed over as objects.
+    """
+    parts, wrong = _checked(table, handed)
+    mistakes = list(wrong)
+    try:
+        for other in _section(table, "methods", {}):
+            mistakes += _wrong_for(table, other, wrong, handed)
+    except ConfigError as error:
+        mistakes += error.args
+    if mistakes:
+        raise ConfigError(*mistakes)
+    return parts
+
+
+def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, what is wrong); the sections of methods are not looked at."""
     wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
+    wrong += [f"{name}: handed over by a program, so that no setting changes it" for name in handed if name in table]
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
     try:
         check_read(table.get("own", []))
     except ConfigError as error:
         wrong += error.args
-    makers: dict[str, Callable[[], Any]] = {"name": lambda: _name(table)}
+    makers: dict[str, Callable[[], Any]] = {} if handed else {"name": lambda: _name(table)}
     for section in SECTIONS:
+        if section in handed:
+            continue
         if section in KINDS:
             makers[section] = partial(_part, table, section)
         elif section in _PLAIN:
@@ -479,7 +574,7 @@ def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return parts, wrong
 
 
-def _varied(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (the table of an experiment for one method, the changes that made it); raises ConfigError."""
     base, control = parted(method)
     changes = changes_of(method)
@@ -496,11 +591,11 @@ def _varied(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict
     return varied, changes
 
 
-def _wrong_for(table: Mapping[str, Any], method: str, already_named: Sequence[str]) -> list[str]:
+def _wrong_for(table: Mapping[str, Any], method: str, already_named: Sequence[str], handed: Sequence[str]) -> list[str]:
     """What is wrong in the section of a method, beyond what is known to be wrong in the experiment."""
     try:
         changes_of(method, "methods")
-        _, wrong = _checked(_varied(table, method)[0])
+        _, wrong = _checked(_table_of(table, method)[0], handed)
     except ConfigError as error:
         return [str(error)]
     return [f"methods.{method}: {one}" for one in wrong if one not in already_named]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import GROUP, groups_of, pooled
@@ -32,8 +32,8 @@ from fedkin.running.plugins import named_in, placed
 from fedkin.untrusted import shown, toml_of
 
 __all__ = [
-    "Choice", "GridRun", "OfExperiment", "Runs", "WatcherOf", "check_choices", "check_plan", "combinations", "compare",
-    "leave_out", "listed", "numbers", "rows", "sweep", "without_group", "words",
+    "Cell", "Choice", "GridRun", "Hears", "Runs", "check_choices", "check_plan", "combinations", "compare",
+    "leave_out", "listed", "numbers", "rows", "run_cells", "sweep", "titled", "without_group", "words",
 ]  # fmt: skip
 
 _LONGEST = 100  # characters of a folder's name
@@ -41,8 +41,9 @@ _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year'
 
 _EXPECTED = "expected section.field=value,value or METHOD:section.field=value,value"
 
-# (method, settings, seed, runs done, runs in all) -> the watcher of a run, if any
-WatcherOf = Callable[[str, Mapping[str, Any], int, int, int], Watcher | None]
+T = TypeVar("T")
+# (what runs, runs done, runs in all) -> the watcher of a run
+Hears = Callable[[str, int, int], Watcher]
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -156,44 +157,24 @@ def check_plan(folder: Path | None, plan: Plan) -> None:
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
 
-class Runs(Protocol):
-    """What a cell of a grid runs with each seed: an experiment, or a federation that is at hand."""
-
-    def for_method(self, name: str) -> Self:
-        """Return the same for one method, or a control of one."""
-
-    def with_changes(self, **changes: Any) -> Self:
-        """Return the same with other values of some settings, which are written `section.field`."""
-
-    def check(self, cells: Sequence[Self], seed: int) -> None:
-        """Check all that these cells would run with, of which this is the base; raises ConfigError."""
-
-    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
-        """Run it, or read the finished run in this folder."""
-
-    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Hold the folder of all runs."""
-
-    def planted(self, seed: int) -> bool:
-        """Whether the clients' groups are known, so that there is an oracle."""
-
-
 @dataclass(frozen=True, eq=False)
-class OfExperiment(Runs):
-    """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here.
+class Runs:
+    """What a cell of a grid runs with each seed: an experiment.
 
-    names: by a name that is only used here, that of the method or control in the experiment. hold: what the runs are
-    judged on in place of test samples.
+    given: methods that were handed over as objects, by the names that they have here. names: by a name that is only
+    used here, that of the method or control in the experiment. hold: what the runs are judged on in place of test
+    samples.
     """
 
     experiment: Experiment
-    data_root: Path = Path()
+    data_root: Path | None = Path()
     given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     hold: HoldOut | None = None
     loaded: dict[str, Dataset] = field(default_factory=dict)
 
     def for_method(self, name: str) -> Self:
+        """Return the same for one method, or a control of one."""
         base, control = parted(name)
         method = self.given.get(base)
         experiment = self.experiment if method is None else self.experiment.with_method(method)
@@ -204,9 +185,11 @@ class OfExperiment(Runs):
         return runs if real_name == name else runs.with_changes(**{"run.label": name})
 
     def with_changes(self, **changes: Any) -> Self:
+        """Return the same with other values of some settings, which are written `section.field`."""
         return replace(self, experiment=self.experiment.with_changes(**changes))
 
     def check(self, cells: Sequence[Self], seed: int) -> None:
+        """Check all that these cells would run with, of which this is the base; raises ConfigError."""
         federations: dict[str, Federation] = {}
         for cell in cells:
             key = repr((cell.experiment.data, cell.experiment.scenario))
@@ -215,18 +198,21 @@ class OfExperiment(Runs):
             cell.experiment.setup(federations[key], self.data_root)
 
     def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        """Run it, or read the finished run in this folder."""
         return run_experiment(
             self.experiment.with_changes(**{"run.seed": seed}), self.data_root, folder, resume=resume, restart=restart,
             watcher=watcher, federation=lambda: self.federation(seed),
         )  # fmt: skip
 
     def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Hold the folder of all runs."""
         whole = self.experiment
         for name, method in self.given.items():
             whole = whole.with_method(method) if name == method.name else whole
         return whole.claimed(folder, resume, self.data_root, plan)
 
     def planted(self, seed: int) -> bool:
+        """Whether the clients' groups are known, so that there is an oracle."""
         return self.federation(seed).planted is not None
 
     def federation(self, seed: int) -> Federation:
@@ -242,7 +228,7 @@ class OfExperiment(Runs):
         """The data of the experiment; those read last are kept."""
         key = repr(self.experiment.data)
         if key not in self.loaded:
-            dataset = self.experiment.data.load(self.data_root)
+            dataset = self.experiment.data.load(self.data_root or Path())
             self.loaded.clear()
             self.loaded[key] = dataset
         return self.loaded[key]
@@ -254,38 +240,53 @@ class GridRun:
 
     method: str
     settings: Mapping[str, Any]
-    results: dict[int, Result]
+    results: Mapping[int, Result]
 
 
-def _run_grid(
-    base: Runs, cells: Sequence[tuple[str, Mapping[str, Any], Runs]], folder: Path | None, plan: Plan,
-    outputs: Callable[[Sequence[GridRun]], Mapping[str, bytes]], *, resume: bool, restart: bool,
-    watcher: WatcherOf | None, before: Mapping[str, bytes] | None = None,
-) -> list[GridRun]:  # fmt: skip
-    """Run every cell (method, settings, what runs) with every seed, all cells of one seed after another.
+class Cell(NamedTuple):
+    """What runs with every seed. folder: of its runs, without the seed, in that of the grid."""
 
-    before, outputs: files of the folder that are written first, and from the results at the end.
+    method: str
+    settings: Mapping[str, Any]
+    runs: Runs
+    folder: str
+
+
+def run_cells(
+    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan,
+    outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]],
+    run: Callable[[Runs, int, Path | None, Watcher | None], T], *, resume: bool, hears: Hears | None,
+    before: Mapping[str, bytes] | None = None,
+) -> list[dict[int, T]]:  # fmt: skip
+    """Run every cell with every seed, all cells of one seed after another; returns what each gave, by seed.
+
+    run: what runs an experiment with a seed in its folder. before, outputs: files of the folder that are written first,
+    and at the end. Everything is checked before the first run; raises ConfigError.
     """
     check_plan(folder, plan)
-    base.check([runs for _, _, runs in cells], plan.seeds[0])
-    grid = [GridRun(name, settings, {}) for name, settings, _ in cells]
+    base.check([cell.runs for cell in cells], plan.seeds[0])
+    results: list[dict[int, T]] = [{} for _ in cells]
     total = len(cells) * len(plan.seeds)
     with nullcontext() if folder is None else base.claimed(folder, resume, plan.to_json()):
         if folder is not None and before:
             add_sealed(folder, before)
-        for done, (seed, place) in enumerate(itertools.product(plan.seeds, range(len(cells)))):
-            name, settings, runs = cells[place]
-            home = None
-            if folder is not None:
-                home = folder / (_folder_name(settings) if plan.command == "sweep" else "") / f"{name}-seed{seed}"
-            result = runs.run(
-                seed, home, resume=resume, restart=restart,
-                watcher=None if watcher is None else watcher(name, settings, seed, done, total),
-            )  # fmt: skip
-            grid[place].results[seed] = lasting(result)
+        for done, (seed, number) in enumerate(itertools.product(plan.seeds, range(len(cells)))):
+            cell = cells[number]
+            home = None if folder is None else folder / f"{cell.folder}-seed{seed}"
+            watcher = None if hears is None else hears(titled(cell.method, cell.settings, seed), done, total)
+            results[number][seed] = run(cell.runs, seed, home, watcher)
         if folder is not None:
-            add_sealed(folder, outputs(grid))
-    return grid
+            add_sealed(folder, outputs(results))
+    return results
+
+
+def _finished(resume: bool, restart: bool) -> Callable[[Runs, int, Path | None, Watcher | None], Result]:
+    """Return what runs an experiment to its end."""
+
+    def run(runs: Runs, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
+        return lasting(runs.run(seed, folder, resume=resume, restart=restart, watcher=watcher))
+
+    return run
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -293,30 +294,29 @@ def _run_grid(
 
 def compare(
     base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
-    restart: bool = False, watcher: Callable[[str, int, int, int], Watcher] | None = None,
-    validation: Mapping[str, Any] | None = None,
+    restart: bool = False, hears: Hears | None = None, validation: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
     restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
     found on held-out data (`fedkin.records.reading.Validation`), which `folder` keeps for the report's headline.
-    watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
+    hears(what, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
     """
 
-    def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
-        summaries = [result.summary for cell in grid for result in cell.results.values()]
-        lines = [line(row) for row in table({cell.method: cell.results for cell in grid})]
+    def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
+        summaries = [result.summary for by_seed in results for result in by_seed.values()]
+        lines = [line(row) for row in table(dict(zip(methods, results, strict=True)))]
         return {"compare.json": json_bytes(summaries), "compare.csv": csv_text(lines).encode()}
 
-    grid = _run_grid(
-        base, [(name, {}, base.for_method(name)) for name in methods], folder,
-        Plan(methods=list(methods), seeds=list(seeds)), outputs, resume=resume, restart=restart,
-        watcher=None if watcher is None else lambda name, _, *position: watcher(name, *position),
-        before=None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))},
-    )  # fmt: skip
-    return {cell.method: cell.results for cell in grid}
+    cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
+    plan = Plan(methods=list(methods), seeds=list(seeds))
+    before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
+    results = run_cells(
+        base, cells, folder, plan, outputs, _finished(resume, restart), resume=resume, hears=hears, before=before
+    )
+    return dict(zip(methods, results, strict=True))
 
 
 def without_group(experiment: Experiment, group: str) -> Experiment:
@@ -324,6 +324,10 @@ def without_group(experiment: Experiment, group: str) -> Experiment:
     if "unseen" in type(experiment.data).model_fields:
         return experiment.with_changes(**{"data.unseen": [group]})
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
+
+
+def _without(group: str, hears: Hears, what: str, done: int, total: int) -> Watcher:
+    return hears(f"without {group}: {what}", done, total)
 
 
 def leave_out(
@@ -336,13 +340,13 @@ def leave_out(
     *,
     resume: bool = False,
     restart: bool = False,
-    watcher: Callable[[str, str, int, int, int], Watcher] | None = None,
+    hears: Hears | None = None,
 ) -> dict[str, Mapping[str, Mapping[int, Result]]]:
     """Run `compare` with each group left out; returns its results by the group that was left out.
 
-    groups: the groups to leave out (None: all groups of the federation). watcher(group, method, seed, runs done, runs
-    in all) returns the watcher of a run. `folder` gets `experiment.toml`, `plan.json`, and for each group a folder of
-    `compare` with its name. Raises ConfigError for an unknown group, or if the experiment itself names unseen clients.
+    groups: the groups to leave out (None: all groups of the federation). hears: as of `compare`. `folder` gets
+    `experiment.toml`, `plan.json`, and for each group a folder of `compare` with its name. Raises ConfigError for an
+    unknown group, or if the experiment itself names unseen clients.
     """
     if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
         raise ConfigError(
@@ -363,8 +367,8 @@ def leave_out(
     with experiment.claimed(folder, resume, data_root, plan.to_json()):
         for group, changed in experiments.items():
             results[group] = compare(
-                OfExperiment(changed, data_root), methods, seeds, places[group], resume=resume, restart=restart,
-                watcher=None if watcher is None else partial(watcher, group),
+                Runs(changed, data_root), methods, seeds, places[group], resume=resume, restart=restart,
+                hears=None if hears is None else partial(_without, group, hears),
             )  # fmt: skip
     return results
 
@@ -374,7 +378,7 @@ def leave_out(
 
 def sweep(
     base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
-    resume: bool = False, restart: bool = False, watcher: WatcherOf | None = None,
+    resume: bool = False, restart: bool = False, hears: Hears | None = None,
 ) -> list[GridRun]:  # fmt: skip
     """Run every method with every combination of the values that are for it, and with every seed.
 
@@ -383,19 +387,23 @@ def sweep(
     are read. restart: whether runs that are damaged begin anew. Everything is checked before the first run; raises
     ConfigError.
     """
-
-    def outputs(grid: Sequence[GridRun]) -> dict[str, bytes]:
-        lines = [line(row) for row in rows(grid)]
-        return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
-
     check_choices(choices, methods, "--grid")
     cells = [
-        (name, settings, base.for_method(name).with_changes(**settings))
+        Cell(name, settings, base.for_method(name).with_changes(**settings), f"{_folder_name(settings)}/{name}")
         for name in methods
         for settings in combinations(choices, name)
     ]
+
+    def grid(results: list[dict[int, Result]]) -> list[GridRun]:
+        return [GridRun(cell.method, cell.settings, by_seed) for cell, by_seed in zip(cells, results, strict=True)]
+
+    def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
+        lines = [line(row) for row in rows(grid(results))]
+        return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
+
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    return _run_grid(base, cells, folder, plan, outputs, resume=resume, restart=restart, watcher=watcher)
+    run = _finished(resume, restart)
+    return grid(run_cells(base, cells, folder, plan, outputs, run, resume=resume, hears=hears))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:
@@ -416,6 +424,11 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
             results["local"] = local[0].results
         lines.append({"settings": words(cell.settings), **dict(cell.settings), **table(results)[0]})
     return lines
+
+
+def titled(method: str, settings: Mapping[str, Any], seed: int) -> str:
+    """Name a run of several."""
+    return " ".join([method, *([words(settings)] if settings else []), f"seed {seed}"])
 
 
 def words(settings: Mapping[str, Any]) -> str:

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
+from fedkin.engines.client_list import facts_of
 from fedkin.engines.failures import TooFew, blamed
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
@@ -24,7 +27,7 @@ from fedkin.records.recorder import ANEW, Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.summary import round_line, summary_of
-from fedkin.running.trackers import Tracker, Tracking, described
+from fedkin.running.trackers import Tracker, Tracking
 
 
 class Watcher(Protocol):
@@ -59,13 +62,13 @@ def execute(
     setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
     make: Callable[[Setup], Engine] | None = None, restart: bool = False, model: Model | None = None,
-    measures: Sequence[Measure] = (),
+    measures: Sequence[Measure] = (), settings: Callable[[], Mapping[str, Any]] = dict,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
     checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
-    measures: further metrics, beside those of `run.metrics`.
+    measures: further metrics, beside those of `run.metrics`. settings: what trackers are told, besides of the clients.
     """
     begun = time.perf_counter()
     every = (*(MEASURES[each] for each in run.metrics), *measures)
@@ -75,7 +78,7 @@ def execute(
     engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
         try:
-            loop = _Loop(engine, run, records, tracking, watcher, begun)
+            loop = _Loop(engine, run, records, tracking, watcher, begun, settings)
             loop.begin(name)
             loop.run_rounds()
             summary = loop.end(name, scenario or engine.everyone.name)
@@ -107,8 +110,9 @@ class _Loop:
 
     def __init__(
         self, engine: Engine, run: RunSettings, records: Records, tracking: Tracking, watcher: Watcher | None,
-        begun: float,
+        begun: float, settings: Callable[[], Mapping[str, Any]],
     ) -> None:  # fmt: skip
+        self.settings = settings
         self.engine, self.run, self.records, self.tracking, self.watcher = engine, run, records, tracking, watcher
         self.begun, self.clock = begun, Clock("records", "checkpoint")
         self.done, self.total = 0, engine.setup.training.rounds
@@ -128,9 +132,12 @@ class _Loop:
             self.paths_before = list(state["training_paths"].values())
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
-        setup = self.engine.setup
-        settings = described(setup, self.engine.everyone, self.run, self.records.folder)
-        self.tracking.started(settings, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
+        setup, clients = self.engine.setup, self.engine.everyone
+
+        def about() -> dict[str, Any]:
+            return {**self.settings(), "federation": clients.name, "clients": len(clients), "fedkin": __version__}
+
+        self.tracking.started(about, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
 
     def run_rounds(self) -> None:
         """Run the rounds that are left; raises Stop."""
@@ -202,15 +209,10 @@ class _Loop:
 
 
 def run_experiment(
-    experiment: Experiment,
-    data_root: Path,
-    folder: Path | None = None,
-    *,
-    resume: bool = False,
-    restart: bool = False,
-    watcher: Watcher | None = None,
-    federation: Callable[[], Federation] | None = None,
-) -> Result:
+    experiment: Experiment, data_root: Path | None, folder: Path | None = None, *, resume: bool = False,
+    restart: bool = False, watcher: Watcher | None = None, federation: Callable[[], Federation] | None = None,
+    trackers: Sequence[str | Tracker] = (),
+) -> Result:  # fmt: skip
     """Run one experiment; a finished run in `folder` is read instead of run again.
 
     Data and settings are checked before the folder is made. restart: whether a run in `folder` that is damaged, so that
@@ -222,8 +224,9 @@ def run_experiment(
     setup = experiment.setup(experiment.federation(data_root) if federation is None else federation(), data_root)
     with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
         return execute(
-            setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
-            watcher=watcher, restart=restart, model=experiment.model,
+            setup, experiment.run, name=experiment.name or setup.federation.name, scenario=experiment.scenario.name,
+            folder=folder, watcher=watcher, trackers=trackers, restart=restart, model=experiment.settings_of_net,
+            measures=() if experiment.handed is None else experiment.handed.measures, settings=experiment.resolved,
         )  # fmt: skip
 
 
@@ -242,6 +245,10 @@ def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) 
     if not (folder / "summary.json").exists():
         return None
     experiment.check_claim(folder, resume)
+    if experiment.handed is not None:
+        clients = experiment.federation(None)
+        with held(folder):
+            Records(folder, restart).describe(clients.task, partial(facts_of, clients))
     if untidy(folder):
         with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
             tidy(folder)

@@ -277,7 +277,7 @@ def _served(
 
     result = execute(
         replace(registration.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder,
-        watcher=watcher, make=make, restart=restart,
+        watcher=watcher, make=make, restart=restart, settings=experiment.resolved,
     )  # fmt: skip
     engines[-1].end()
     return result
@@ -339,7 +339,7 @@ def exchange(
                 near.gather()
                 result = execute(
                     plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-                    restart=restart, make=make,
+                    restart=restart, make=make, settings=experiment.resolved,
                 )  # fmt: skip
                 near.end(plan.training.rounds + 1)
             return result

@@ -31,19 +31,17 @@ Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari
 class Equally(Settings):
     """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
 
-    rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning. halving: successive
-    halving in place of full length for all.
+    rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning.
     """
 
     candidates: int = Field(6, ge=2)
     rates: tuple[float, float]
     seeds: tuple[int, ...] = Field((0, 1), min_length=1)
     hold_out: str = "samples:0.2"
-    halving: bool = False
 
     def equal(self, fixed: tuple[str, ...] = ()) -> Equal:
         """The candidates for one row, whose own settings stay `fixed`."""
-        return Equal(self.candidates, self.rates, fixed=fixed, halving=self.halving)
+        return Equal(self.candidates, self.rates, fixed=fixed)
 
     @field_validator("hold_out")
     @classmethod

@@ -1,107 +1,165 @@
-"""How far a run is, for notebooks and scripts: a bar of tqdm if it is installed, else plain lines on standard error."""
+"""How far runs are: a bar on a terminal or in a notebook, else ten plain lines on standard error."""
 
 from __future__ import annotations
 
-import importlib
 import math
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     from fedkin.running.loop import Watcher
 
+_LINES = 10  # without a terminal, of a command
 
-class RoundsDone:
-    """A watcher that shows the rounds done, the metric and the time left, until it is closed.
 
-    title: the text before the figures. watcher: another watcher, which is told the same and which may stop the run.
-    clock: a function that returns seconds, for the time left of the plain lines.
+def make_console(**options: Any) -> Console:
+    """Return a console for tables and plain text. stderr=True: write errors never end a command."""
+    if options.pop("stderr", False):
+        options["file"] = _BestEffort(sys.stderr)
+    return _PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+
+class StopFlag:
+    """Set by the first Ctrl-C or SIGTERM; the bars are removed from the screen when the command stops."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.bars: list[Any] = []
+
+    def close(self) -> None:
+        """Remove the bars from the screen."""
+        for bar in self.bars:
+            with suppress(OSError, ValueError):
+                bar.stop()
+
+    @contextmanager
+    def on_signals(self, say: Callable[[], None]) -> Iterator[None]:
+        """Note the first Ctrl-C or SIGTERM and call `say`; raise KeyboardInterrupt at the second."""
+
+        def ask(number: int, frame: object) -> None:
+            if self.asked:
+                raise KeyboardInterrupt
+            self.asked = True
+            say()
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            self.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Progress:
+    """A watcher of a run: a bar with round, time left and figures, or without a terminal ten lines.
+
+    stop: set by whoever asks to stop. watcher: another watcher, which is told the same and which may stop the run.
     """
 
-    def __init__(self, title: str, watcher: Watcher | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.title, self.watcher, self.clock = title, watcher, clock
-        self.rounds = self.before = 0
-        self.figures = ""
+    def __init__(
+        self, title: str, stop: StopFlag, quiet: bool = False, console: Console | None = None, lines: int = _LINES,
+        watcher: Watcher | None = None,
+    ) -> None:  # fmt: skip
+        self.title, self.stop, self.quiet, self.lines, self.watcher = title, stop, quiet, lines, watcher
+        self.console = console or make_console(stderr=True, soft_wrap=True)
+        self.rounds = self.fresh = 0
         self.bar: Any = None
+        self.figures = ""
 
     def started(self, rounds: int, done: int) -> None:
         """Show the bar, with the rounds that are done already."""
-        self.rounds, self.before, self.begun = rounds, done, self.clock()
-        tqdm = _tqdm()
-        # A stream that takes nothing must not end the run, here and below.
-        with suppress(OSError, ValueError):
-            if tqdm is not None:
-                self.bar = tqdm(total=rounds, initial=done, desc=self.title, unit="round")
-            elif done:
-                self._say(f"going on after round {done} of {rounds}")
+        self.rounds = rounds
         if self.watcher is not None:
             self.watcher.started(rounds, done)
+        if self.quiet:
+            return
+        if self.console.is_jupyter or (self.console.is_terminal and not self.console.is_dumb_terminal):
+            self._show(done)
+        elif done and self.lines:
+            self.console.print(f"{self.title}: going on after round {done} of {rounds}")
+
+    def _show(self, done: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+        from rich.table import Column
+
+        narrow = Column(no_wrap=True, overflow="ellipsis")
+        self.bar = Bar(
+            TextColumn("{task.description}", markup=False, table_column=narrow), BarColumn(bar_width=12),
+            MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}", markup=False,
+            table_column=narrow.copy()), console=self.console, transient=True,
+        )  # fmt: skip
+        self.bar.add_task(self.title, total=self.rounds, completed=done, figures="")
+        self.stop.bars.append(self.bar)
+        self.bar.start()
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Show the figures of this round."""
-        number = row["round"]
-        if scored(row) or not self.figures:
-            self.figures = figured(row)
-        with suppress(OSError, ValueError):
-            if self.bar is not None:
-                self.bar.set_postfix_str(self.figures, refresh=False)
-                self.bar.update(1)
-            elif number in (1, self.rounds) or number % max(1, self.rounds // 10) == 0:
-                self._say(f"round {number} of {self.rounds}  {self.figures}  {self._left(number)}")
+        self.fresh += 1
+        if not self.quiet:
+            self._round_done(row)
         if self.watcher is not None:
             self.watcher.round_done(row)
 
-    def stopping(self) -> bool:
-        """Whether the other watcher stops the run."""
-        return self.watcher is not None and self.watcher.stopping()
-
-    def close(self) -> None:
-        """Leave the bar as it is, and let what is printed next begin on a new line."""
+    def _round_done(self, row: Mapping[str, Any]) -> None:
+        number = row["round"]
+        self.figures = figured(row) or self.figures
         if self.bar is not None:
-            with suppress(OSError, ValueError):
-                self.bar.close()
+            self.bar.update(self.bar.task_ids[0], completed=number, figures=self.figures)
+            if number == self.rounds or self.stop.asked:
+                self.bar.stop()
+        elif self.lines and number * self.lines // self.rounds > (number - 1) * self.lines // self.rounds:
+            self.console.print(f"{self.title}: round {number} of {self.rounds}  {self.figures}")
 
-    def _say(self, text: str) -> None:
-        print(f"{self.title}: {text}", file=sys.stderr, flush=True)
-
-    def _left(self, round: int) -> str:
-        seconds = (self.clock() - self.begun) / (round - self.before) * (self.rounds - round)
-        return f"{timedelta(seconds=math.ceil(seconds))} left"
-
-
-def scored(row: Mapping[str, Any]) -> bool:
-    """Whether the clients' models were evaluated in this round, and the metric is defined."""
-    from fedkin.records.metrics import metric_of
-
-    figures = row[metric_of(row).name]
-    return bool(figures) and figures.get("mean") is not None
+    def stopping(self) -> bool:
+        """Whether the user or the other watcher asked to stop."""
+        return self.stop.asked or (self.watcher is not None and self.watcher.stopping())
 
 
-class Several:
-    """The bar or the lines of the run that goes on now, of several."""
+class ProgressOfSeveral:
+    """The progress of several runs one after another, with the time left for all; without a terminal ten lines in all.
 
-    def __init__(self) -> None:
-        self.now: RoundsDone | None = None
+    Runs of a resumed comparison that are only read are not counted; of the others, the mean time of a round is used.
+    """
 
-    def next(self, title: str) -> RoundsDone:
-        """What shows the next run, after the one before."""
-        self.close()
-        self.now = RoundsDone(title)
-        return self.now
+    def __init__(self, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
+        self.stop, self.quiet, self.console = stop, quiet, console
+        self.seconds, self.rounds, self.longest = 0.0, 0, 0
+        self.last: Progress | None = None
+        self.begun = 0.0
 
-    def close(self) -> None:
-        """End what is shown."""
-        if self.now is not None:
-            self.now.close()
+    def next(self, title: str, done: int, of: int) -> Progress:
+        """The progress of the next run; done: how many are before it, of all."""
+        now = time.monotonic()
+        if self.last is not None and self.last.fresh:
+            self.seconds += now - self.begun
+            self.rounds += self.last.fresh
+            self.longest = max(self.longest, self.last.rounds)
+        self.begun = now
+        # A line at the end of those runs that complete a tenth of all.
+        lines = max(1, _LINES // of) if (done + 1) * _LINES // of > done * _LINES // of else 0
+        self.last = Progress(
+            f"{title} ({done + 1} of {of}{self._left(of - done)})", self.stop, self.quiet, self.console, lines
+        )
+        return self.last
 
-
-def titled(what: str, seed: int, done: int, of: int) -> str:
-    """Name a run of several."""
-    return f"{what} seed {seed} ({done + 1} of {of})"
+    def _left(self, runs: int) -> str:
+        """The time for this many runs, if one has ended."""
+        if not self.rounds:
+            return ""
+        seconds = self.seconds / self.rounds * self.longest * runs
+        return f", about {timedelta(seconds=math.ceil(seconds))} left for all"
 
 
 def figured(row: Mapping[str, Any]) -> str:
@@ -127,11 +185,31 @@ def grouped(groups: Mapping[str, Any], word: str = "") -> str:
     return f"{groups['found']}{word}{some}" + (f", ARI {ari:.2f}" if ari is not None else "")
 
 
-def _tqdm() -> Any:
-    """The bar that suits a notebook or a terminal; None if tqdm is not installed."""
-    try:
-        kind = importlib.import_module("tqdm.auto").tqdm
-    except ImportError:
-        return None
-    # Its thread would be there when workers are started, and a round that takes long needs no more drawing.
-    return type("Bar", (kind,), {"monitor_interval": 0})
+class _PlainConsole(Console):
+    """A console that removes control characters from rendered segments, so that styles are kept."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            if part.control:
+                yield part
+            else:
+                yield Segment("\n".join(map(shown, part.text.split("\n"))), part.style)
+
+
+class _BestEffort:
+    """Standard error that ignores write errors: progress that cannot be shown must not end a run."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, AttributeError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

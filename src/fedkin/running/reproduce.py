@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from fedkin.analysis.intervals import Added, added
-from fedkin.errors import ConfigError
 from fedkin.records.comparison import differences
 from fedkin.records.controls import changes_of, named
 from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.grid import OfExperiment
+from fedkin.running.grid import Hears, Runs
 from fedkin.running.holdout import HoldOut
 from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import best, tune
-from fedkin.tasks import METRICS, Metric
+from fedkin.tasks import Metric
 
 # In the CSV of a page.
 FIGURES = ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
@@ -34,7 +33,7 @@ class Run:
     """One run of a row.
 
     clients: their number. figures: by name, without those that are not known. given: what was told to the method.
-    values: the metric of each client that takes part, by id, None if it has none; empty if only figures are known.
+    values: the metric of each client that takes part, by id, None if it has none.
     """
 
     metric: Metric
@@ -56,24 +55,9 @@ class Run:
         known_figures = {each: float(value) for each, value in figures.items() if value is not None}
         return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
 
-    @classmethod
-    def read(cls, row: Mapping[str, str]) -> Self:
-        """Return the run of a line of a page's CSV; raises KeyError or ValueError for a line that has no run."""
-        metric = METRICS[row["metric"]]
-        figures = {name: float(row[name]) for name in FIGURES if row.get(name)}
-        if "std" in figures:
-            figures["variance"] = ((100 if metric.share else 1) * figures["std"]) ** 2
-        given = row.get("given") or ""
-        return cls(metric, int(row["clients"]), figures, tuple(given.split(GIVEN)) if given else ())
-
     def gains(self, other: Run) -> dict[str, float]:
-        """Return how much better the metric of each client is here than in another run.
-
-        Where only the figures of a run are known, the difference of the means stands for all clients, by the name "".
-        """
+        """Return how much better the metric of each client is here than in another run."""
         better = self.metric.better
-        if not (self.values and other.values):
-            return {"": better(self.figures["mean"], other.figures["mean"])}
         gains: dict[str, float] = {}
         for id, value in self.values.items():
             theirs = other.values.get(id)
@@ -85,8 +69,6 @@ class Run:
 # Figures of which less is better.
 _LESS = ("std", "variance", "bytes")
 
-Hears = Callable[[str, int, int], Watcher]
-
 
 @dataclass(frozen=True)
 class TunedRow:
@@ -94,14 +76,6 @@ class TunedRow:
 
     settings: Mapping[str, Any]
     border: tuple[str, ...] = ()
-    failed: int = 0
-
-
-class PublishedRun(NamedTuple):
-    """A run as its page reports it, with the tuning of its row: the settings in words, and how many failed."""
-
-    run: Run
-    tuned: str
     failed: int = 0
 
 
@@ -141,20 +115,18 @@ def reproduce(
     restart: bool = False,
     finished: bool = False,
     hears: Hears | None = None,
-    published: Mapping[str, Mapping[str, Mapping[int, PublishedRun]]] | None = None,
 ) -> Iterator[FinishedPart]:
     """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
 
     presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
-    hears(what, runs done, runs in all) returns the watcher of a run. published: runs by federation, row and seed that
-    are taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and
+    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
     `run_experiment`.
     """
-    runs = _TableRuns(table, data_root, folder, published or {}, restart, not finished, hears)
+    runs = _TableRuns(table, data_root, folder, restart, not finished, hears)
     for part in table.federation:
-        if finished and not runs.folder_of(part).is_dir() and part.name not in runs.published:
+        if finished and not runs.folder_of(part).is_dir():
             continue
-        base = OfExperiment(load(presets / part.preset).with_own(table.own).with_changes(**part.set), data_root)
+        base = Runs(load(presets / part.preset).with_own(table.own).with_changes(**part.set), data_root)
         names = table.names(base.planted(table.seeds[0]))
         if finished and not runs.ended(part, names):
             continue
@@ -164,7 +136,7 @@ def reproduce(
 
 @dataclass
 class _TableRuns:
-    """The runs of a table. published: runs that are taken as they are, by federation, row and seed.
+    """The runs of a table.
 
     light: remove models and states of finished runs. done: runs so far, for the progress.
     """
@@ -172,7 +144,6 @@ class _TableRuns:
     table: PaperTable
     data_root: Path
     folder: Path
-    published: Mapping[str, Mapping[str, Mapping[int, PublishedRun]]]
     restart: bool
     light: bool
     hears: Hears | None
@@ -180,29 +151,16 @@ class _TableRuns:
 
     def ended(self, part: Part, names: Sequence[str]) -> bool:
         """Whether all tunings and runs of a federation have ended."""
-        kept_runs = self.published.get(part.name, {})
-        for row in _tuned_rows(self.table):
-            if (
-                not kept_runs.get(row.name)
-                and not (self.folder_of(part) / "tuning" / row.name / "tuned.toml").is_file()
-            ):
-                return False
-        return all(
-            seed in kept_runs.get(name, {}) or (self._run_folder(part, name, seed) / "summary.json").is_file()
-            for name in names
-            for seed in self.table.seeds
-        )
+        tunings = (self.folder_of(part) / "tuning" / row.name / "tuned.toml" for row in _tuned_rows(self.table))
+        runs = (self._run_folder(part, name, seed) for name in names for seed in self.table.seeds)
+        return all(path.is_file() for path in (*tunings, *(run / "summary.json" for run in runs)))
 
-    def tune_rows(self, part: Part, base: OfExperiment) -> dict[str, TunedRow]:
+    def tune_rows(self, part: Part, base: Runs) -> dict[str, TunedRow]:
         """Tune every row that is not tuned as another one; return what was chosen for each row."""
         chosen = {row.name: TunedRow({}) for row in self.table.rows()}
         for row in _tuned_rows(self.table):
             assert self.table.tune is not None
-            kept_runs = self.published.get(part.name, {}).get(row.name, {})
-            if kept_runs:
-                chosen[row.name] = _recalled(self.table.tune, base.experiment, row, next(iter(kept_runs.values())))
-            else:
-                chosen[row.name] = self._tune(part, base, self.table.tune, row)
+            chosen[row.name] = self._tune(part, base, self.table.tune, row)
             self.done += _tries(self.table.tune)
         for row in self.table.rows():
             if row.tuned_as is not None:
@@ -210,35 +168,31 @@ class _TableRuns:
         return chosen
 
     def run_rows(
-        self, part: Part, base: OfExperiment, names: Sequence[str], chosen: Mapping[str, TunedRow]
+        self, part: Part, base: Runs, names: Sequence[str], chosen: Mapping[str, TunedRow]
     ) -> dict[str, dict[int, Run]]:
         """Run every row and control with every seed; return the runs by name and seed."""
         results: dict[str, dict[int, Run]] = {name: {} for name in names}
         for seed, name in itertools.product(self.table.seeds, names):
-            kept_runs = self.published.get(part.name, {}).get(name, {})
-            if seed in kept_runs:
-                results[name][seed] = kept_runs[seed].run
-            else:
-                row, control = self.table.row_of(name)
-                experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
-                folder = self._run_folder(part, name, seed)
-                result = replace(base, experiment=experiment).run(
-                    seed, folder, resume=True, restart=self.restart,
-                    watcher=self._watcher(part, f"{name} seed {seed}", self.done),
-                )  # fmt: skip
-                self._lighten(folder)
-                results[name][seed] = Run.of(result)
+            row, control = self.table.row_of(name)
+            experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
+            folder = self._run_folder(part, name, seed)
+            result = replace(base, experiment=experiment).run(
+                seed, folder, resume=True, restart=self.restart,
+                watcher=None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done),
+            )  # fmt: skip
+            self._lighten(folder)
+            results[name][seed] = Run.of(result)
             self.done += 1
         return results
 
-    def _tune(self, part: Part, base: OfExperiment, how: Equally, row: Row) -> TunedRow:
+    def _tune(self, part: Part, base: Runs, how: Equally, row: Row) -> TunedRow:
         equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
             experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
             folder, resume=True, restart=self.restart,
-            watcher=lambda _, settings, seed, done, total: self._watcher(
-                part, f"tuning {row.name} seed {seed}", self.done + done
+            hears=None if self.hears is None else lambda what, done, total: self._hear(
+                part, f"tuning {row.name}: {what}", self.done + done
             ),
         )[row.method]  # fmt: skip
         self._lighten(folder)
@@ -262,8 +216,9 @@ class _TableRuns:
             for path in folder.rglob("summary.json"):
                 lighten(path.parent)
 
-    def _watcher(self, part: Part, what: str, done: int) -> Watcher | None:
-        return None if self.hears is None else self.hears(f"{part.name}: {what}", done, runs_of(self.table))
+    def _hear(self, part: Part, what: str, done: int) -> Watcher:
+        assert self.hears is not None
+        return self.hears(f"{part.name}: {what}", done, runs_of(self.table))
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:
@@ -279,7 +234,7 @@ def runs_of(table: PaperTable) -> int:
 
 def _tries(how: Equally) -> int:
     """The runs of one row's tuning."""
-    return len(how.seeds) * sum(count for count, _ in how.equal().rungs(1))
+    return len(how.seeds) * how.candidates
 
 
 def _changed(
@@ -288,19 +243,6 @@ def _changed(
     """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
     last = {} if control is None else changes_of(named(row.method, control))
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
-
-
-def _recalled(how: Equally, base: Experiment, row: Row, kept: PublishedRun) -> TunedRow:
-    """What the tuning of a row chose, by the words that a page has for it; raises ConfigError for unknown words."""
-    experiment, equal = _changed(base, row), how.equal(tuple(row.set))
-    tried = equal.settings(experiment)
-    for one in tried:
-        if words_of(one) == kept.tuned:
-            return TunedRow(one, tuple(equal.border(experiment, one, tried)), kept.failed)
-    raise ConfigError(
-        f"row {row.name!r}: the page says that it was tuned to {kept.tuned!r}, which is none of the candidates of "
-        f"this definition ({'; '.join(map(words_of, tried))}): it was written from another one"
-    )
 
 
 def words_of(settings: Mapping[str, Any]) -> str:

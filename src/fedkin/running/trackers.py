@@ -10,25 +10,21 @@ import re
 import shutil
 import sys
 import time
-import tomllib
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fedkin._version import __version__
-from fedkin.engines import Setup
-from fedkin.engines.client_list import Roster
 from fedkin.errors import ConfigError
 from fedkin.records.files import flat, read_json, write_json
 from fedkin.records.metrics import metric_of
 from fedkin.records.recorder import rounds_so_far
-from fedkin.settings import Settings, choose
+from fedkin.settings import choose
 
 __all__ = [
     "TRACKERS", "MLflow", "PackageTracker", "TensorBoard", "Tracker", "Tracking", "WandB", "check_trackers",
-    "described", "figures_of", "need", "totals_of",
+    "figures_of", "need", "totals_of",
 ]  # fmt: skip
 
 
@@ -319,9 +315,11 @@ class Tracking:
                 )
         self.over = False
 
-    def started(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+    def started(self, settings: Callable[[], Mapping[str, Any]], name: str, done: int) -> None:
         """Pass on that the run begins or is resumed."""
-        self._tell(lambda tracker: tracker.start(settings, name, done))
+        if self.live:
+            by_name = flat(settings())
+            self._tell(lambda tracker: tracker.start(by_name, name, done))
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Pass on a round; `row` is its line in rounds.jsonl."""
@@ -343,24 +341,3 @@ class Tracking:
                 self.live.remove(entry)
                 what = f"{type(error).__name__}: {error}"
                 warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
-
-
-def described(setup: Setup, clients: Roster, run: Settings, folder: Path | None) -> dict[str, Any]:
-    """Return all settings of a run by dotted names, from the folder's experiment.toml or, without one, the setup."""
-    kept = folder / "experiment.toml" if folder is not None else None
-    if kept is not None and kept.exists():
-        table = tomllib.loads(kept.read_text(encoding="utf-8"))
-    else:
-        table = settings_table(setup, run)
-    return flat(table) | {"federation": clients.name, "clients": len(clients), "fedkin": __version__}
-
-
-def settings_table(setup: Setup, run: Settings) -> dict[str, Any]:
-    """Return the settings of a setup as sections of an experiment."""
-    return {
-        "method": {"name": setup.method.name, **setup.method.model_dump(mode="json")},
-        "training": setup.training.model_dump(mode="json"),
-        "faults": setup.faults.model_dump(mode="json"),
-        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on or setup.privacy.secure_sums else {}),
-        "run": run.model_dump(mode="json"),
-    }

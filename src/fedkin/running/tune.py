@@ -20,15 +20,15 @@ from fedkin.records.files import add_sealed, faults, flat, json_bytes, read_json
 from fedkin.records.reading import Plan
 from fedkin.records.recorder import ANEW
 from fedkin.running.experiment import Experiment, taken_changes
-from fedkin.running.grid import Choice, OfExperiment, WatcherOf, check_choices, check_plan, combinations, values_of
+from fedkin.running.grid import Cell, Choice, Hears, Runs, check_choices, combinations, run_cells, values_of
 from fedkin.running.holdout import HoldOut
+from fedkin.running.loop import Watcher
 from fedkin.settings import Span, tunables
 from fedkin.tasks import Metric
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
 
 RATE = "training.lr"
-_KEEP = 3  # halving: one of so many candidates goes on, so many times as long
 _RATE_FACTOR = 10.0  # rates reach from the experiment's divided by this to its product with it
 _FAILED = "failed.json"
 Range = Span | tuple[Any, ...]
@@ -43,43 +43,28 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
-    fixed: settings, or sections of them, that stay as they are, by path. halving: successive halving (Jamieson and
-    Talwalkar, 2016): all run for a part of the rounds, the best third of them three times as long, and so on; the last
-    ones at full length.
+    fixed: settings, or sections of them, that stay as they are, by path.
     """
 
     candidates: int
     rates: tuple[float, float] | None = None
     seed: int = 0
     fixed: tuple[str, ...] = ()
-    halving: bool = False
 
     @classmethod
-    def parse(cls, text: str, rates: str | None = None, halving: bool = False) -> Equal:
+    def parse(cls, text: str, rates: str | None = None) -> Equal:
         """Read "12", and "0.003,1" for the rates; raises ConfigError."""
         if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 10_000:
             raise ConfigError(f"--equal {text!r}: expected a number of candidates, from 2 to 10,000")
         if rates is None:
-            return cls(int(text), halving=halving)
+            return cls(int(text))
         try:
             low, high = (float(part) for part in rates.split(","))
         except ValueError:
             low, high = 0.0, 0.0
         if not 0 < low < high < math.inf:
             raise ConfigError(f"--rates {rates!r}: expected two ascending numbers above 0, such as 0.003,1")
-        return cls(int(text), (low, high), halving=halving)
-
-    def rungs(self, rounds: int) -> list[tuple[int, int]]:
-        """Return (candidates that run, their rounds), from the first to those at full length.
-
-        >>> Equal(9, halving=True).rungs(30), Equal(9).rungs(30)
-        ([(9, 3), (3, 10), (1, 30)], [(9, 30)])
-        """
-        counts = [self.candidates]
-        while self.halving and counts[-1] >= _KEEP:
-            counts.append(counts[-1] // _KEEP)
-        last = len(counts) - 1
-        return [(count, max(1, rounds // _KEEP ** (last - step))) for step, count in enumerate(counts)]
+        return cls(int(text), (low, high))
 
     def ranges(self, experiment: Experiment) -> dict[str, Range]:
         """Return what is tuned of the experiment's method, by path."""
@@ -143,15 +128,11 @@ def at_the_border(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]])
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate that ran: its settings, and for each seed its metric on held-out data or why it failed.
-
-    rounds: after how many rounds successive halving left it (None: it ran at full length).
-    """
+    """A candidate that ran: its settings, and for each seed its metric on held-out data or why it failed."""
 
     settings: Mapping[str, Any]
     values: tuple[float, ...]
     failed: str | None = None
-    rounds: int | None = None
 
     @property
     def mean(self) -> float:
@@ -160,21 +141,15 @@ class Candidate:
 
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
-    """Return the candidate at full length with the best mean, the first of equal ones; None if all failed."""
-    judged = [one for one in candidates if one.rounds is None and not math.isnan(one.mean)]
-    return min(judged, key=lambda one: _loss(one, higher)) if judged else None
-
-
-def _loss(candidate: Candidate, higher: bool) -> float:
-    if math.isnan(candidate.mean):
-        return math.inf
-    return -candidate.mean if higher else candidate.mean
+    """Return the candidate with the best mean, the first of equal ones; None if all failed."""
+    judged = [one for one in candidates if not math.isnan(one.mean)]
+    return min(judged, key=lambda one: -one.mean if higher else one.mean) if judged else None
 
 
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
     seeds: Sequence[int], data_root: Path, folder: Path, *, resume: bool = False, restart: bool = False,
-    watcher: WatcherOf | None = None,
+    hears: Hears | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
@@ -183,34 +158,42 @@ def tune(
     """
     if not isinstance(choices, Equal):
         check_choices(choices, methods, "--try")
-    plan = _plan(methods, choices, hold, seeds)
-    check_plan(folder, plan)
-    base = OfExperiment(experiment, data_root, hold=hold)
-    trials = _Trials(seeds, folder, restart, watcher, base.dataset().task.metric)
-    candidates: dict[str, list[tuple[Mapping[str, Any], OfExperiment]]] = {}
-    rungs: dict[str, list[tuple[int, int]]] = {}
+    base = Runs(experiment, data_root, hold=hold)
+    metric = base.dataset().task.metric
+    cells: list[Cell] = []
     for name in methods:
         runs = base.for_method(name)
         if isinstance(choices, Equal):
-            every = choices.settings(runs.experiment)
-            rungs[name] = choices.rungs(runs.experiment.training.rounds)
+            tried = choices.settings(runs.experiment)
         else:
-            every = combinations(choices, runs.experiment.method.name)
-            rungs[name] = [(len(every), 0)]
-        candidates[name] = [(settings, runs.with_changes(**settings)) for settings in every]
-    base.check([runs for several in candidates.values() for _, runs in several], seeds[0])
-    trials.total = len(seeds) * sum(count for steps in rungs.values() for count, _ in steps)
-    with experiment.claimed(folder, resume, data_root, plan.to_json()):
-        results: dict[str, list[Candidate]] = {}
-        for name, several in candidates.items():
-            results[name] = trials.halved(name, several, rungs[name])
-        winners = {name: winner for name, tried in results.items() if (winner := best(tried, trials.higher))}
+            tried = combinations(choices, runs.experiment.method.name)
+        cells += [
+            Cell(name, settings, runs.with_changes(**settings), f"{name}-{number}")
+            for number, settings in enumerate(tried)
+        ]
+
+    def judged(results: list[dict[int, float | str]]) -> dict[str, list[Candidate]]:
+        candidates: dict[str, list[Candidate]] = {name: [] for name in methods}
+        for cell, by_seed in zip(cells, results, strict=True):
+            failed = next((value for value in by_seed.values() if isinstance(value, str)), None)
+            values = tuple(value for value in by_seed.values() if not isinstance(value, str))
+            candidates[cell.method].append(Candidate(cell.settings, values, failed))
+        return candidates
+
+    def outputs(results: list[dict[int, float | str]]) -> dict[str, bytes]:
+        winners = {name: one for name, tried in judged(results).items() if (one := best(tried, metric.higher))}
         means = {name: winner.mean for name, winner in winners.items()}
-        add_sealed(folder, {
+        return {
             "tuned.toml": tomli_w.dumps(_tuned(experiment, winners)).encode(),
             reading.VALIDATION: json_bytes({"hold_out": str(hold), "means": means}),
-        })  # fmt: skip
-    return results
+        }
+
+    def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> float | str:
+        assert home is not None
+        return _judge(runs, seed, home, restart, watcher, metric)
+
+    plan = _plan(methods, choices, hold, seeds)
+    return judged(run_cells(base, cells, folder, plan, outputs, run, resume=resume, hears=hears))
 
 
 def _plan(methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut, seeds: Sequence[int]) -> Plan:
@@ -218,15 +201,14 @@ def _plan(methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldO
     if not isinstance(choices, Equal):
         return plan.model_copy(update={"values": values_of(choices)})
     equal = (choices.candidates, choices.rates, choices.seed)
-    return plan.model_copy(update={"equal": equal, "halving": choices.halving})
+    return plan.model_copy(update={"equal": equal})
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
     """Return the values or candidates that a plan has."""
     if plan.equal is None:
         return [Choice(path, tuple(values), method) for method, path, values in plan.values]
-    candidates, rates, seed = plan.equal
-    return Equal(candidates, rates, seed, halving=plan.halving)
+    return Equal(*plan.equal)
 
 
 def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str, Any]:
@@ -244,83 +226,37 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
     return table | {"methods": sections} | ({"own": list(dict.fromkeys(files))} if files else {})
 
 
-@dataclass
-class _Trials:
-    """What the candidates of a tuning share; total and done: of all their runs."""
-
-    seeds: Sequence[int]
-    folder: Path
-    restart: bool
-    watcher: WatcherOf | None
-    metric: Metric
-    total: int = 0
-    done: int = 0
-
-    @property
-    def higher(self) -> bool:
-        return self.metric.higher
-
-    def halved(
-        self, name: str, candidates: Sequence[tuple[Mapping[str, Any], OfExperiment]], rungs: Sequence[tuple[int, int]]
-    ) -> list[Candidate]:
-        """Run them by successive halving; rungs: (candidates, rounds) from the first to those at full length."""
-        left = list(range(len(candidates)))
-        results: dict[int, Candidate] = {}
-        for step, (count, rounds) in enumerate(rungs):
-            if step:
-                left = sorted(left, key=lambda place: _loss(results[place], self.higher))[:count]
-            short = None if step == len(rungs) - 1 else rounds
-            for place in left:
-                results[place] = self._try(name, place, *candidates[place], short)
-        return [results[place] for place in sorted(results)]
-
-    def _try(
-        self, name: str, place: int, settings: Mapping[str, Any], runs: OfExperiment, rounds: int | None = None
-    ) -> Candidate:
-        """Run a candidate with each seed, for these rounds or (None) at full length."""
-        values: list[float] = []
-        failed = None
-        length = "" if rounds is None else f"-{rounds}-rounds"
-        if rounds is not None:
-            runs = runs.with_changes(**{"training.rounds": rounds})
-        for seed in self.seeds:
-            watcher = None if self.watcher is None else self.watcher(name, settings, seed, self.done, self.total)
-            value = self._judge(runs, seed, self.folder / f"{name}-{place}{length}-seed{seed}", watcher)
-            self.done += 1
-            if isinstance(value, str):
-                failed = failed or value
-            else:
-                values.append(value)
-        return Candidate(settings, tuple(values), failed, rounds)
-
-    def _judge(self, runs: OfExperiment, seed: int, folder: Path, watcher: Any) -> float | str:
-        """Return the mean of the metric on held-out data, or why the run failed."""
-        if (folder / _FAILED).exists():
-            runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder, True)
-            if (reason := self._failure(folder)) is not None:
-                return reason
-        try:
-            result = runs.run(seed, folder, resume=True, restart=self.restart, watcher=watcher)
-        except MethodError as error:
-            if not (folder / "experiment.toml").exists():
-                raise
-            with held(folder):
-                add_sealed(folder, {_FAILED: json_bytes(str(error))})
-            return str(error)
-        by_clients = runs.hold is not None and runs.hold.what == "clients"
-        value = (result.summary["unseen" if by_clients else self.metric.name] or {}).get("mean")
-        return "nothing that was held out could be judged" if value is None else float(value)
-
-    def _failure(self, folder: Path) -> str | None:
-        """Return why the run in this folder failed; None if this is damaged, and the run begins anew."""
-        path = folder / _FAILED
-        try:
-            if damage := faults(folder, seal_of(folder).files, [_FAILED]):
-                raise RunError(damage[0])
-            return str(read_json(path))
-        except RunError as error:
-            if not self.restart:
-                raise RunError(f"{error}; {ANEW}") from None
+def _judge(
+    runs: Runs, seed: int, folder: Path, restart: bool, watcher: Watcher | None, metric: Metric
+) -> float | str:  # fmt: skip
+    """Return the mean of the metric on held-out data, or why the run failed."""
+    if (folder / _FAILED).exists():
+        runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder, True)
+        if (reason := _failure(folder, restart)) is not None:
+            return reason
+    try:
+        result = runs.run(seed, folder, resume=True, restart=restart, watcher=watcher)
+    except MethodError as error:
+        if not (folder / "experiment.toml").exists():
+            raise
         with held(folder):
-            path.unlink()
-        return None
+            add_sealed(folder, {_FAILED: json_bytes(str(error))})
+        return str(error)
+    by_clients = runs.hold is not None and runs.hold.what == "clients"
+    value = (result.summary["unseen" if by_clients else metric.name] or {}).get("mean")
+    return "nothing that was held out could be judged" if value is None else float(value)
+
+
+def _failure(folder: Path, restart: bool) -> str | None:
+    """Return why the run in this folder failed; None if this is damaged, and the run begins anew."""
+    path = folder / _FAILED
+    try:
+        if damage := faults(folder, seal_of(folder).files, [_FAILED]):
+            raise RunError(damage[0])
+        return str(read_json(path))
+    except RunError as error:
+        if not restart:
+            raise RunError(f"{error}; {ANEW}") from None
+    with held(folder):
+        path.unlink()
+    return None

@@ -129,7 +129,7 @@ def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
     table = {**TABLE, "training": {"rounds": 1, "local_steps": 1}}
     experiment = Experiment.of(table)
     seen: list[str] = []
-    results = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo", watcher=None)
+    results = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo")
     assert sorted(results) == ["rot0", "rot180", "rot270", "rot90"]
     for group, by_method in results.items():
         alone = fedkin.run(

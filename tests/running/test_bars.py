@@ -16,9 +16,7 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedkin.cli.output import make_console
-from fedkin.cli.progress import Progress, ProgressOfSeveral, StopFlag
-from fedkin.running.progress import figured
+from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, figured, make_console
 from tiny import TABLE
 
 
