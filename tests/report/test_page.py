@@ -65,7 +65,7 @@ def test_embedded_json_has_no_markup() -> None:
 def test_tables_stand_in_the_page_without_the_script(html: str) -> None:
     for text in (
         "worst 10 %",
-        "Jain&#x27;s index",
+        "Jain&#39;s index",
         "SFMTL-Graph",
         "fedkin compare experiment.toml",
         "server to client",
