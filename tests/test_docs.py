@@ -89,7 +89,9 @@ def test_pages_that_code_and_presets_name_are_there() -> None:
 
 
 def test_links_that_lead_nowhere_are_seen() -> None:
-    text = "[a](data.md) [b](dta.md) [c](scenarios.md#mapl) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"
+    text = (
+        "[a](data.md) [b](dta.md) [c](data.md#images) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"
+    )
     assert wrong_links(DOCS / "tasks.md", text) == ["dta.md", "data.md#idd", "../README.md", "docs/dta.md"]
 
 
