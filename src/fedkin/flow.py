@@ -15,7 +15,7 @@ Ask and Share return the messages that arrived: any client or peer may be missin
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, ItemsView, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, overload
@@ -243,7 +243,12 @@ class Method(Settings):
 
 
 class ServerMethod(Method):
-    """A method with a server: `round` runs at the server, and asks clients to run the phases of the same class."""
+    """A method with a server: `round` runs at the server, and asks clients to run the phases of the same class.
+
+    by_client: names of the tables {client id: ...} in the server's state, "a.b" for b in a; they forget who leaves.
+    """
+
+    by_client: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def phases(cls) -> frozenset[str]:
@@ -257,6 +262,14 @@ class ServerMethod(Method):
 
     def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
+
+    def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
+        """Forget clients that have left, before the next round: their data count no more.
+
+        By default the tables of `by_client` lose their rows, and in tables of tables, such as weights, their columns.
+        """
+        for path in self.by_client:
+            server.state.update(_without(server.state, path.split("."), ids))
 
     def join(self, client: ClientView[Any]) -> None:
         """Set the state of a client before its first phase."""
@@ -290,6 +303,27 @@ class ServerMethod(Method):
         """
         return {id: self.offer(server, id) for id in ids}
         yield
+
+
+def _without(state: Mapping[str, Any], path: Sequence[str], ids: Collection[str]) -> dict[str, Any]:
+    """Return {name: table} for the first name of a path, where the table at its end lacks these clients."""
+    table = state.get(path[0])
+    if not table:
+        return {}
+    if isinstance(table, list):
+        return {path[0]: [id for id in table if id not in ids]}
+    if len(path) > 1:
+        return {path[0]: {**table, **_without(table, path[1:], ids)}}
+    return {path[0]: {id: _without_columns(row, ids) for id, row in table.items() if id not in ids}}
+
+
+def _without_columns(row: Any, ids: Collection[str]) -> Any:
+    # The keys of parameters are names of tensors, which may be those of clients.
+    if isinstance(row, list):
+        return [id for id in row if id not in ids]
+    if not isinstance(row, dict) or any(isinstance(value, Tensor) for value in row.values()):
+        return row
+    return {id: value for id, value in row.items() if id not in ids}
 
 
 @cache

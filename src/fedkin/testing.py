@@ -303,6 +303,30 @@ def _resumes(checked: Checked) -> None:
     _same_bits(checked.sampled.models, {id: dict(fresh.model(id)) for id in checked.sampled.models})
 
 
+def _forgets(checked: Checked) -> None:
+    federation = small_federation()
+    gone = sorted(federation)[2]
+    clients = [replace(client, away=((3, 4),)) if id == gone else client for id, client in federation.items()]
+    engine = LocalEngine(small_setup(checked.method, Federation(clients, federation.task), rounds=5))
+    for number in (1, 2, 3):
+        engine.round(number)
+    _hold(not _has(engine.server.state, gone), f"the server's state still has {gone}, which left before")
+    engine.round(4)
+    _hold(gone in engine.round(5).sampled, f"{gone} is back, and takes no part")
+    for id in sorted(federation):
+        finite = all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())
+        _hold(finite, f"the model of {id} is not finite")
+
+
+def _has(tree: Any, name: str) -> bool:
+    """Whether a key or a value in a tree is this name."""
+    if isinstance(tree, Mapping):
+        return name in tree or any(_has(value, name) for value in tree.values())
+    if isinstance(tree, list | tuple):
+        return any(_has(value, name) for value in tree)
+    return isinstance(tree, str) and tree == name
+
+
 def _counts(checked: Checked) -> None:
     run = checked.whole
     counted = [message.bytes for traffic in run.traffic for message in traffic]
@@ -339,6 +363,8 @@ PROMISES = (
             "Return from the round where there are no replies, before the state is changed.", _waits, server_only=True),
     Promise("ignores", "a client that is lost is a client that was not drawn",
             "Use the replies alone, not the list of those who were asked.", _ignores, server_only=True),
+    Promise("forgets", "a client that leaves is in no table of the server's state, and may come back",
+            "Name tables by client in `by_client`, or override `leave`.", _forgets),
     Promise("relabels", "other names of clients give the same under these names", _SORTED, _relabels, server_only=True),
     Promise("resumes", "a run restored from its state goes on bit for bit", _STATE, _resumes),
     Promise("counts", "bytes counted are those of the messages", "Do not change a Message that was sent.", _counts),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -77,13 +77,15 @@ class ServerView(View[S]):
     """The server, with the ids of its clients and its own state, but without the clients' samples.
 
     clients: the sorted ids of clients that take part and have joined. public(name): a data set that the server owns.
-    graph: the graph that this round made, if any. info: the figures of this round by name, for the records.
+    graph: the graph that this round made, if any. info: the figures of this round by name, for the records. drifted:
+    members of whom a test says in this round that they have drifted away from their group.
     """
 
     clients: tuple[str, ...]
     planted: Mapping[str, str] | None = None
     graph: Graph | None = None
     info: Mapping[str, float | None] = field(default_factory=dict)
+    drifted: Collection[str] = ()
     public: Callable[[str], Dataset] = no_public_data
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -70,6 +70,58 @@ def test_a_newcomer_is_not_there_before_its_round() -> None:
     assert first in engine.evaluate()
 
 
+def test_data_of_who_has_left_count_no_more() -> None:
+    """From then on the federation is the one without this client."""
+    whole = small_federation()
+    federation = changed(whole, away=((3, None),))
+    first = sorted(federation)[0]
+    engine, other = LocalEngine(small_setup(FedAvg(), federation)), LocalEngine(small_setup(FedAvg(), whole))
+    for number in (1, 2):
+        assert not engine.round(number).events
+        other.round(number)
+    without = LocalEngine(small_setup(FedAvg(), whole.reorder([id for id in whole if id != first])))
+    without.restore({**other.state(), "clients": {}})
+    outcome = engine.round(3)
+    assert outcome.events == {"left": (first,)}
+    assert outcome.sampled == without.round(3).sampled
+    assert first not in engine.evaluate()
+    for name, tensor in without.server.state["params"].items():
+        assert torch.equal(tensor, engine.server.state["params"][name])
+
+
+def test_who_comes_back_is_a_newcomer() -> None:
+    """Nothing is left of its state, at the server and at itself."""
+    federation = changed(small_federation(), away=((2, 2),))
+    first = sorted(federation)[0]
+    engine = LocalEngine(small_setup(Local(), federation))
+    late = LocalEngine(small_setup(Local(), changed(small_federation(), joins=3)))
+    for number in (1, 2, 3):
+        outcome = engine.round(number)
+        late.round(number)
+    assert outcome.events == {"joined": (first,)}
+    for name, tensor in late.model(first).items():
+        assert torch.equal(tensor, engine.model(first)[name])
+
+
+@pytest.mark.parametrize("method", ["kin", "flt-same", "fedamp"])
+def test_a_run_goes_on_bit_for_bit_after_somebody_has_left(method: str) -> None:
+    setup = small_setup(METHODS[method](), changed(small_federation(), joins=2, away=((3, 3),)), rounds=4)
+    engine, resumed = LocalEngine(setup), LocalEngine(setup)
+    for number in (1, 2, 3):
+        engine.round(number)
+    resumed.restore(codec.decode(codec.encode(engine.state())))
+    assert engine.round(4).events == resumed.round(4).events == {"joined": (min(setup.federation),)}
+    for id in setup.federation:
+        for name, tensor in engine.model(id).items():
+            assert torch.equal(tensor, resumed.model(id)[name])
+
+
+def test_absences_follow_each_other() -> None:
+    for wrong in (((1, 2),), ((4, 3),), ((3, None), (5, 6)), ((5, 6), (3, 4))):
+        with pytest.raises(DataError, match="and is away in"):
+            changed(small_federation(), away=wrong)
+
+
 def test_an_unseen_client_never_trains_and_is_scored_with_the_global_model() -> None:
     federation = changed(small_federation(), seen=False)
     first = sorted(federation)[0]
@@ -358,5 +410,5 @@ def test_one_that_stands_still_is_itself_in_every_round() -> None:
 def test_nobody_there_is_an_error() -> None:
     still = small_federation()
     late = Federation([replace(client, joins=4) for client in still.values()], still.task)
-    with pytest.raises(DataError, match="no client has joined by round 2"):
+    with pytest.raises(DataError, match="round 2: no client is there"):
         Roster.of(late).at(2)

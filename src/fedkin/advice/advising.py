@@ -133,8 +133,10 @@ def check(federation: Federation) -> None:
     if federation.task.kind == "segmentation":
         raise ConfigError("advice is for classification, risk and regression; this task is segmentation")
     for client in federation.values():
-        if client.changes or client.joins > 1:
-            raise ConfigError(f"advice is for data that stand still; client {client.id!r} joins later or changes")
+        if not client.still:
+            raise ConfigError(
+                f"advice is for data that stand still; client {client.id!r} joins later, leaves or changes"
+            )
 
 
 @dataclass(frozen=True, eq=False)

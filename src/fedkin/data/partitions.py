@@ -43,7 +43,7 @@ class Partitions:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.ids = tuple(sorted(id for id, client in federation.items() if client.seen))
-        if late := [id for id in self.ids if federation[id].joins > 1 or federation[id].changes]:
+        if late := [id for id in self.ids if not federation[id].still]:
             raise ConfigError(f"client {late[0]!r} comes later or changes, and a partition is of all rounds")
 
     def __len__(self) -> int:

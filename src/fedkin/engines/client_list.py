@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from fedkin.errors import DataError
 from fedkin.federation import Client, Federation
+from fedkin.federation.samples import Absence, is_here
 from fedkin.tasks import Task
 
 
 class Entry(NamedTuple):
     """One client: whether it takes part, when it joins, its training samples and its planted group.
 
-    later: (first round, training samples, planted group) of each change, in the order of rounds.
+    later: (first round, training samples, planted group) of each change, in the order of rounds. away: (first, last)
+    round of each absence (see `Client`).
     """
 
     seen: bool
@@ -23,6 +25,7 @@ class Entry(NamedTuple):
     size: int
     group: str | None
     later: tuple[tuple[int, int, str | None], ...] = ()
+    away: tuple[Absence, ...] = ()
 
     @property
     def phases(self) -> tuple[()]:
@@ -43,7 +46,7 @@ class Roster(Mapping[str, Entry]):
         known: dict[Entry, Entry] = {}
         self._entries = {id: known.setdefault(entry, entry) for id, entry in entries.items()}
         self.task, self.name = task, name
-        self._still = all(entry.joins <= 1 and not entry.later for entry in known)
+        self._still = all(entry.joins <= 1 and not entry.later and not entry.away for entry in known)
 
     @classmethod
     def of(cls, federation: Federation) -> Roster:
@@ -51,7 +54,7 @@ class Roster(Mapping[str, Entry]):
         entries = {
             id: Entry(
                 client.seen, client.joins, client.size, client.group,
-                tuple((change.round, len(change.train), change.group) for change in client.changes),
+                tuple((change.round, len(change.train), change.group) for change in client.changes), client.away,
             )
             for id, client in federation.items()
         }  # fmt: skip
@@ -67,17 +70,19 @@ class Roster(Mapping[str, Entry]):
         return len(self._entries)
 
     def at(self, round: int) -> Roster:
-        """Return the roster of this round: the clients that have joined, as they are in this round.
+        """Return the roster of this round: the clients that are there, as they are in this round.
 
-        If clients never change, it is this object. Raises DataError if no client that takes part has joined.
+        If clients never change, it is this object. Raises DataError if no client that takes part is there.
         """
         if self._still:
             return self
         here = {
-            id: entry.at(round) for id, entry in self.items() if entry.joins <= max(round, 1) or not entry.seen
-        }  # fmt: skip
+            id: entry.at(round)
+            for id, entry in self.items()
+            if is_here(entry.joins, entry.away, round) or not entry.seen
+        }
         if not any(entry.seen for entry in here.values()):
-            raise DataError(f"no client has joined by round {round}")
+            raise DataError(f"round {round}: no client is there: none has joined yet, or all have left")
         return Roster(here, self.task, self.name)
 
     @cached_property

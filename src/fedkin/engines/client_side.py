@@ -243,12 +243,20 @@ class ClientSide:
     def undo(self) -> None:
         """Go back to the states before this round; what was released stays counted."""
         for id, state in self.before.items():
-            told = self._told(id)
-            self.states.drop(id)
-            if state is not None or told:
-                before = self.view(id).state if state is None else state
-                self.states.keep(id, {**before, KEY: told} if told else before)
+            self._back_to(id, state)
         self.before = {}
+
+    def leave(self, ids: Iterable[str]) -> None:
+        """Forget clients that have left, so that they come back as newcomers; what was released stays counted."""
+        for id in ids:
+            self._back_to(id, None)
+
+    def _back_to(self, id: str, state: Mapping[str, Any] | None) -> None:
+        told = self._told(id)
+        self.states.drop(id)
+        if state is not None or told:
+            before = self.view(id).state if state is None else state
+            self.states.keep(id, {**before, KEY: told} if told else before)
 
     def step(self, id: str, phase: str) -> int:
         """Return the number, from 0, of this client's next request in this phase of this round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,7 +87,8 @@ class Outcome:
 
     sampled: ids of the clients that took part. graph: the learned graph. traffic: the messages. samples: training
     samples processed, by id. inferred: samples in inference (Infer). flops: floating-point operations of both.
-    skipped: why the round was skipped; empty if it was not.
+    skipped: why the round was skipped; empty if it was not. events: the clients to which something happened, by what:
+    "joined", "left" or "drifted".
     """
 
     round: int
@@ -98,3 +99,4 @@ class Outcome:
     inferred: int = 0
     flops: float = 0.0
     skipped: str = ""
+    events: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -307,18 +307,20 @@ class Engine:
         work = self.site.work
         return Outcome(
             number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops,
-            skipped,
+            skipped, self.server_side.events,
         )  # fmt: skip
 
     def _undo(self, before: dict[str, Any]) -> None:
         """Go back to the states before this round."""
-        self.server.state, self.server.graph, self.server.info = before, None, {}
+        self.server.state, self.server.graph, self.server.info, self.server.drifted = before, None, {}, ()
         self.site.undo()
 
     def turn_to(self, number: int) -> None:
         """Set the current round for all participants."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
+        if self.server_side.left:
+            self.site.leave(self.server_side.left)
         self.log.traffic, self.unlost.log.traffic = [], []
         self.missed = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +78,10 @@ class Alone:
     def __init__(self, method: ServerMethod) -> None:
         self.method = method
 
+    def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
+        """Forget the servers of clients that have left."""
+        server.state = {id: state for id, state in server.state.items() if id not in ids}
+
     def start(self, server: ServerView[Any]) -> None:
         """Begin with no server; a client's is made when it is first needed."""
 
@@ -152,6 +156,7 @@ class ServerSide:
         self.method, self.whole, self.training = setup.method, roster, setup.training
         self.roster = roster.at(1)
         self.known = frozenset(self.roster.seen)
+        self.joined, self.left = (), ()
         self.view: ServerView = ServerView(
             seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
@@ -164,13 +169,24 @@ class ServerSide:
 
     def turn_to(self, number: int) -> None:
         """Set the current round and its clients; the round has no graph and no figures yet."""
-        self.view.round, self.view.graph, self.view.info = number, None, {}
+        self.view.round, self.view.graph, self.view.info, self.view.drifted = number, None, {}, ()
         self.view.training = self.training.at(number)
-        now = self.whole.at(number)
-        if now is not self.roster:
-            self.roster = now
-            self.view.clients, self.view.planted = now.seen, now.planted
-            self.known = frozenset(now.seen)
+        now, before = self.whole.at(number), self.known
+        self.joined: tuple[str, ...] = ()
+        self.left: tuple[str, ...] = ()
+        if now is self.roster:
+            return
+        self.roster, self.known = now, frozenset(now.seen)
+        self.view.clients, self.view.planted = now.seen, now.planted
+        self.joined, self.left = tuple(sorted(self.known - before)), tuple(sorted(before - self.known))
+        if self.left and isinstance(self.serving, ServerMethod | Alone):
+            self.serving.leave(self.view, frozenset(self.left))
+
+    @property
+    def events(self) -> dict[str, tuple[str, ...]]:
+        """The clients to which something happened in this round (see `Outcome`)."""
+        events = {"joined": self.joined, "left": self.left, "drifted": tuple(sorted(self.view.drifted))}
+        return {what: ids for what, ids in events.items() if ids}
 
     def round(self) -> ServerFlow[list[str]]:
         """Yield the requests of this round, after a check of each; returns the ids that were sampled."""

@@ -111,6 +111,9 @@ class Site(Protocol):
     def forget(self, ids: Iterable[str]) -> None:
         """Drop the states of clients that never took part."""
 
+    def leave(self, ids: Iterable[str]) -> None:
+        """Drop the states of clients that have left, but what they have released."""
+
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
         """The current states of clients by id; a client has none before its first view."""
@@ -410,6 +413,9 @@ class LocalSite(Site):
 
     def forget(self, ids: Iterable[str]) -> None:
         self.side.forget(ids)
+
+    def leave(self, ids: Iterable[str]) -> None:
+        self.side.leave(ids)
 
     @property
     def states(self) -> States:

@@ -108,11 +108,11 @@ class Federation(Mapping[str, Client]):
 
     def at(self, round: int) -> Federation:
         """The federation in this round: its clients and their samples; itself if nothing changes."""
-        if all(client.joins <= 1 and not client.changes for client in self.values()):
+        if all(client.still for client in self.values()):
             return self
-        here = [client.at(round) for client in self.values() if client.joins <= max(round, 1) or not client.seen]
+        here = [client.at(round) for client in self.values() if client.here(round) or not client.seen]
         if not any(client.seen for client in here):
-            raise DataError(f"no client has joined by round {round}")
+            raise DataError(f"round {round}: no client is there: none has joined yet, or all have left")
         now = copy(self)
         now._clients = {client.id: client for client in here}
         return now
@@ -136,6 +136,8 @@ class Federation(Mapping[str, Client]):
         for id, client in sorted(self.items()):
             if not client.seen or client.joins != 1:
                 digest.update(repr((client.seen, client.joins)).encode())
+            if client.away:
+                digest.update(repr(client.away).encode())
             for now in client.phases:
                 when = (now.round,) if isinstance(now, Change) else ()
                 digest.update(repr((*when, id, now.group)).encode())
@@ -258,6 +260,12 @@ def _check_changes(client: Client) -> None:
     """Raise DataError unless the client joins and changes in rounds that follow each other, with samples in each."""
     if client.joins < 1:
         raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
+    ends = [client.joins, *(round for absence in client.away for round in absence if round is not None)]
+    if ends != sorted(ends) or client.joins in ends[1:] or any(last is None for _, last in client.away[:-1]):
+        raise DataError(
+            f"client {client.id!r} joins in round {client.joins} and is away in {list(client.away)}; expected (first, "
+            "last) rounds after it, ascending, the last one None for good"
+        )
     rounds = [change.round for change in client.changes]
     if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
         raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -116,12 +116,29 @@ class Change:
     group: str | None = None
 
 
+# The first round and the last one; None: for good.
+Absence = tuple[int, int | None]
+
+
+def is_here(joins: int, away: Iterable[Absence], round: int) -> bool:
+    """Whether a client is there in this round (see `Client`).
+
+    >>> [is_here(2, [(4, 5), (7, None)], round) for round in range(1, 9)]
+    [False, True, True, False, False, True, False, False]
+    """
+    return joins <= max(round, 1) and not any(
+        first <= round and (last is None or round <= last) for first, last in away
+    )
+
+
 @dataclass(frozen=True)
 class Client:
     """One client: its id, its own training and test samples, and its planted group if known.
 
     seen: whether it takes part; an unseen client never trains and is only evaluated.
-    joins: the first round in which it is there. changes: how its data drift, in the order of rounds.
+    joins: the first round in which it is there. away: (first, last) round of each absence, in which its data do not
+    count; a last round of None: it has left for good. It comes back as a newcomer does, with nothing from before.
+    changes: how its data drift, in the order of rounds.
     """
 
     id: str
@@ -132,11 +149,21 @@ class Client:
     seen: bool = True
     joins: int = 1
     changes: tuple[Change, ...] = ()
+    away: tuple[Absence, ...] = ()
 
     @property
     def phases(self) -> tuple[Client | Change, ...]:
         """The client at the start, and every change of it."""
         return (self, *self.changes)
+
+    @property
+    def still(self) -> bool:
+        """Whether it is there in all rounds, with the same samples."""
+        return self.joins <= 1 and not self.changes and not self.away
+
+    def here(self, round: int) -> bool:
+        """Whether it is there in this round."""
+        return is_here(self.joins, self.away, round)
 
     def at(self, round: int) -> Client:
         """The client with its samples of this round; itself if nothing has changed."""

@@ -63,6 +63,7 @@ class Cfl(WholeModel, SigningMethod):
     title: ClassVar[str] = "CFL"
     paper: ClassVar[str] = "Sattler et al., TNNLS 2021"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("node", "same.signatures", "same.group")
     travels: ClassVar[str] = "the whole model, down and up; again for each split that a client has to be placed in"
 
     split: Literal["norms"] | SameStage = "norms"

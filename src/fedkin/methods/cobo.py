@@ -39,6 +39,7 @@ class CoBo(OwnModels):
     name: ClassVar[str] = "cobo"
     title: ClassVar[str] = "CoBo"
     paper: ClassVar[str] = "Hashemi et al., 2024"
+    by_client: ClassVar[tuple[str, ...]] = ("models", "weights")
     travels: ClassVar[str] = "the whole model and gradients up; means of models down, those of two clients among them"
 
     rho: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))

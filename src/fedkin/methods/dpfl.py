@@ -37,6 +37,7 @@ class Dpfl(OwnModels):
     name: ClassVar[str] = "dpfl"
     title: ClassVar[str] = "DPFL"
     paper: ClassVar[str] = "Kharrat et al., 2024"
+    by_client: ClassVar[tuple[str, ...]] = ("models", "sizes", "partners")
     travels: ClassVar[str] = "the whole model up, those of candidates or partners down: clients see each other's models"
 
     budget: int = Field(10, ge=1, json_schema_extra=one_of(2, 5, 10, 20))

@@ -78,6 +78,7 @@ class FedCollab(WholeModel):
     title: ClassVar[str] = "FedCollab"
     paper: ClassVar[str] = "Bao et al., ICML 2023"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("sizes", "divergence", "cluster")
     travels: ClassVar[str] = "once: a discriminator for each pair of clients; then the whole model of the coalition"
     needs_classes: ClassVar[bool] = True
 

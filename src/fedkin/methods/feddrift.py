@@ -52,6 +52,7 @@ class FedDrift(WholeModel):
     title: ClassVar[str] = "FedDrift"
     paper: ClassVar[str] = "Jothimurugesan et al., AISTATS 2023"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("cluster", "accuracy")
     travels: ClassVar[str] = "once a step: the models of all clusters down, accuracies up; else the cluster's model"
     needs_classes: ClassVar[bool] = True
 

@@ -35,6 +35,7 @@ class FedFomo(OwnModels):
     name: ClassVar[str] = "fedfomo"
     title: ClassVar[str] = "FedFomo"
     paper: ClassVar[str] = "Zhang et al., ICLR 2021"
+    by_client: ClassVar[tuple[str, ...]] = ("models", "affinity")
     travels: ClassVar[str] = "the whole model up, those of M other clients down: clients see each other's models"
 
     models: int = Field(5, ge=1)

@@ -60,6 +60,7 @@ class FedSem(WholeModel, SigningMethod):
     title: ClassVar[str] = "FedSEM"
     paper: ClassVar[str] = "Xie et al., 2020"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
     travels: ClassVar[str] = "the whole model; down: that of the client's cluster"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))

@@ -58,6 +58,7 @@ class FedU(ServerMethod):
     title: ClassVar[str] = "FedU"
     paper: ClassVar[str] = "Dinh et al., TNNLS 2024"
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("models",)
     travels: ClassVar[str] = "the client's own whole model, down and up"
 
     lam: float = Field(0.1, ge=0)

@@ -25,7 +25,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -281,6 +281,7 @@ class Taskonomy(ServerMethod):
     anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
     """
 
+    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
     kind: ClassVar[Literal["clustered"]] = "clustered"
 
     average: Literal["groups", "neighbours"] = "groups"
@@ -301,6 +302,19 @@ class Taskonomy(ServerMethod):
 
     def start(self, server: ServerView[Any]) -> None:
         server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
+
+    def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
+        """Forget clients, and their rows of the graph; if no founder is left, those who joined are the founders."""
+        super().leave(server, ids)
+        state = server.state
+        order = sorted(state["row"], key=lambda id: state["row"][id])
+        kept = [id for id in order if id not in ids]
+        if len(kept) == len(order):
+            return
+        founders = sum(id not in ids for id in order[: state["founders"]])
+        rows = [state["row"][id] for id in kept if state["row"][id] < len(state["adjacency"])]
+        state["adjacency"] = state["adjacency"][rows][:, rows]
+        state["row"], state["founders"] = {id: place for place, id in enumerate(kept)}, founders or len(kept)
 
     # What a kind of signature has to say.
 

@@ -53,6 +53,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     name: ClassVar[str] = "flt-same"
     title: ClassVar[str] = "FLT-same"
     paper: ClassVar[str] = "(fedkin)"
+    by_client: ClassVar[tuple[str, ...]] = (*flt.Taskonomy.by_client, "tests.leaf")
     travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)

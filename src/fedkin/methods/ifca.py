@@ -54,6 +54,7 @@ class Ifca(SigningMethod):
     title: ClassVar[str] = "IFCA"
     paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
     travels: ClassVar[str] = "down: the models of all C clusters; up: the trained one and its number"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))

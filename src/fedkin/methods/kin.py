@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
@@ -99,6 +99,7 @@ class Kin(SigningMethod):
     title: ClassVar[str] = "Kin"
     paper: ClassVar[str] = "(fedkin)"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "placed", "tests.leaf")
     travels: ClassVar[str] = (
         "once: a signature of 2 KB, and a head for each level, up; then the whole model of each level on trial, or of "
         "the chosen one"
@@ -121,6 +122,21 @@ class Kin(SigningMethod):
             signatures={}, group={}, verdict={}, branch={}, placed={}, looks=0, trial_end=0, models={}, choice={},
             tests=Tests(tree={}, leaf={}, alpha=self.alpha),
         )  # fmt: skip
+
+    def leave(self, server: ServerView[State], ids: Collection[str]) -> None:
+        """Forget clients; if none is left of those that groups were found from, those who joined stand for them."""
+        super().leave(server, ids)
+        state = server.state
+        if len(state["placed"]) == len(state["group"]):
+            state["placed"] = {}
+        groups = set(state["group"].values())
+        state["verdict"] = {number: verdict for number, verdict in state["verdict"].items() if number in groups}
+        state["branch"] = {number: branch for number, branch in state["branch"].items() if number in groups}
+        nodes = {level: set(nodes_of(state, level).values()) for level in state["models"]}
+        state["models"] = {
+            level: {node: model for node, model in models.items() if node in nodes[level]}
+            for level, models in state["models"].items()
+        }
 
     # -- at a client ------------------------------------------------------------------------------------------
 

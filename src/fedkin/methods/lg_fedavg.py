@@ -32,6 +32,7 @@ class LGFedAvg(WholeModel):
     title: ClassVar[str] = "LG-FedAvg"
     paper: ClassVar[str] = "Liang et al., 2019"
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("began",)
     travels: ClassVar[str] = "the whole model, down and up; after the first phase the head"
 
     warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))

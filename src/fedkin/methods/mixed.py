@@ -66,6 +66,7 @@ class Mixed(ServerMethod):
     title: ClassVar[str] = "Mixed-effects model"
     paper: ClassVar[str] = "Luo et al., Nature Communications 2022"
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("sums",)
     travels: ClassVar[str] = "sums of squares and products of inputs and targets, once"
     weighs_classes: ClassVar[bool] = False
     linear: ClassVar[bool] = True

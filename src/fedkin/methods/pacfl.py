@@ -46,6 +46,7 @@ class Pacfl(WholeModel):
     title: ClassVar[str] = "PACFL"
     paper: ClassVar[str] = "Vahidian et al., AAAI 2023"
     kind: ClassVar[Literal["clustered"]] = "clustered"
+    by_client: ClassVar[tuple[str, ...]] = ("bases", "cluster")
     travels: ClassVar[str] = "once: a few directions of the samples of each class; then the whole model of the group"
     needs_classes: ClassVar[bool] = True
 

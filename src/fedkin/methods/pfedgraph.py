@@ -62,6 +62,7 @@ class PFedGraph(OwnModels):
     name: ClassVar[str] = "pfedgraph"
     title: ClassVar[str] = "pFedGraph"
     paper: ClassVar[str] = "Ye et al., ICML 2023"
+    by_client: ClassVar[tuple[str, ...]] = ("models", "sizes")
     travels: ClassVar[str] = "the whole model up, a mixed one down"
 
     alpha: float = Field(0.8, gt=0, json_schema_extra=span(0.01, 10))

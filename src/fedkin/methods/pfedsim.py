@@ -42,6 +42,7 @@ class PFedSim(ServerMethod):
     title: ClassVar[str] = "pFedSim"
     paper: ClassVar[str] = "Tan et al., 2023"
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("models",)
     travels: ClassVar[str] = "the whole model up; down: the whole model, after the first phase the body"
 
     warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))

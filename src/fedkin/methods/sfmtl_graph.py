@@ -149,6 +149,7 @@ class SfmtlGraph(SigningMethod):
     title: ClassVar[str] = "SFMTL-Graph"
     paper: ClassVar[str] = "Elbakary et al., 2025"
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("same.signatures", "same.group")
     travels: ClassVar[str] = "head, anchors of owned classes, counts (and body); down: those of the community"
     needs_classes: ClassVar[bool] = True
 

@@ -94,6 +94,7 @@ class Tfl(Minimax):
     title: ClassVar[str] = "TFL"
     paper: ClassVar[str] = "Ma et al., ICML 2024"
     kind: ClassVar[Literal["global"]] = "global"
+    by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn", "prior", "vectors")
     travels: ClassVar[str] = "the whole model, down and up; the new one down again for its loss"
 
     eta_lambda: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))

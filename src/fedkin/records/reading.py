@@ -69,6 +69,7 @@ class Line(Form):
     unseen: Statistics | None = None
     gap: float | None = None
     metrics: dict[str, Statistics] | None = None
+    events: dict[Literal["joined", "left", "drifted"], list[str]] = {}
 
 
 class _Missed(Form):
@@ -173,6 +174,7 @@ class Summary(Form):
     calibration: _Calibration | None = None
     given: list[str] | None = None
     warnings: list[str] | None = None
+    events: list[str] | None = None
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
     training_paths: list[_Path] | None = None

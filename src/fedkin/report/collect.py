@@ -29,6 +29,7 @@ from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 # Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
 _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
+_EVENTS = 12  # sentences of who joined and left
 
 
 def collect(places: Sequence[Path]) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "table": [_row(label, of_method, runs) for label, of_method in by_label.items()],
         "phases": phases_of(by_label),
         "warnings": _warnings(reported),
+        "events": _movements(reported),
         "unlike": [] if about.tuned else unlike_conditions({one.title: one.run for one in reported}),
         "missing": missing_of(reported),
         "privacy": [
@@ -149,6 +151,13 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
         for (title, text), seeds in seeds_of.items()
     ]
+
+
+def _movements(reported: Sequence[ReportRun]) -> list[str]:
+    """Who joined and left: the first sentences, each once, as all methods meet the same."""
+    every = list(dict.fromkeys(text for one in reported for text in one.run.summary.get("events") or ()))
+    more = len(every) - _EVENTS
+    return [*every[:_EVENTS], *([f"clients joined or left in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
 
 
 def _ranks(runs: Sequence[Result]) -> dict[str, Any] | None:

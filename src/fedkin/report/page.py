@@ -28,6 +28,7 @@ _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "st
 def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
     warnings = [f"Warning: {text}" for text in data["warnings"]]
+    warnings += data["events"]
     if data["unfinished"]:
         warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
     titles, again, runs = _titles(data), data["rerun"], data["runs"]

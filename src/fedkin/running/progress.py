@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from fedkin.records.events import events_of
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Progress:
 
     def _round_done(self, row: Mapping[str, Any]) -> None:
         number = row["round"]
+        for line in events_of(row):
+            self.console.print(f"{self.title}: {line}", markup=False)
         self.figures = figured(row) or self.figures
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=number, figures=self.figures)

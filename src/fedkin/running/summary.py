@@ -14,6 +14,7 @@ from fedkin.engines import Engine, Outcome, Score
 from fedkin.engines.results import SERVER
 from fedkin.learning.devices import title
 from fedkin.records import metrics
+from fedkin.records.events import drifts_in, events_in
 from fedkin.records.files import versions
 from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent
 from fedkin.records.outcomes import calibration_of, outcomes_of
@@ -43,6 +44,8 @@ def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) ->
         line["missing"] = missing
     if outcome.skipped:
         line["skipped"] = outcome.skipped
+    if outcome.events:
+        line["events"] = {what: list(ids) for what, ids in outcome.events.items()}
     if scores and engine.setup.measures:
         line["metrics"] = {
             name: {what: value for what, value in row.items() if what not in _SUMMARY_ONLY}
@@ -64,7 +67,11 @@ def summary_of(
     optional: dict[str, Any] = {
         "calibration": calibration_of(outcomes_of(everyone.task.metric, seen)),
         "given": given(settings, run.network),
-        "warnings": cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
+        "warnings": [
+            *drifts_in(rounds),
+            *cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision),
+        ],
+        "events": events_in(rounds),
         "missing": missing_summary(records.rows["messages"]),
         "privacy": privacy_spent(setup.privacy, engine.releases()) if setup.privacy.on else {},
     }

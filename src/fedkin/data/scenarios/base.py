@@ -201,9 +201,9 @@ def pooled(federation: Federation) -> Federation:
     Samples follow the order of client ids. Raises ConfigError if clients change or join later.
     """
     seen = [federation[id] for id in federation.seen]
-    if moving := [client.id for client in seen if client.changes or client.joins > 1]:
+    if moving := [client.id for client in seen if not client.still]:
         raise ConfigError(
-            f"scenario.pooled: client {moving[0]!r} joins later or its data change; pooled data stand still"
+            f"scenario.pooled: client {moving[0]!r} joins later or leaves, or its data change; pooled data stand still"
         )
     if POOLED in federation.unseen:
         raise ConfigError(f"scenario.pooled: an unseen client has the id {POOLED!r} already")

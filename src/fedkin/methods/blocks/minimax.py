@@ -6,7 +6,7 @@ min over theta, max over lambda of sum_k lambda_k f_k(theta), by rounds of local
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NotRequired, TypeVar
 
@@ -129,6 +129,13 @@ class Minimax(OneModel):
     def size(self, client: ClientView, message: Message) -> Message:
         """The number of training samples."""
         return Message(n=client.size)
+
+    def leave(self, server: ServerView[S], ids: Collection[str]) -> None:
+        """The others share what those had who have left."""
+        super().leave(server, ids)
+        if lam := server.state.get("lam"):
+            total = sum(float(value) for value in lam.values())
+            server.state["lam"] = {id: value / total for id, value in lam.items()}
 
     @phase(loss=Number())
     def losses(self, client: ClientView, message: Message) -> ClientFlow[Message]:

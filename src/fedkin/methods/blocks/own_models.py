@@ -21,6 +21,7 @@ class OwnModels(ServerMethod):
     """
 
     kind: ClassVar[Literal["personalised"]] = "personalised"
+    by_client: ClassVar[tuple[str, ...]] = ("models",)
 
     def keep(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
         """Keep the models in these replies."""

@@ -286,11 +286,13 @@ def ask_for_groups(
         new["signatures"] = signed
         new["group"] = verdicts_of(server, signed, same_alpha(spec), LEAST).groups
     elif signed:
-        found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST)
+        # Nobody may be left of those that the groups were made from.
+        found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST) if new["signatures"] else None
         group = dict(new["group"])
         for id in by_content(list(signed), signed):
-            label = place(Signature.from_bytes(_bytes(signed[id])), found).group
-            group[id] = max(group.values()) + 1 if label is None else group[found.members(label)[0]]
+            label = None if found is None else place(Signature.from_bytes(_bytes(signed[id])), found).group
+            joins = None if found is None or label is None else group[found.members(label)[0]]
+            group[id] = max(group.values()) + 1 if joins is None else joins
         new["group"] = group
     return new
 

@@ -1,0 +1,44 @@
+"""What happened to clients in a run, in sentences, from the lines of rounds.jsonl: who joined, left, or drifted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["drifts_in", "events_in", "events_of"]
+
+_NAMES = 5
+_WORDS = {
+    "joined": "joined",
+    "left": "left, and their data count no more",
+    "drifted": "drifted away: new samples are unlike those of their group",
+}
+
+
+def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
+    """Return a sentence for each kind of event of a round (none named: all).
+
+    >>> events_of({"round": 7, "events": {"joined": ["west"], "left": ["north", "south"]}})
+    ['round 7: west joined', 'round 7: north, south left, and their data count no more']
+    """
+    events = row.get("events", {})
+    return [
+        f"round {row['round']}: {_named(events[what])} {words}"
+        for what, words in _WORDS.items()
+        if what in events and what in (kinds or _WORDS)
+    ]
+
+
+def events_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sentences of who joined and left in all rounds."""
+    return [line for row in rows for line in events_of(row, "joined", "left")]
+
+
+def drifts_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning for each round in which members of groups are said to have drifted."""
+    return [f"{line}; look at their data" for row in rows for line in events_of(row, "drifted")]
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = len(ids) - _NAMES
+    return ", ".join(ids[:_NAMES]) + (f" and {more} more" if more > 0 else "")
