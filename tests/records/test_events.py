@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedkin.federation import Federation
 from fedkin.methods.fedavg import FedAvg
@@ -18,7 +19,7 @@ from fedkin.testing import small_federation, small_setup
 def test_the_records_and_the_report_say_who_joined_and_left(tmp_path: Path) -> None:
     whole = small_federation()
     late, gone = sorted(whole)[:2]
-    when = {late: {"joins": 2}, gone: {"away": ((3, None),)}}
+    when: dict[str, dict[str, Any]] = {late: {"joins": 2}, gone: {"away": ((3, None),)}}
     moving = Federation([replace(client, **when.get(id, {})) for id, client in whole.items()], whole.task)
     result = execute(small_setup(FedAvg(), moving), RunSettings(mode="one-by-one"), folder=tmp_path / "run")
     assert [row.get("events") for row in result.rounds] == [None, {"joined": [late]}, {"left": [gone]}]

@@ -156,7 +156,8 @@ class ServerSide:
         self.method, self.whole, self.training = setup.method, roster, setup.training
         self.roster = roster.at(1)
         self.known = frozenset(self.roster.seen)
-        self.joined, self.left = (), ()
+        self.joined: tuple[str, ...] = ()
+        self.left: tuple[str, ...] = ()
         self.view: ServerView = ServerView(
             seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
@@ -172,8 +173,7 @@ class ServerSide:
         self.view.round, self.view.graph, self.view.info, self.view.drifted = number, None, {}, ()
         self.view.training = self.training.at(number)
         now, before = self.whole.at(number), self.known
-        self.joined: tuple[str, ...] = ()
-        self.left: tuple[str, ...] = ()
+        self.joined, self.left = (), ()
         if now is self.roster:
             return
         self.roster, self.known = now, frozenset(now.seen)

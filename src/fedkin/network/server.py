@@ -127,6 +127,12 @@ class NetworkSite(Site):
     def forget(self, ids: Iterable[str]) -> None:
         """Clients that never took part are none of a network."""
 
+    def leave(self, ids: Iterable[str]) -> None:
+        """Expect no state of clients that have left, if they come back."""
+        for id in ids:
+            self.last.pop(id, None)
+            self.away.discard(id)
+
     def welcome(self, ids: Iterable[str]) -> None:
         raise NotImplementedError("a network has no unseen clients")
 

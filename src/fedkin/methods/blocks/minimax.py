@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypeVar
+from typing import Any, ClassVar, Literal, NotRequired, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,8 @@ class Minimax(OneModel):
     if that is smaller.
     """
 
+    by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn")
+
     ask_losses: Literal["all", "sampled"] = "all"
     lambda_start: Literal["uniform", "samples"] = "uniform"
     floor: float = Field(0.0, ge=0)
@@ -133,9 +135,10 @@ class Minimax(OneModel):
     def leave(self, server: ServerView[S], ids: Collection[str]) -> None:
         """The others share what those had who have left."""
         super().leave(server, ids)
-        if lam := server.state.get("lam"):
-            total = sum(float(value) for value in lam.values())
-            server.state["lam"] = {id: value / total for id, value in lam.items()}
+        state = cast(dict[str, Any], server.state)
+        for name in {"lam", "prior"} & state.keys():
+            if total := sum(float(value) for value in state[name].values()):
+                state[name] = {id: value / total for id, value in state[name].items()}
 
     @phase(loss=Number())
     def losses(self, client: ClientView, message: Message) -> ClientFlow[Message]:
