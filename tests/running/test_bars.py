@@ -50,7 +50,16 @@ def test_who_left_is_said_in_its_round() -> None:
     progress.started(30, 0)
     progress.round_done({**row(1), "events": {"left": ["north"]}})
     progress.round_done(row(2))
-    assert text.getvalue() == "fedavg: round 1: north left, and their data count no more\n"
+    assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
+
+
+def test_who_left_is_said_in_its_round() -> None:
+    text = io.StringIO()
+    progress = Progress("fedavg", StopFlag(), console=Console(file=text, width=200))
+    progress.started(30, 0)
+    progress.round_done({**row(1), "events": {"left": ["north"]}})
+    progress.round_done(row(2))
+    assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ __all__ = ["drifts_in", "events_in", "events_of"]
 _NAMES = 5
 _WORDS = {
     "joined": "joined",
-    "left": "left, and their data count no more",
+    "left": "left: data count no more from this round on",
     "drifted": "drifted away: new samples are unlike those of their group",
 }
 
@@ -19,7 +19,7 @@ def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
     """Return a sentence for each kind of event of a round (none named: all).
 
     >>> events_of({"round": 7, "events": {"joined": ["west"], "left": ["north", "south"]}})
-    ['round 7: west joined', 'round 7: north, south left, and their data count no more']
+    ['round 7: west joined', 'round 7: north, south left: data count no more from this round on']
     """
     events = row.get("events", {})
     return [
