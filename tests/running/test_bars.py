@@ -53,15 +53,6 @@ def test_who_left_is_said_in_its_round() -> None:
     assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
 
 
-def test_who_left_is_said_in_its_round() -> None:
-    text = io.StringIO()
-    progress = Progress("fedavg", StopFlag(), console=Console(file=text, width=200))
-    progress.started(30, 0)
-    progress.round_done({**row(1), "events": {"left": ["north"]}})
-    progress.round_done(row(2))
-    assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
-
-
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert shown(1, force_terminal=True, width=80) == "fedavg: round 1 of 1  accuracy 0.500  2 groups, ARI 0.50\n"
