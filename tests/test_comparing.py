@@ -165,6 +165,22 @@ def test_what_cannot_be_compared_is_said_before_anything_runs(arguments: dict[st
         fedkin.compare(small_federation(), **arguments)
 
 
+class Choosy(FedAvg):
+    """A method that takes no net."""
+
+    name: ClassVar[str] = "choosy"
+
+    def equip(self, net: Any, task: Any, key: int) -> Any:
+        raise ConfigError("choosy: it takes no net")
+
+
+@pytest.mark.parametrize("on", [small_federation(), Experiment.of(TABLE)])
+def test_a_net_that_does_not_fit_one_method_is_said_before_anything_runs(on: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="choosy: it takes no net"):
+        fedkin.compare(on, ["local", Choosy], out=tmp_path)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
 def test_arguments_of_a_wrong_kind_are_said_in_one_line() -> None:
     federation, preset = small_federation(), "presets/digits-rotated.toml"
     every: dict[str, Callable[[], Any]] = {

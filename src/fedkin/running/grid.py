@@ -195,7 +195,7 @@ class Runs:
             key = repr((cell.experiment.data, cell.experiment.scenario))
             if key not in federations:
                 federations[key] = cell.federation(seed)
-            cell.experiment.setup(federations[key], self.data_root)
+            cell.experiment.setup(federations[key], self.data_root).equipped()
 
     def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
         """Run it, or read the finished run in this folder."""
