@@ -89,7 +89,7 @@ def npy(array: object) -> bytes:
 def test_arrays_that_are_not_needed_are_not_unpacked(tmp_path: Path, megabyte: None) -> None:
     path = archive(tmp_path / "a.npz", ids=npy(["a", "b"]), x=npy(np.eye(2)), more=npy(np.zeros(10**6)))
     assert path.stat().st_size < 30_000
-    assert read_signatures(path).ids == ("a", "b")
+    assert read_signatures(path)[0] == ("a", "b")
     with pytest.raises(Refused, match="more than"):
         arrays_in(path)
 
@@ -99,7 +99,7 @@ def test_an_array_that_grows_too_much_is_refused_unread(tmp_path: Path, megabyte
     with pytest.raises(DataError, match=r"a\.npz.*save it without compression"):
         read_signatures(path)
     np.savez(path, ids=["a", "b"], x=np.ones((2, 10**6)))
-    assert np.shape(read_signatures(path).x) == (2, 10**6)
+    assert np.shape(read_signatures(path)[1]) == (2, 10**6)
 
 
 def test_a_table_that_grows_too_much_is_refused_unread(tmp_path: Path, megabyte: None) -> None:

@@ -102,7 +102,6 @@ X = np.arange(12.0).reshape(4, 3)
 TUNED = {**TABLE, "methods": {"local": {"training.lr": 0.2}, "sfmtl-graph": {"method": {"lam": 0.1}}}}
 PLAN = {"methods": ["local"], "seeds": [0], "try": [[None, "training.lr", [0.1, 1]]], "hold_out": "samples:0.2"}
 CSV = b"client,a,b\nann,1,2.5\nbob,3,4\ncy,0,0\n"
-SETS = b"client,centre,a\nann,0,1\nann,1,2\nbob,0,3\n"
 RAW = b"client,a,kind,t\n" + b"".join(
     b"c%d,%d,%s,%d\n" % (i % 2, i, b"xy"[i % 2 : i % 2 + 1], i % 3) for i in range(12)
 )
@@ -282,7 +281,7 @@ TARGETS: dict[str, Target] = {
     "npz": Target(table, lambda: [npz(ids=IDS, x=X), npz(ids=np.repeat(IDS[:2], 4), x=np.eye(8), y=np.arange(8) % 2)],
                   "input.npz"),
     "signatures": Target(table, lambda: [saved_signed()], "input.npz"),
-    "csv": Target(table, lambda: [CSV, SETS, RAW], "input.csv"),
+    "csv": Target(table, lambda: [CSV, RAW], "input.csv"),
     "parquet": Target(table, lambda: [parquet({"client": IDS, "a": X[:, 0], "n": [1, 2, 3, 4]}),
                                       parquet({"client": np.repeat(IDS, 3), "k": ["x", "y"] * 6})], "input.parquet"),
     "own-csv": Target(partial(own_table, Csv), lambda: [OWN], "input.csv"),

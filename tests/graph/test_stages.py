@@ -18,12 +18,11 @@ from fedkin.errors import ConfigError, GraphError
 from fedkin.graph import affinity
 from fedkin.graph.stages import BUILT_IN, STAGES
 from fedkin.running.experiment import load
-from graph.strategies import dense, kept_dense, planted, same_partition
+from graph.strategies import dense, kept_dense, planted
 from support import small_federation
 from tiny import TABLE
 
 SIMILARITY = ["cosine", "dot", "l1", "l2", "rbf", "rbf:0.5"]
-OF_SETS = ["matching", "minimum", "hausdorff"]
 SPARSIFY = ["none", "epsilon:0.4", "knn:3", "mutual:3", "gamma:auto", "gamma:0.5"]
 GROUPS = ["louvain", "leiden", "components", "hierarchical", "hierarchical:silhouette", "hierarchical:3",
           "kmeans:3", "single", "alone", "planted"]  # fmt: skip
@@ -67,13 +66,9 @@ def test_groups_by_name(groups: str, clients: Any) -> None:
     assert g.groups_stage("alone")(a).max() == 23
 
 
-def test_groups_read_distances_and_vectors_when_given(clients: Any) -> None:
+def test_groups_read_vectors_when_given(clients: Any) -> None:
     x, truth = clients
     nothing = np.zeros((24, 24))
-    d = -g.negative_l2(x)
-    assert same_partition(
-        g.groups_stage("hierarchical")(nothing, distances=d), g.groups_stage("planted")(nothing, planted=truth)
-    )
     assert g.ari(truth, g.groups_stage("kmeans:3")(nothing, vectors=x)) == 1
 
 
@@ -86,27 +81,11 @@ def test_arguments_reach_the_stage(clients: Any) -> None:
     np.testing.assert_array_equal(g.sparsify_stage("knn:2")(s), g.knn(s, 2))
     np.testing.assert_array_equal(g.sparsify_stage("mutual:2")(s), g.knn(s, 2, mutual=True))
     np.testing.assert_array_equal(g.similarity_stage("rbf:0.5")(clients[0]), g.rbf(clients[0], 0.5))
-    d = -g.negative_l2(clients[0])
-    np.testing.assert_array_equal(g.sparsify_stage("gamma:4")(s, distances=d), g.gamma(d, 4.0))
-    np.testing.assert_array_equal(g.sparsify_stage("gamma:auto")(s, distances=d), g.gamma(d))
 
 
 def test_no_similarity_links_no_one_whatever_the_gap() -> None:
     for spec in ("gamma:auto", "gamma:5"):
         assert not dense(g.sparsify_stage(spec)(np.zeros((3, 3)))).any()
-
-
-@pytest.mark.parametrize("name", OF_SETS)
-def test_sets_of_centres(name: str) -> None:
-    rng = np.random.default_rng(0)
-    truth = np.arange(12) % 3
-    centres = 20 * np.eye(3)[truth][:, None] + rng.normal(size=(12, 4, 3))
-    s = g.similarity_stage(name)(centres)
-    assert s.min() == 0
-    assert s.max() == 1
-    d = g.distance_stage(name)(centres)
-    np.testing.assert_array_equal(d, getattr(g, name)(centres))
-    assert g.ari(truth, g.components(g.sparsify_stage("gamma:auto")(s, distances=d))) == 1
 
 
 @pytest.mark.parametrize("name", CONTROL)
@@ -141,7 +120,6 @@ def test_planted_groups_must_be_known(spec: str) -> None:
         (g.similarity_stage, "cosine:3", "'cosine' takes no argument"),
         (g.similarity_stage, "rbf:-1", "expected a number above 0"),
         (g.similarity_stage, "", "unknown similarity ''"),
-        (g.distance_stage, "cosine", "unknown distance 'cosine'"),
         (g.sparsify_stage, "knn", "expected knn:K"),
         (g.sparsify_stage, "knn:", "expected knn:K"),
         (g.sparsify_stage, "knn:0", "whole number of at least 1 after the colon, got '0'"),
@@ -189,7 +167,7 @@ def test_a_stage_gives_what_its_function_gives_and_gets_the_keywords_that_it_nam
     assert graph.groups_stage("ends")(A, seed=7, planted=["x", "y", "z"], resolution=2.0).tolist() == [0, 1, 0]
     doubled = graph.stage("sparsify", name="doubled")(lambda s: 2 * s)
     STAGES["doubled"] = doubled
-    assert np.array_equal(np.asarray(graph.sparsify_stage("doubled")(A, distances=None)), 2 * A)
+    assert np.array_equal(np.asarray(graph.sparsify_stage("doubled")(A)), 2 * A)
     with pytest.raises(ConfigError, match="groups 'doubled': this is a sparsify stage"):
         graph.groups_stage("doubled")
     with pytest.raises(ConfigError, match="unknown groups 'endz' in 'endz'; did you mean 'ends'"):

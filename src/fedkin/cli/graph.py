@@ -1,4 +1,4 @@
-"""`fedkin graph`: groups of similar clients, from one vector or one set of vectors per client, or from raw samples."""
+"""`fedkin graph`: groups of similar clients, from one vector per client, or from raw samples."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedkin.graph import Graph
-    from fedkin.graph.tables import Signatures
 
-_SETS = ("matching", "minimum", "hausdorff")
 # With more clients, nearest neighbours are found in blocks, without the matrix of all pairs.
 _LARGEST_FULL = 5000
 # With more clients, betweenness takes too long, and the degree replaces it.
@@ -38,8 +36,7 @@ def graph(
         metavar="SIGNATURES",
     ),
     similarity: str | None = typer.Option(
-        None, help="cosine, dot, l1, l2, rbf, FILE.py:NAME; for sets: matching, minimum, hausdorff. Default: cosine; "
-        "matching for sets.",
+        None, help="cosine, dot, l1, l2, rbf, FILE.py:NAME. Default: cosine."
     ),
     sparsify: str = typer.Option(
         "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, FILE.py:NAME."
@@ -61,7 +58,7 @@ def graph(
                                     metavar="DIR"),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
 ) -> None:  # fmt: skip
-    """Find groups of similar clients, from one vector (or one set of vectors) per client, or from raw samples."""
+    """Find groups of similar clients, from one vector per client, or from raw samples."""
     if groups.partition(":")[0] == "same":
         if similarity is not None:
             raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
@@ -72,11 +69,10 @@ def graph(
         raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
     from fedkin.graph.tables import read_signatures
 
-    similarity = None if similarity is None else _stage_name(similarity, "similarity")
+    similarity = _stage_name(similarity or "cosine", "similarity")
     sparsify, groups = _stage_name(sparsify, "sparsify"), _stage_name(groups, "groups")
-    table = read_signatures(signatures)
-    similarity = similarity or ("matching" if table.sets else "cosine")
-    result, similar = _build(table, similarity, sparsify, groups, resolution, seed)
+    ids, vectors = read_signatures(signatures)
+    result, similar = _build(ids, vectors, similarity, sparsify, groups, resolution, seed)
     summary = {"similarity": similarity, "sparsify": sparsify, "groups_by": groups, "seed": seed}
     summary |= _facts(result, similar)
     if out is not None:
@@ -133,47 +129,37 @@ def _tested_groups(
 
 
 def _build(
-    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
+    ids: tuple[str, ...], vectors: Any, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
 ) -> tuple[Graph, Any]:
     """Return the graph with its groups, and the matrix of similarities (None beyond 5,000 clients)."""
     from fedkin import graph as room
 
-    if table.sets != (similarity in _SETS):
-        need = f"expected {', '.join(_SETS)}" if table.sets else "those compare sets of vectors, [n, k, d]"
-        has = "a set of vectors" if table.sets else "one vector"
-        raise ConfigError(f"--similarity {similarity}: the table has {has} per client; {need}")
     of_vectors, to_affinity, to_groups = (
         room.similarity_stage(similarity), room.sparsify_stage(sparsify), room.groups_stage(groups)
     )  # fmt: skip
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
-    similar = distances = None
-    if len(table.ids) > _LARGEST_FULL:
-        affinity = _of_many(table, similarity, sparsify, groups)
-    else:
-        distances = room.distance_stage(similarity)(table.x) if table.sets else None
-        similar = of_vectors(table.x) if distances is None else room.minmax(-distances)
-        affinity = to_affinity(similar, distances=distances)
-    vectors = None if table.sets else table.x
-    labels = to_groups(affinity, seed=seed, resolution=resolution, distances=distances, vectors=vectors)
-    few = len(table.ids) <= _LARGEST_BETWEENNESS
+    similar = of_vectors(vectors) if len(ids) <= _LARGEST_FULL else None
+    affinity = _of_many(vectors, similarity, sparsify, groups) if similar is None else to_affinity(similar)
+    labels = to_groups(affinity, seed=seed, resolution=resolution, vectors=vectors)
+    few = len(ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
     values = {"betweenness" if few else "degree": central}
-    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar
+    return room.Graph(ids, affinity, groups=room.by_id(ids, labels), values=values), similar
 
 
-def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> Any:
+def _of_many(vectors: Any, similarity: str, sparsify: str, groups: str) -> Any:
     from fedkin import graph as room
 
     kind, _, k = sparsify.partition(":")
     if similarity != "cosine" or kind not in ("knn", "mutual"):
         raise ConfigError(
-            f"{len(table.ids)} clients are too many to compare all pairs; expected --similarity cosine and "
+            f"{len(vectors)} clients are too many to compare all pairs; expected --similarity cosine and "
             "--sparsify knn:K or mutual:K"
         )
     if groups.partition(":")[0] == "hierarchical":
-        raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
-    return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
+        raise ConfigError(f"--groups {groups} compares all pairs; {len(vectors)} clients are too many")
+    return room.knn_graph(vectors, int(k), mutual=kind == "mutual")
 
 
 def _facts(result: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from fedkin.graph.similarity import (
     pca, rbf, response_similarity, umap,
 )  # fmt: skip
 from fedkin.graph.stages import (
-    Stage, control_stage, distance_stage, groups_stage, same_alpha, similarity_stage, sparsify_stage, stage,
+    Stage, control_stage, groups_stage, same_alpha, similarity_stage, sparsify_stage, stage,
 )  # fmt: skip
 from fedkin.graph.tables import Rows, read_rows, read_signatures, read_signed, write_signed
 
@@ -46,7 +46,7 @@ __all__ = [
     "Evidence", "Graph", "Placement", "Plan", "Rows", "Signature", "Spread", "Stage", "Verdicts",
     "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "cfl", "closeness",
     "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness", "degree",
-    "distance_stage", "dot", "draw", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "groups_stage",
+    "dot", "draw", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "groups_stage",
     "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "louvain",
     "matching", "minimum", "minmax", "modularity", "negative_l1", "negative_l2", "network", "nmi", "nonnegative",
     "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures", "read_signed", "response_similarity",

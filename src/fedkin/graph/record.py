@@ -14,7 +14,6 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import scipy.sparse as sp
@@ -332,38 +331,20 @@ class Graph:
 
     def to_graphml(self, path: str | Path) -> None:
         """Write GraphML for Gephi, Cytoscape, yEd or networkx: weights of edges, groups and scalar values of nodes."""
-        root = ET.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
-        nodes = self._node_attributes()
-        kinds = {bool: "boolean", int: "long", float: "double", str: "string"}
-        columns = [("node", name, kinds[type(value)]) for name, value in nodes[0][1].items()]
-        columns += [("edge", "weight", "double"), ("graph", "round", "long")]
-        for of, name, kind in columns:
-            key = {"id": f"{of[0]}_{name}", "for": of, "attr.name": name, "attr.type": kind}
-            ET.SubElement(root, "key", key)
-        body = ET.SubElement(root, "graph", edgedefault="directed" if self.directed else "undirected")
-        if self.round is not None:
-            ET.SubElement(body, "data", key="g_round").text = str(self.round)
-        for id, values in nodes:
-            node = ET.SubElement(body, "node", id=id)
-            for name, value in values.items():
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                ET.SubElement(node, "data", key=f"n_{name}").text = text
-        for source, target, weight in self.edges():
-            edge = ET.SubElement(body, "edge", source=source, target=target)
-            ET.SubElement(edge, "data", key="e_weight").text = repr(weight)
-        ET.indent(root)
-        text = ET.tostring(root, encoding="unicode")
+        import networkx as nx
+
+        text = "\n".join(nx.generate_graphml(self.to_networkx()))
         if _NOT_XML.search(text):
             raise GraphError(f"{path}: an id or a value has a control character, which GraphML cannot hold")
-        Path(path).write_text(f"<?xml version='1.0' encoding='utf-8'?>\n{text}", encoding="utf-8")
+        Path(path).write_text(f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n", encoding="utf-8")
 
     def to_json(self, path: str | Path) -> None:
         """Write node-link JSON, which `networkx.node_link_graph(..., edges="edges")` and d3 read."""
-        nodes = [{**values, "id": id} for id, values in self._node_attributes()]
-        edges = [{"source": a, "target": b, "weight": w} for a, b, w in self.edges()]
-        whole = {"directed": self.directed, "multigraph": False, "graph": {"round": self.round}}
+        import networkx as nx
+
         try:
-            text = json.dumps(whole | {"nodes": nodes, "edges": edges}, ensure_ascii=False, indent=1, allow_nan=False)
+            whole = nx.node_link_data(self.to_networkx(), edges="edges")
+            text = json.dumps(whole, ensure_ascii=False, indent=1, allow_nan=False)
         except ValueError:
             raise GraphError(f"{path}: a value is not finite, which JSON cannot hold") from None
         Path(path).write_text(text + "\n", encoding="utf-8")
@@ -380,7 +361,8 @@ class Graph:
         import networkx as nx
 
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
-        graph.graph["round"] = self.round
+        if self.round is not None:
+            graph.graph["round"] = self.round
         graph.add_nodes_from(self._node_attributes())
         graph.add_weighted_edges_from(self.edges())
         return graph

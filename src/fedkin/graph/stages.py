@@ -1,23 +1,22 @@
 """Stages by name: "name" or "name:argument", as configurations and the command line write them.
 
     similarity_stage("cosine")(X) -> S                          vectors [n, d] to similarity [n, n]
-    sparsify_stage("knn:10")(S, distances=None) -> A            affinity [n, n]
+    sparsify_stage("knn:10")(S) -> A                            affinity [n, n]
     control_stage("random")(A, seed=0, planted=None) -> A       the control graph that replaces A
-    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None, signatures=None)
+    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, vectors=None, signatures=None)
         -> labels [n]
 
 All arguments but the first are keyword arguments. A stage ignores those that it does not need.
 
-similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA | matching | minimum | hausdorff. The last three compare sets
-[n, k, d]. All but cosine and rbf are min-max scaled over pairs to [0, 1] with a zero diagonal, so that a
-threshold means the same for each.
+similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA. All but cosine and rbf are min-max scaled over pairs to [0, 1]
+with a zero diagonal, so that a threshold means the same for each.
 
-sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D. gamma reads `distances`. Without `distances` it
-reads 1 - S, and links only pairs with S > 0.
+sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D. gamma reads distances 1 - S, and links only pairs
+with S > 0.
 
 groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
 same | same:ALPHA | single (one group of all clients) | alone (each client its own group) | planted.
-hierarchical reads `distances`, or 1 - A without them; kmeans reads `vectors`, or the rows of A without them; same
+hierarchical reads distances 1 - A; kmeans reads `vectors`, or the rows of A without them; same
 reads `signatures`, one per row. same calls fedkin.graph.find, which also returns the verdicts and the tree of tests.
 
 control: none | random | uniform | oracle | shuffled | self.
@@ -157,20 +156,8 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
     return _stage("similarity", spec)
 
 
-def distance_stage(spec: str) -> Callable[[Any], Array]:
-    """Return a function from sets of centres [n, k, d] to distances [n, n]: matching | minimum | hausdorff.
-
-    >>> distance_stage("minimum")([[[0.0], [5.0]], [[6.0], [9.0]]])
-    array([[0., 1.],
-           [1., 0.]])
-    """
-    if spec not in _DISTANCES:
-        raise ConfigError(f"unknown distance {spec!r}; {nearest(spec, _DISTANCES)}")
-    return _DISTANCES[spec]
-
-
 def sparsify_stage(spec: str) -> Callable[..., Matrix]:
-    """Return a function (S, distances=None) from similarity [n, n] to affinity: symmetric, zero diagonal.
+    """Return a function (S) from similarity [n, n] to affinity: symmetric, zero diagonal.
 
     >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
     array([[0. , 0.5, 0. ],
@@ -181,7 +168,7 @@ def sparsify_stage(spec: str) -> Callable[..., Matrix]:
 
 
 def groups_stage(spec: str) -> Callable[..., Labels]:
-    """Return a function (A, seed=, resolution=, planted=, distances=, vectors=, signatures=) to canonical labels [n].
+    """Return a function (A, seed=, resolution=, planted=, vectors=, signatures=) to canonical labels [n].
 
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
@@ -270,9 +257,7 @@ def _real(argument: str, low: float, *, above: bool = False) -> float:
 def _gamma(argument: str) -> Callable[..., Matrix]:
     value = None if argument == "auto" else _real(argument, 0, above=True)
 
-    def sparsify(s: Any, distances: Any = None) -> Matrix:
-        if distances is not None:
-            return affinity.gamma(distances, value)
+    def sparsify(s: Any) -> Matrix:
         s = as_dense(s, "S")
         # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
         return np.where(s > 0, np.asarray(affinity.gamma(affinity.to_distance(s), value)), 0.0)
@@ -284,10 +269,7 @@ def _hierarchical(argument: str | None) -> Callable[..., Labels]:
     choose: Any = "silhouette" if argument == "silhouette" else "gap"
     clusters = None if argument in (None, "auto", "silhouette") else _whole(str(argument))
 
-    def group(a: Matrix, distances: Any = None) -> Labels:
-        return groups.hierarchical(affinity.to_distance(a) if distances is None else distances, clusters, choose=choose)
-
-    return group
+    return lambda a: groups.hierarchical(affinity.to_distance(a), clusters, choose=choose)
 
 
 def _kmeans(argument: str) -> Callable[..., Labels]:
@@ -335,16 +317,12 @@ def _planted(planted: Any, n: int, stage: str) -> Labels:
     return as_labels(planted, n, "planted")
 
 
-_DISTANCES = {"matching": similarity.matching, "minimum": similarity.minimum, "hausdorff": similarity.hausdorff}
 BUILT_IN: dict[str, dict[str, BuiltIn]] = {
     "similarity": {
         "cosine": _plain(similarity.cosine),
         "dot": _plain(similarity.dot),
         "l1": _plain(lambda x: similarity.minmax(similarity.negative_l1(x))),
         "l2": _plain(lambda x: similarity.minmax(similarity.negative_l2(x))),
-        "matching": _plain(lambda sets: similarity.minmax(0.0 - similarity.matching(sets))),
-        "minimum": _plain(lambda sets: similarity.minmax(0.0 - similarity.minimum(sets))),
-        "hausdorff": _plain(lambda sets: similarity.minmax(0.0 - similarity.hausdorff(sets))),
         "rbf": BuiltIn("?GAMMA", lambda g: partial(similarity.rbf, gamma=g and _real(g, 0, above=True))),
     },
     "sparsify": {

@@ -1,4 +1,4 @@
-"""Tables of clients from .npz, .csv or .parquet files: a vector or set of vectors per client, or a row per sample."""
+"""Tables of clients from .npz, .csv or .parquet files: a vector per client, or a row per sample."""
 
 from __future__ import annotations
 
@@ -21,69 +21,42 @@ if TYPE_CHECKING:
 _MOST_CATEGORIES = 200
 
 
-@dataclass(frozen=True)
-class Signatures:
-    """One vector, or one set of vectors, per client.
+def read_signatures(path: str | Path) -> tuple[tuple[str, ...], Any]:
+    """Read one vector per client: (unique ids, [n, d] numbers); DataError names the file, the client and the column.
 
-    ids: unique texts. x: vectors [n, d], or sets of vectors: an array [n, k, d], or n arrays [k_i, d] if sizes differ.
-    """
-
-    ids: tuple[str, ...]
-    x: np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
-
-    @property
-    def sets(self) -> bool:
-        """Whether each client has a set of vectors, and not one vector."""
-        return not isinstance(self.x, np.ndarray) or self.x.ndim == 3
-
-
-def read_signatures(path: str | Path) -> Signatures:
-    """Read a table of signatures; raises DataError that names the file, the client and the column.
-
-    .npz: arrays `ids` [n] and `x` [n, d] or [n, k, d]. .csv (with a header line) and .parquet: the ids are in
-    column `client`, or in the first column if there is no such column. All other columns are numbers, the vector's
-    entries. With a column `centre`, each row is one vector of a client's set.
+    .npz: arrays `ids` [n] and `x` [n, d]. .csv (with a header line) and .parquet: the ids are in column `client`, or in
+    the first column if there is no such column. All other columns are numbers, the vector's entries.
     """
     path = _file(path)
-    signatures = _vectors_of_arrays(path) if path.suffix.lower() == ".npz" else _vectors_of_table(path)
-    if len(signatures.ids) < 2:
-        raise DataError(f"{path}: {len(signatures.ids) or 'no'} client; expected at least two to compare")
-    return signatures
+    ids, x = _vectors_of_arrays(path) if path.suffix.lower() == ".npz" else _vectors_of_table(path)
+    first: dict[str, int] = {}
+    for row, id in enumerate(ids):
+        if id in first:
+            raise DataError(f"{path}: client {id!r} is in rows {first[id] + 1} and {row + 1}; expected one vector each")
+        first[id] = row
+    if len(ids) < 2:
+        raise DataError(f"{path}: {len(ids) or 'no'} client; expected at least two to compare")
+    return ids, x
 
 
-def _vectors_of_arrays(path: Path) -> Signatures:
+def _vectors_of_arrays(path: Path) -> tuple[tuple[str, ...], Any]:
     ids, x, _ = _samples_of_arrays(path)
-    if x.ndim > 3:
-        raise DataError(f"{path}: 'x': expected numbers [n, d] or [n, k, d], got shape {x.shape}")
-    _check_unique(path, ids, "")
-    return Signatures(ids, x)
+    if x.ndim != 2:
+        raise DataError(f"{path}: 'x': expected numbers [n, d], one vector per client, got shape {x.shape}")
+    return ids, x
 
 
-def _vectors_of_table(path: Path) -> Signatures:
-    table = _read_table(path, ("client", "centre"), first=True)
+def _vectors_of_table(path: Path) -> tuple[tuple[str, ...], Any]:
+    table = _read_table(path, ("client",), first=True)
     names = table.column_names
     if path.suffix.lower() == ".csv" and all(_is_number(name) for name in names):
         raise DataError(f"{path}: the first line holds only numbers; expected column names")
     key = "client" if "client" in names else names[0] if names else ""
-    columns = [name for name in names if name not in (key, "centre")]
+    columns = [name for name in names if name != key]
     if not columns:
         raise DataError(f"{path}: expected a column of ids and at least one of numbers, found {names}")
     ids = _ids_of(path, table, key)
-    x = np.column_stack([_numbers(path, table, name, ids) for name in columns])
-    if "centre" not in names:
-        _check_unique(path, ids, "; a column 'centre' would make them one set of vectors")
-        return Signatures(ids, x)
-    centres = [str(centre) for centre in table["centre"].to_pylist()]
-    repeat = _repeat(list(zip(ids, centres, strict=True)))
-    if repeat is not None:
-        row = repeat[1]
-        raise DataError(f"{path}: client {ids[row]!r} has centre {centres[row]!r} twice, again in row {row + 1}")
-    rows: dict[str, list[int]] = {}
-    for row, id in enumerate(ids):
-        rows.setdefault(id, []).append(row)
-    sets = [x[members] for members in rows.values()]
-    equal_sizes = len({len(one) for one in sets}) == 1
-    return Signatures(tuple(rows), np.stack(sets) if equal_sizes else sets)
+    return ids, np.column_stack([_numbers(path, table, name, ids) for name in columns])
 
 
 # -- files, ids and columns ----------------------------------------------------------------------------------------
@@ -112,7 +85,7 @@ def _samples_of_arrays(path: Path) -> tuple[tuple[str, ...], Any, Any]:
         raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
     x, ids = arrays["x"], arrays["ids"]
     if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(f"{path}: 'x': expected numbers [n, d] or [n, k, d], got {x.dtype} of shape {x.shape}")
+        raise DataError(f"{path}: 'x': expected numbers [n, d], got {x.dtype} of shape {x.shape}")
     if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
         raise DataError(f"{path}: 'ids': expected one text or whole number per row of 'x', got {ids.dtype}")
     if len(ids) != len(x):
@@ -139,9 +112,9 @@ def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=kinds))
     except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
         raise DataError(f"{path}: not a readable table: {said(error)}") from None
-    repeat = _repeat(table.column_names)
-    if repeat is not None:
-        raise DataError(f"{path}: column {table.column_names[repeat[0]]!r} occurs twice; expected unique column names")
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
     return table
 
 
@@ -160,23 +133,6 @@ def _check_ids(path: Path, ids: Sequence[str], where: str = "") -> None:
             raise DataError(f"{path}: row {row + 1} has no id{where}")
         if not printable(id):
             raise DataError(f"{path}: row {row + 1}: expected an id of printable characters, got {id!r}")
-
-
-def _check_unique(path: Path, ids: Sequence[str], hint: str) -> None:
-    repeat = _repeat(ids)
-    if repeat is not None:
-        first, again = repeat
-        raise DataError(f"{path}: client {ids[first]!r} is in rows {first + 1} and {again + 1}{hint}")
-
-
-def _repeat(values: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the two rows of the first value that occurs again."""
-    first: dict[Any, int] = {}
-    for row, value in enumerate(values):
-        if value in first:
-            return first[value], row
-        first[value] = row
-    return None
 
 
 def _column(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
