@@ -1,8 +1,7 @@
-"""Encoders: shapes, what they are trained for, pretraining and its cache."""
+"""Encoders: shapes, what they are trained for, pretraining."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin import codec
 from fedkin.data.dataset import Dataset, Part
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Scale, Task
-from fedkin.learning import Batch, Training
+from fedkin.learning import Batch, Training, encoders
 from fedkin.learning.encoders import (
     Reconstruction,
     View,
-    adapted,
-    cache_folder,
     chosen,
     encoder_net,
     kind_for,
@@ -32,11 +28,6 @@ from fedkin.learning.encoders import (
 from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path / "cache"))
 
 
 def images(count: int = 48, shape: tuple[int, ...] = (1, 8, 8), seed: int = 0) -> Samples:
@@ -163,15 +154,14 @@ def test_pretraining_lowers_the_error_and_is_cached_by_content() -> None:
     plan = PLAN.model_copy(update={"local_epochs": 20})
     params = pretrained(net, samples, plan, seed=1)
     assert error(params) < 0.95 * error(net.initial)
-    (kept,) = cache_folder().glob("*")
-    before = kept.stat().st_mtime_ns
-    again = pretrained(net, samples, plan, seed=1)
-    assert all(torch.equal(params[name], again[name]) for name in params)
-    assert kept.stat().st_mtime_ns == before
+    assert pretrained(net, samples, plan, seed=1) is params
 
 
 @pytest.mark.parametrize("what", ["samples", "scale", "training", "seed", "net", "view"])
-def test_whatever_training_depends_on_has_its_own_place_in_the_cache(what: str) -> None:
+def test_whatever_training_depends_on_has_its_own_place_in_the_cache(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "_PRETRAINED", {})
     given: dict[str, Any] = {
         "samples": images(20),
         "net": encoder_net("mlp", (1, 8, 8), 3),
@@ -185,27 +175,7 @@ def test_whatever_training_depends_on_has_its_own_place_in_the_cache(what: str) 
         "net": encoder_net("mlp", (1, 8, 8), 3, 5), "view": View((2.0,)),
     }  # fmt: skip
     pretrained(**{**given, "samples" if what == "scale" else what: changes[what]})
-    assert len(list(cache_folder().iterdir())) == 2
-
-
-def test_a_damaged_cache_file_is_written_anew() -> None:
-    samples, net = images(20), encoder_net("mlp", (1, 8, 8), 3)
-    params = pretrained(net, samples, PLAN, seed=0)
-    (kept,) = cache_folder().iterdir()
-    whole = kept.read_bytes()
-    for damage in (b"", whole[:100], codec.encode({"params": {"w": torch.zeros(1)}}), codec.encode({"other": 1})):
-        kept.write_bytes(damage)
-        again = pretrained(net, samples, PLAN, seed=0)
-        assert all(torch.equal(params[name], again[name]) for name in params)
-        assert kept.read_bytes() == whole
-    assert list(cache_folder().iterdir()) == [kept]
-
-
-def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(RunError, match=r"file.encoders: .*FEDKIN_CACHE"):
-        pretrained(encoder_net("mlp", (1, 8, 8), 3), images(20), PLAN, seed=0)
+    assert len(encoders._PRETRAINED) == 2
 
 
 def test_classes_and_a_limit_choose_training_samples() -> None:
@@ -220,25 +190,3 @@ def test_classes_and_a_limit_choose_training_samples() -> None:
     assert chosen(data, None, 5, 0).rows.tolist() != chosen(data, None, 5, 1).rows.tolist()  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"method.encoder.classes: blobs has no training samples of classes \[7\]"):
         chosen(data, (1, 7), None, 0)
-
-
-def test_images_of_another_shape_are_refused_or_adapted() -> None:
-    samples = images(3, (1, 4, 6))
-    assert adapted(samples, (1, 4, 6), "blobs", False) is samples
-    with pytest.raises(ConfigError, match=r"inputs of blobs have shape \(1, 4, 6\).*\(3, 7, 4\).*adapt = true"):
-        adapted(samples, (3, 7, 4), "blobs", False)
-    wide = adapted(samples, (3, 7, 4), "blobs", True)
-    shown = pixels(wide.scale)(wide.inputs(slice(None)))
-    assert shown.shape == (3, 3, 7, 4)
-    original = samples.x[:, 0].float() / 255
-    for channel in range(3):
-        # Rows 1 to 4 hold the image, of which one column on either side was cut.
-        torch.testing.assert_close(shown[:, channel, 1:5], original[:, :, 1:5])
-        assert not shown[:, channel, [0, 5, 6]].any()
-    colours = images(2, (3, 4, 4))
-    grey = adapted(colours, (1, 4, 4), "blobs", True)
-    assert ((stored(grey).double() - stored(colours).double().mean(1, keepdim=True)).abs() <= 0.5).all()
-    with pytest.raises(ConfigError, match="choose a data set of that shape"):
-        adapted(images(2, (2, 4, 4)), (3, 4, 4), "blobs", True)
-    with pytest.raises(ConfigError, match=r"shape \(1, 4, 6\).*\(24,\)"):
-        adapted(samples, (24,), "blobs", True)

@@ -210,8 +210,8 @@ def test_a_net_for_numbers_names_the_one_for_texts() -> None:
 IDS = [f"client-{k:02d}" for k in range(20)]
 
 
-def names(mixed: Mixed, ids: list[str] = IDS, seed: int = 0) -> dict[str, str]:
-    return {id: model.name for id, model in mixed.deal_bodies(ids, seed).items()}
+def names(mixed: Mixed, ids: list[str] = IDS) -> dict[str, str]:
+    return {id: model.name for id, model in mixed.deal_bodies(ids).items()}
 
 
 def test_round_robin_goes_over_the_sorted_ids_whatever_the_order_they_come_in() -> None:
@@ -222,28 +222,6 @@ def test_round_robin_goes_over_the_sorted_ids_whatever_the_order_they_come_in() 
     assert sorted(Counter(dealt.values()).values()) == [6, 7, 7]
 
 
-def test_random_bodies_depend_on_seed_and_id_alone() -> None:
-    mixed = Mixed(deal="random")
-    dealt = names(mixed)
-    assert set(dealt.values()) == set(mixed.bodies)
-    few = names(mixed, IDS[3:7])
-    assert few == {id: dealt[id] for id in few}
-    assert names(mixed, seed=1) != dealt
-
-
-def test_a_given_deal_is_followed() -> None:
-    deal = {id: "small-wide" if id < "client-05" else "small-plain" for id in IDS}
-    assert names(Mixed(bodies=("small-plain", "small-wide"), deal=deal)) == deal
-
-
-def test_a_given_deal_must_name_every_client_and_no_other() -> None:
-    mixed = Mixed(bodies=("small-plain",), deal={"a": "small-plain", "b": "small-plain"})
-    with pytest.raises(ConfigError, match=r"model.deal: client 'c' has no body"):
-        mixed.deal_bodies(["a", "b", "c"], 0)
-    with pytest.raises(ConfigError, match=r"model.deal: client 'b' is not in the federation"):
-        mixed.deal_bodies(["a"], 0)
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -251,8 +229,6 @@ def test_a_given_deal_must_name_every_client_and_no_other() -> None:
         ({"bodies": ["linear"]}, r"no net 'linear' with a width that can be set"),
         ({"bodies": ["mixed"]}, r"no net 'mixed' with a width that can be set"),
         ({"bodies": []}, r"at least 1"),
-        ({"bodies": ["small-plain"], "deal": {"a": "small-wide"}}, r"client 'a' is given 'small-wide'"),
-        ({"deal": "alphabetical"}, r"model.deal"),
         ({"width": 0}, r"model.width"),
         (
             {"bodies": ["small"], "nets": {"small": {"name": "mlp", "hidden": [32, 16]}}},
@@ -277,19 +253,16 @@ def test_settings_that_cannot_be_are_refused(table: dict[str, object], message: 
 def test_every_body_gets_the_common_width() -> None:
     mixed = Mixed(bodies=("small-plain", "cnn-mnist", "mlp"), width=10)
     task = Task(3, (1, 8, 8))
-    for model in mixed.deal_bodies(IDS[:3], 0).values():
+    for model in mixed.deal_bodies(IDS[:3]).values():
         net = Net.build(partial(model.build, task), 0)
         assert net.width(task) == 10
         assert repr(net.module.head) == "Linear(in_features=10, out_features=3, bias=True)"
-    assert mixed.deal_bodies(IDS[:3], 0)[IDS[2]] == Mlp(hidden=(10,))
+    assert mixed.deal_bodies(IDS[:3])[IDS[2]] == Mlp(hidden=(10,))
 
 
 def test_settings_survive_a_table() -> None:
     own = parse(MODELS["mixed"], {"bodies": ["m"], "nets": {"m": {"name": "mlp"}}, "width": 5}, "model")
     assert parse(MODELS["mixed"], own.model_dump(mode="json"), "model") == own
-    for deal in ("random", {"a": "small-wide"}):
-        mixed = parse(MODELS["mixed"], {"bodies": ["small-wide"], "deal": deal, "width": 5}, "model")
-        assert parse(MODELS["mixed"], mixed.model_dump(mode="json"), "model") == mixed
 
 
 @pytest.mark.parametrize(

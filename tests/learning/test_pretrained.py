@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin.data.sources.hub import Hub
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.learning import Net
 from fedkin.learning.models import MODELS, Mixed, Timm, Transformers, transformer
 from fedkin.learning.models.pretrained import _UNREAD, _digest, library
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import plan_of, settings_of
 from fedkin.settings import parse
 
 gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]
@@ -202,30 +200,6 @@ def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
         Transformers(path=tmp_path / "m").build(task)
 
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def test_a_repository_of_an_adapter_is_refused_and_one_of_a_net_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the Hub's files lie in the cache of the machine."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    place = tmp_path / "models--some--net"
-    files, none = place / "snapshots" / COMMIT, place / ".no_exist" / COMMIT
-    bert(0.0, "BertModel").save_pretrained(files)
-    none.mkdir(parents=True)
-    for name in ("adapter_config.json", "model.safetensors.index.json"):
-        (none / name).touch()
-    model, task = Transformers(hub="some/net", revision=COMMIT), Task(2, (10,), codes=("x",))
-    assert Net.build(lambda: model.build(task), 0).width(task) == 16
-    (none / "adapter_config.json").unlink()
-    (files / "adapter_config.json").write_text('{"base_model_name_or_path": "other/net"}')
-    with pytest.raises(ConfigError, match=r"model.hub: some/net: adapter_config.json: .* adapter, which is not loaded"):
-        model.build(task)
-
-
 @pytest.mark.parametrize(
     ("task", "why"),
     [(Task(2, (10,)), r"bert needs token ids \[length\] as whole numbers"),
@@ -277,36 +251,6 @@ def model(**table: Any) -> Any:
     return parse(MODELS[table["name"]], table, "model")
 
 
-@pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:12], COMMIT[:-1] + "g", COMMIT.upper()])
-def test_a_net_of_the_hub_is_one_commit(revision: str | None) -> None:
-    with pytest.raises(ConfigError, match=r"hub: .*revision, the 40 characters of a commit .* other values"):
-        model(name="transformers", hub="a/b", revision=revision)
-    assert model(name="transformers", hub="a/b", revision=COMMIT).revision == COMMIT
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_over_a_network_nothing_is_fetched_from_the_hub(mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetched(*_: Any) -> None:
-        raise AssertionError("a net was built before anybody was asked")
-
-    monkeypatch.setattr(Transformers, "build", fetched)
-    net = {"name": "transformers", "hub": "a/b", "revision": COMMIT}
-    table = {"name": "mixed", "bodies": ["small-plain", "own"], "nets": {"own": net}} if mixed else net
-    experiment = Experiment.of({
-        "name": "texts", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 2}, "model": table,
-        "training": {"rounds": 1, "lr": 0.1}, "method": {"name": "fedavg"}, "network": {"clients": ["one", "two"]},
-    })  # fmt: skip
-    why = "model.hub: over a network nothing is fetched from the Hub; .* set model.path"
-    with pytest.raises(ConfigError, match=why):
-        settings_of(experiment)
-    # What another side sends is not taken either.
-    with monkeypatch.context() as patch:
-        patch.setattr("fedkin.running.networked._refuse_hub", lambda _: None)
-        text = settings_of(experiment)
-    with pytest.raises(ConfigError, match=why):
-        plan_of(text, TASK)
-
-
 @pytest.mark.parametrize(
     ("option", "why"),
     [
@@ -343,10 +287,3 @@ def test_the_hash_is_of_all_settings_and_values(tmp_path: Path, file: str) -> No
     assert _digest(tmp_path) == before
     (tmp_path / file).write_text("three")
     assert _digest(tmp_path) != before
-
-
-def test_a_revision_is_refused_where_nothing_is_fetched() -> None:
-    with pytest.raises(ConfigError, match=r"revision: it is the commit of a net on the Hub; leave it out with path"):
-        model(name="transformers", path="here", revision=COMMIT)
-    with pytest.raises(ConfigError, match="config and revision are of a dataset on the Hub; leave them out with path"):
-        parse(Hub, {"path": "here", "target": "y", "client": "c", "revision": COMMIT}, "data")

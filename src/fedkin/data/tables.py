@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedkin.errors import DataError
-from fedkin.federation.table import is_number, name_of_type, texts, with_files, without_views
+from fedkin.federation.table import name_of_type, texts, with_files, without_views
 from fedkin.untrusted import Refused, most, parquet_in, said, shown, within
 
 _LOG = logging.getLogger("fedkin")
@@ -39,18 +39,13 @@ _PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 _WHOLE = r"^[+-]?[0-9]+$"
 _CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
 _DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
-# A number between a currency and a unit.
-_AMOUNT = re.compile(
-    r"(?P<before>[$€£¥₹]\s?)?(?P<number>[+-]?[0-9.,](?:[0-9.,' ]*[0-9.,])?(?:[eE][+-]?[0-9]+)?)"
-    r"(?P<after>\s?(?:%|[A-Za-zµμ°€$£][A-Za-zµμ°²³%]*)(?:\s?/\s?[A-Za-z0-9µμ^.²³]+)*)?"
-)
+# A currency in front of a number, and a unit behind it.
+_UNIT = re.compile(r"^[$€£¥₹]\s?|\s?[A-Za-z%°µμ€$£][^\d\s]*$")
 # Marks between thousands: spaces of all kinds are one, and so are apostrophes.
 _SPACES, _APOSTROPHES = "\u00a0\u2009\u202f", "\u2019"
 _TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
 _TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
 _ZONED = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
-# Numbers with a group of three digits behind a mark are thousands for sure only if there are so many of them.
-_SURE = 10
 _NOTES, _CODES = b"fedkin.notes", b"fedkin.codes"
 _BLOCK = 1 << 20
 _MIXED = 0.5
@@ -77,15 +72,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Typed:
-    """A column with its type. note: how it was read, if that was not plain. sign: the decimal sign that it proves."""
+    """A column with its type. note: how it was read, if that was not plain."""
 
     values: pa.ChunkedArray
     note: str = ""
-    sign: str | None = None
-
-
-class _Doubt(Exception):
-    """A column whose numbers may be read in two ways."""
 
 
 # -- what was read how ---------------------------------------------------------------------------------------------
@@ -205,21 +195,16 @@ def _delimiter(first: str, second: str) -> str:
 
 
 _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
-# The mark of UTF-32 begins with that of UTF-16.
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}  # fmt: skip
 
 
 def _check_text(path: Path) -> None:
-    """Raise Refused for a file that is not UTF-8, naming what it seems to be; packed files are unpacked to look."""
+    """Raise Refused for a file that is not UTF-8, naming the line; packed files are unpacked to look."""
     limit = most(path.stat().st_size)
     with _opened(path) as file:
         decoder, lines, read = codecs.getincrementaldecoder("utf-8")(), 1, 0
         while block := file.read(_BLOCK):
-            if not read:
-                _check_width(block)
+            if not read and 0 in block[:4]:  # of UTF-16 and UTF-32 every other byte is zero
+                raise Refused(f"the file is UTF-16 or UTF-32, not UTF-8; {_SAVE}")
             read += len(block)
             if read > limit:
                 return  # the reader of the table says so
@@ -231,15 +216,6 @@ def _check_text(path: Path) -> None:
             lines += block.count(b"\n")
         if left := decoder.getstate()[0]:
             raise Refused(_not_utf8(left, 0, lines))
-
-
-def _check_width(block: bytes) -> None:
-    """Raise Refused for two or four bytes to a letter: by the mark in front, or by the zeros between letters."""
-    name = next((name for mark, name in _BYTE_ORDER_MARKS.items() if block.startswith(mark)), None)
-    if name is None and block[:1000].count(0) > len(block[:1000]) // 3:
-        name = "UTF-16 (every other byte is zero)"
-    if name is not None:
-        raise Refused(f"the file is {name}, not UTF-8; {_SAVE}")
 
 
 def _not_utf8(data: bytes, at: int, lines: int) -> str:
@@ -369,32 +345,17 @@ def _joined(
 
 
 def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
-    """Say which column cannot be joined, with the kinds of two files; of a text beside numbers, the first such one."""
+    """Say which column cannot be joined, with the kinds of two files."""
     for name in tables[0].column_names:
         types = [table.schema.field(name).type for table in tables]
         try:
             pa.unify_schemas([pa.schema([(name, kind)]) for kind in types], promote_options="permissive")
-            continue
         except (TypeError, ValueError, pa.ArrowException):
             kinds = [name_of_type(kind) for kind in types]
-        zoned = {getattr(kind, "tz", None) is not None: file for file, kind in zip(files, types, strict=True)}
-        if len(zoned) == 2 and all(map(pa.types.is_timestamp, types)):
-            return (f"{shown(name)}: times in {zoned[True]} have a zone, those in {zoned[False]} have none: write all "
-                    "with, or all without")  # fmt: skip
-        at = kinds.index("texts") if "texts" in kinds else 0
-        other = next((i for i, kind in enumerate(kinds) if kind not in (kinds[at], "nothing")), None)
-        if other is None:  # of one kind, stored in ways that do not go together
-            odd = next(kind for kind in types if kind != types[0])
-            return f"{shown(name)}: {files[0]} has {types[0]}, another one {odd}"
-        example = ""
-        if kinds[at] == "texts":
-            values = {row: value for row, value in enumerate(texts(tables[at], name), 1) if value is not None}
-            row = next((row for row, value in values.items() if not is_number(value)), min(values))
-            example = f", such as {shown(values[row])!r} in row {row}"
-        advice = "write numbers in all, or name it in categories or leave_out"
-        if kinds[other] != "numbers":
-            advice = f"write {kinds[other]} in all, or name it in leave_out"
-        return f"{shown(name)}: {files[at]} has {kinds[at]}{example}, {files[other]} {kinds[other]}: {advice}"
+            one = kinds.index("texts") if "texts" in kinds else 0
+            other = next(at for at, kind in enumerate(types) if kind not in (types[one], pa.null()))
+            what = [f"{files[at]} has {kinds[at] if kinds[one] != kinds[other] else types[at]}" for at in (one, other)]
+            return f"{shown(name)}: {', '.join(what)}: write one kind in all, or name it in categories or leave_out"
     return None
 
 
@@ -404,25 +365,15 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
 def _typed_table(table: pa.Table, written: Written, delimiter: str) -> pa.Table:
     """The table of texts with the type of each column."""
     columns: list[pa.ChunkedArray] = list(table.columns)
-    typed: dict[int, Typed] = {}
-    doubtful = []
+    notes, leading = dict[str, str](), dict[str, str]()
     for place, name in enumerate(table.column_names):
         if name in written.untyped:
             continue
-        try:
-            typed[place] = _typed(columns[place], name, written, delimiter, None)
-        except _Doubt:
-            doubtful.append(place)
-    signs = {one.sign for one in typed.values() if one.sign is not None}
-    sign = signs.pop() if len(signs) == 1 else ""
-    for place in doubtful:
-        typed[place] = _typed(columns[place], table.column_names[place], written, delimiter, sign)
-    notes, leading = dict[str, str](), dict[str, str]()
-    for place, one in typed.items():
-        name, texts = table.column_names[place], columns[place]
-        columns[place] = _named(texts, one.values, name, written)
-        if one.note:
-            notes[name] = one.note
+        texts = columns[place]
+        typed = _typed(texts, name, written, delimiter)
+        columns[place] = _named(texts, typed.values, name, written)
+        if typed.note:
+            notes[name] = typed.note
         if pa.types.is_integer(columns[place].type):
             padded = list(_rows_where(pc.match_substring_regex(texts, _LEADING)))
             if padded:
@@ -443,11 +394,8 @@ def _named(texts: pa.ChunkedArray, typed: pa.ChunkedArray, name: str, written: W
     return typed
 
 
-def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None) -> Typed:
-    """A column of texts with its type.
-
-    sign: the decimal sign of the file's other columns, "" if they prove none, None while these are not known.
-    """
+def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str) -> Typed:
+    """A column of texts with its type."""
     if column.null_count == len(column):
         return Typed(pa.chunked_array([pa.nulls(len(column))]))
     if (whole := _cast(column, pa.int64())) is not None:
@@ -468,9 +416,8 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
     if name in written.coded or name in written.names:
         return Typed(column if floats is None else floats)
     if floats is not None and written.decimal != "," and not _is_grouped(texts):
-        dotted = pc.any(pc.match_substring(texts, ".")).as_py()
-        return Typed(floats, sign="." if dotted else None)
-    return _amounts(texts, column, name, written, delimiter, sign)
+        return Typed(floats)
+    return _marked(texts, column, name, written, delimiter)
 
 
 # Up to three digits and groups of three behind points.
@@ -529,13 +476,8 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
 
 
 def is_number_like(text: str) -> bool:
-    """Whether a text is a number in some way of writing: "65,2", "1.104", "$1,037", "103 mg/dL", "1 037"."""
-    match = _AMOUNT.fullmatch(_usual_marks(text.strip()))
-    return match is not None and _is_written(match["number"])
-
-
-def _is_written(number: str) -> bool:
-    """Whether some marks make a number of it."""
+    """Whether a text is a number in some way of writing: "65,2", "1.104", "1 037", "$5", "103 mg/dL"."""
+    number = _usual_marks(_UNIT.sub("", text.strip()))
     return any(pattern.fullmatch(number) for pattern in _PATTERNS.values())
 
 
@@ -558,89 +500,56 @@ _PATTERNS = {
 }
 
 
-def _amounts(
-    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None
-) -> Typed:
-    """A column of numbers with marks between thousands, decimal commas, a currency or a unit; else its texts."""
+def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str) -> Typed:
+    """A column of numbers with decimal commas or marks between thousands; else its texts.
+
+    Raises Refused if the numbers may be read in two ways, and no setting decides.
+    """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
-    matches = [match for match in map(_AMOUNT.fullmatch, values) if match and _is_written(match["number"])]
-    units = {((match["before"] or "").strip(), (match["after"] or "").strip()) for match in matches}
-    bare = [match["number"] for match in matches]
-    if not matches or len(matches) < len(values) or len(units) > 1:
-        return Typed(column, _mixed(texts, values) if len(matches) > _MIXED * len(values) else "")
-    marks = _marks_of(bare, texts, name, written, delimiter, sign)
-    if marks is None:
-        return Typed(column, _mixed(texts, values))
-    canonical = {value: _canonical(number, marks) for value, number in zip(values, bare, strict=True)}
+    readings: dict[tuple[str, ...], tuple[str, str]] = {}
+    for marks, pattern in _PATTERNS.items():
+        stated = written.decimal in (None, marks[0]) and (not marks[1] or written.thousands in (None, marks[1]))
+        if stated and all(map(pattern.fullmatch, values)):
+            readings.setdefault(tuple(_canonical(value, marks) for value in values), marks)
+    if len(readings) > 1 and written.thousands is not None:
+        readings = {numbers: marks for numbers, marks in readings.items() if marks[1] == written.thousands}
+    if not values or not readings:
+        like = sum(map(is_number_like, values)) > _MIXED * len(values)
+        return Typed(column, _mixed(texts, values) if values and like else "")
+    if len(readings) > 1:
+        mark = next(mark for mark in ",." if any(mark in value for value in values))
+        if mark == "," or delimiter != ",":
+            row, as_decimal, as_thousands = next(
+                (row, _canonical(value, (mark, "")), _canonical(value, ("", mark)))
+                for row, text in enumerate(texts.to_pylist(), 1)
+                if text is not None and mark in (value := _usual_marks(text))
+            )
+            raise Refused(
+                f"column {shown(name, 60)!r}: {texts[row - 1].as_py()!r} in row {row} may be {as_decimal} or "
+                f'{as_thousands}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
+            )
+        readings = {numbers: marks for numbers, marks in readings.items() if marks[0] == mark}
+    canonical = dict(zip(values, next(iter(readings)), strict=True))
     floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
     numbers = pa.chunked_array([pa.array(floats, pa.float64())])
     if all(number.lstrip("-").isdigit() for number in canonical.values()):
         exact = _cast(numbers, pa.int64())
         numbers = numbers if exact is None else exact
-    used = next((value for value, number in zip(values, bare, strict=True) if canonical[value] != number), values[0])
-    plain = units == {("", "")} and all(canonical[value] == value for value in values)
-    note = "" if plain else f"{used!r} is read as {canonical[used]}"
-    with_decimals = any(marks[0] in number for number in bare) and not _grouped_only(bare, marks[0])
-    with_thousands = marks[1] in (".", ",") and any(marks[1] in number for number in bare)
-    return Typed(numbers, note, marks[0] if with_decimals or with_thousands else None)
-
-
-def _grouped_only(numbers: list[str], mark: str) -> bool:
-    """Whether three digits stand behind each such mark, so that it may be one between thousands."""
-    return all(
-        re.fullmatch(rf"[+-]?[1-9][0-9]{{0,2}}({re.escape(mark)}[0-9]{{3}})+", one) for one in numbers if mark in one
-    )
+    changed = next((value for value in values if canonical[value] != value), None)
+    return Typed(numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}")
 
 
 def _canonical(number: str, marks: tuple[str, str]) -> str:
     decimal, thousands = marks
     plain = number.replace(thousands, "") if thousands else number
-    return plain.replace(decimal, ".").lstrip("+")
-
-
-def _marks_of(
-    numbers: list[str], texts: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None
-) -> tuple[str, str] | None:
-    """(decimal sign, mark between thousands) of a column's different numbers; None if they follow no one rule.
-
-    Raises Refused if two readings differ and nothing decides, _Doubt while other columns may.
-    """
-    readings: dict[tuple[str, ...], tuple[str, str]] = {}
-    for marks, pattern in _PATTERNS.items():
-        if written.decimal not in (None, marks[0]) or (marks[1] and written.thousands not in (None, marks[1])):
-            continue
-        if all(map(pattern.fullmatch, numbers)):
-            readings.setdefault(tuple(_canonical(number, marks) for number in numbers), marks)
-    if len(readings) > 1 and written.thousands is not None:
-        readings = {key: marks for key, marks in readings.items() if marks[1] == written.thousands}
-    if len(readings) <= 1:
-        return next(iter(readings.values()), None)
-    mark = next(mark for mark in ",." if any(mark in number for number in numbers))
-    as_decimal, as_thousands = (mark, ""), ("," if mark == "." else ".", mark)
-    marked = [number for number in numbers if mark in number]
-    others = [number.lstrip("+-") for number in numbers if mark not in number]
-    # Who drops zeros behind the point writes no 1.10 as 1.100, and who keeps them writes no 980.000 as 980.
-    if len(marked) >= _SURE and others and max(map(len, others)) <= 3 and any(one.endswith("0") for one in marked):
-        return as_thousands
-    if sign is None:
-        raise _Doubt
-    if sign:
-        return as_decimal if sign == mark else as_thousands
-    if mark == "." and delimiter == ",":
-        return as_decimal
-    example = marked[0]
-    row = next(_rows_where(pc.match_substring(texts, example)), 0) + 1
-    raise Refused(
-        f"column {shown(name, 60)!r}: {example!r} in row {row} may be {_canonical(example, as_decimal)} or "
-        f'{_canonical(example, as_thousands)}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
-    )
+    return (plain.replace(decimal, ".") if decimal else plain).lstrip("+")
 
 
 def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
     """Say that most of a column's values are numbers, and which one is none."""
     odd = next((value for value in values if not is_number_like(value)), None)
     if odd is None:
-        return f"numbers written in several ways, such as {values[0]!r} and {values[-1]!r}, are read as text"
+        return f"numbers such as {shown(values[0], 40)!r} are read as text: write plain numbers, in one way"
     row = next(_rows_where(pc.equal(texts, odd)), 0) + 1
     return (
         f"is read as text, although most of its values are numbers; not a number is {shown(odd, 40)!r} in row {row}: "

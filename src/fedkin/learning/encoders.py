@@ -1,4 +1,4 @@
-"""Autoencoders, which compress samples without labels: nets, training objective, and pretraining with a cache.
+"""Autoencoders, which compress samples without labels: nets, training objective, and pretraining.
 
 The body of a net is the encoder, inputs -> codes [batch, dims]; the head is the decoder. `grey` and `colour` are FLT's
 nets (Jamali-Rad et al., 2022) without batch normalisation, because a client with few samples cannot estimate its
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,9 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin import codec
 from fedkin.codec import Params, Tree
-from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Scale, constant
 from fedkin.keys import key, rng
 from fedkin.learning.losses import Batch, masked_mean
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from fedkin.data.dataset import Dataset
 
 __all__ = [
-    "Encode", "Kind", "Reconstruction", "View", "adapted", "cache_folder", "chosen", "encoder_net", "kind_for",
+    "Encode", "Kind", "Reconstruction", "View", "chosen", "encoder_net", "kind_for",
     "moments", "pixels", "pretrained", "standardised",
 ]  # fmt: skip
 
@@ -229,12 +225,6 @@ def _linear(shape: Shape, dims: int) -> tuple[nn.Module, nn.Module]:
 # -- pretraining on a data set that the server owns -------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Return the folder of trained encoders: `encoders` below FEDKIN_CACHE, or below ~/.cache/fedkin."""
-    named = os.environ.get("FEDKIN_CACHE")
-    return (Path(named).expanduser() if named else Path.home() / ".cache" / "fedkin") / "encoders"
-
-
 def chosen(dataset: Dataset, classes: Sequence[int] | None, limit: int | None, seed: int) -> Samples:
     """Return training samples of these classes (None: all), at most `limit` of them, drawn with a key of `seed`.
 
@@ -252,46 +242,6 @@ def chosen(dataset: Dataset, classes: Sequence[int] | None, limit: int | None, s
     return dataset.samples("train", rows)
 
 
-def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) -> Samples:
-    """Return samples whose inputs have this shape; raises ConfigError if they have another and `adapt` is off.
-
-    adapt: the grey channel of images is repeated, or their colours are averaged; images are padded with black on all
-    sides, or their middle is cut out. The result is a new array.
-    """
-    assert isinstance(samples.x, Tensor)  # of a data set
-    size = tuple(samples.x.shape[1:])
-    if size == shape:
-        return samples
-    images = len(size) == len(shape) == 3
-    if not (adapt and images and (size[0] == shape[0] or 1 in (size[0], shape[0]))):
-        hint = "set method.encoder.adapt = true to repeat channels and pad sides, or " if images and not adapt else ""
-        raise ConfigError(
-            f"method.encoder.pretrain: the inputs of {name} have shape {size}, the clients' have {shape}; {hint}"
-            "choose a data set of that shape"
-        )
-    x = samples.own().x
-    assert isinstance(x, Tensor)
-    scale = samples.scale or Scale((0.0,), (1.0,), 255.0 if x.dtype == torch.uint8 else 1.0)
-    x = _resized(_channels(x, shape[0]), shape[1:]).contiguous()
-    # An encoder sees brightness only, since its view undoes the scale.
-    return Samples(x, samples.labels(), None, Scale((0.0,), (1.0,), scale.divide))
-
-
-def _channels(x: Tensor, wanted: int) -> Tensor:
-    if x.shape[1] == wanted:
-        return x
-    grey = x if x.shape[1] == 1 else x.double().mean(1, keepdim=True)
-    grey = (grey if x.is_floating_point() else grey.round()).to(x.dtype)
-    return grey.expand(-1, wanted, -1, -1)
-
-
-def _resized(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
-    spare = [wanted[k] - x.shape[2 + k] for k in range(2)]
-    before = [s // 2 for s in spare]
-    # Negative padding crops.
-    return F.pad(x, (before[1], spare[1] - before[1], before[0], spare[0] - before[0]))
-
-
 def moments(samples: Samples) -> tuple[float, Tensor, Tensor]:
     """Return (count, sum, sum of squares) of the inputs per feature (entry of a sample's first axis), in float64."""
     x = samples.inputs(slice(None), torch.float64)
@@ -302,53 +252,29 @@ def moments(samples: Samples) -> tuple[float, Tensor, Tensor]:
 def pretrained(
     net: Net, samples: Samples, training: Training, seed: int, view: View | None = None, title: str = ""
 ) -> Params:
-    """Train `net` to reconstruct `samples`, or read the result of the same training from the cache.
+    """Train `net` to reconstruct `samples`; what this process has trained before is not trained again.
 
-    view: the view of the inputs that the net sees; None: their brightness in [0, 1]. The cache is keyed by samples,
-    view, architecture, initial values, training settings, seed and torch's version. A file in the cache that cannot be
-    read is replaced. Raises RunError, naming the folder, if the cache cannot be written.
+    view: the view of the inputs that the net sees; None: their brightness in [0, 1].
     """
     view = pixels(samples.scale) if view is None else view
-    path = cache_folder() / f"{_digest(net, samples, training, seed, view)}.safetensors"
-    cached = _read(path, net)
-    if cached is not None:
-        return cached
-    _LOG.info("%s: %d steps", title or "pretraining the encoder", training.steps(len(samples)))
-    draw = rng(seed, "encoder", "pretraining")
-    fitted = fit(net, net.scratch(), net.initial, Reconstruction(view), samples, training, {}, {}, draw)
-    _write(path, fitted.params)
-    return fitted.params
+    digest = _digest(net, samples, training, seed, view)
+    if digest not in _PRETRAINED:
+        _LOG.info("%s: %d steps", title or "pretraining the encoder", training.steps(len(samples)))
+        draw = rng(seed, "encoder", "pretraining")
+        fitted = fit(net, net.scratch(), net.initial, Reconstruction(view), samples, training, {}, {}, draw)
+        _PRETRAINED[digest] = fitted.params
+    return _PRETRAINED[digest]
+
+
+_PRETRAINED: dict[str, Params] = {}  # by a hash of all that decides them
 
 
 def _digest(net: Net, samples: Samples, training: Training, seed: int, view: View) -> str:
     digest = blake2b(digest_size=20)
-    about = (torch.__version__, net.fingerprint(), training.model_dump_json(), seed, view, samples.scale)
+    about = (net.fingerprint(), training.model_dump_json(), seed, view, samples.scale)
     digest.update(repr(about).encode())
     x = samples.own().x
     assert isinstance(x, Tensor)
     digest.update(repr((x.dtype, tuple(x.shape))).encode())
     digest.update(x.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _read(path: Path, net: Net) -> Params | None:
-    """Return the parameters in this file, or None if there are none that fit the net."""
-    try:
-        params = codec.decode(path.read_bytes())["params"]
-    except (OSError, MethodError, KeyError, TypeError):
-        return None
-    fits = params.keys() == net.initial.keys() and all(params[n].shape == t.shape for n, t in net.initial.items())
-    return params if fits else None
-
-
-def _write(path: Path, params: Params) -> None:
-    """Write another file, then rename it, so that a reader at the same time sees the whole file or none."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            file.write(codec.encode({"params": dict(params)}))
-        os.replace(file.name, path)
-    except OSError as error:
-        raise RunError(
-            f"{path.parent}: the trained encoder cannot be kept there ({error}); name another folder in FEDKIN_CACHE"
-        ) from None

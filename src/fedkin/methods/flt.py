@@ -82,8 +82,7 @@ class EncoderSettings(Settings):
     "none" where no encoder is pretrained, else the one that suits the inputs.
     dims: length of a code (None: 128, or the inputs' size if that is less).
     pretrain: name of a data source that the server owns (None: the encoder keeps its random initial values).
-    classes: only these classes of it. limit: at most this number of its training samples. adapt: repeat grey channels,
-    average colours, pad or cut sides if its images differ in shape from the clients'.
+    classes: only these classes of it. limit: at most this number of its training samples.
     epochs, batch_size, lr: of pretraining with Adam; batch_size and lr also of fine-tuning.
     fine_tune: J, epochs of every client on its own samples before it encodes them.
     seed: of initial values, samples and batches; not the run's, so that one encoder serves runs of all seeds.
@@ -94,7 +93,6 @@ class EncoderSettings(Settings):
     pretrain: str | None = None
     classes: tuple[int, ...] | None = None
     limit: int | None = Field(None, ge=1)
-    adapt: bool = False
     epochs: int = Field(5, ge=1)
     batch_size: int = Field(64, ge=1)
     lr: float = Field(1e-3, gt=0)
@@ -141,7 +139,11 @@ class EncoderSettings(Settings):
             return ({} if net is None else net.initial), {}
         dataset = public(self.pretrain)
         samples = encoders.chosen(dataset, self.classes, self.limit, self.seed)
-        samples = encoders.adapted(samples, shape, dataset.name, self.adapt)
+        if dataset.task.shape != shape:
+            raise ConfigError(
+                f"method.encoder.pretrain: the inputs of {dataset.name} have shape {dataset.task.shape}, the clients' "
+                f"have {shape}; choose a data set of that shape"
+            )
         count, total, squares = moments(samples)
         sums = {} if len(shape) == 3 else {"count": count, "total": total, "squares": squares}
         view = view_of(samples, shape, sums)

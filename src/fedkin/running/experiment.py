@@ -148,7 +148,7 @@ def nets_for(
     deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
     if deal is None:
         return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, precision), None
-    dealt = deal(sorted(federation), seed)
+    dealt = deal(federation)
     nets_by_body: dict[str, Net] = {}
     head: nn.Module | None = None
     for own in sorted({repr(own): own for own in dealt.values()}.items()):

@@ -22,7 +22,7 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
 from fedkin.flow import PeerMethod
 from fedkin.learning.metrics import MEASURES
-from fedkin.learning.models import MODELS, Mixed, Model, Transformers
+from fedkin.learning.models import MODELS
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
@@ -136,7 +136,6 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     check_own(experiment)
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
-    _refuse_hub(experiment.model)
     clients = experiment.network.clients if names is None else tuple(names)
     if (unlike_bodies := hasattr(experiment.model, "deal_bodies")) and isinstance(clients, int):
         raise ConfigError(
@@ -159,16 +158,6 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     return tomli_w.dumps(without_none(table))
 
 
-def _refuse_hub(model: Model) -> None:
-    """Raise ConfigError for a net that would be fetched: it is made before a participant's owner consents."""
-    nets = map(model.sized, model.bodies) if isinstance(model, Mixed) else [model]
-    if any(isinstance(net, Transformers) and net.hub is not None for net in nets):
-        raise ConfigError(
-            "model.hub: over a network nothing is fetched from the Hub; put the files into a folder at every "
-            "participant, and set model.path"
-        )
-
-
 def plan_of(text: str, task: Task) -> Setup:
     """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
     try:
@@ -185,7 +174,6 @@ def plan_of(text: str, task: Task) -> Setup:
         names = [str(name) for name in table.get("names", ())]
     except (KeyError, TypeError, ValueError):
         raise ConfigError("the settings of the federation are not readable") from None
-    _refuse_hub(chosen)
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
     net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.precision)
     measures = tuple(MEASURES[name] for name in run.metrics)

@@ -119,8 +119,8 @@ class Csv(TableSource):
     1; so are the columns in `categories`, and the target if `kind` says that it is classes, with numbers such as 007 or
     250.00. Without `kind` numbers of the target are numbers: 01 is the class 1. Files may be packed (.csv.gz).
     delimiter: what separates the cells; without it a comma, or, if the first line has none, the semicolon, tab or bar
-    that is most often in it. decimal, thousands: the marks in numbers; without them decimal commas, marks between
-    thousands, currencies and units are found where they can mean one thing, and refused where they can mean two. dates:
+    that is most often in it. decimal, thousands: the marks in numbers; without them decimal commas and marks between
+    thousands are found where they can mean one thing, and refused where they can mean two. dates:
     the order of day, month and year, where dates are not written 2026-11-22 or 22.11.2026.
     """
 

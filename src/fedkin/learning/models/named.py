@@ -10,7 +10,6 @@ from torch import nn
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
-from fedkin.keys import rng
 from fedkin.learning.models import nets, vision
 from fedkin.learning.models.nets import Model
 from fedkin.learning.models.pretrained import Timm, Transformers
@@ -25,17 +24,14 @@ _NAMED: dict[str, type[Model]] = {model.model_fields["name"].default: model for 
 
 
 class Mixed(Model):
-    """Clients with different bodies, and heads of one shape.
+    """Clients with different bodies, one after another in the alphabetical order of their ids, and heads of one shape.
 
-    bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. deal:
-    "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed by seed and id), or {client id:
-    name} for all clients. If groups alternate along the ids, "round-robin" makes bodies depend on groups; "random" does
-    not. width: width of every body's features, which no table in `nets` sets.
+    bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. width: width of
+    every body's features, which no table in `nets` sets.
     """
 
     name: Literal["mixed"] = "mixed"
     bodies: tuple[str, ...] = Field(("small-plain", "small-residual", "small-separable", "small-wide"), min_length=1)
-    deal: Literal["round-robin", "random"] | dict[str, str] = "round-robin"
     width: int = Field(64, ge=1)
     nets: dict[str, dict[str, Any]] = Field({})
 
@@ -64,25 +60,12 @@ class Mixed(Model):
         for name in self.nets:
             if name not in self.bodies:
                 raise ValueError(f"nets: {name!r} is in no bodies; {nearest(name, self.bodies)}")
-        for id, body in self.deal.items() if isinstance(self.deal, dict) else ():
-            if body not in self.bodies:
-                raise ValueError(f"deal: client {id!r} is given {body!r}; {nearest(body, self.bodies)}")
         return self
 
-    def deal_bodies(self, ids: Iterable[str], seed: int) -> dict[str, Model]:
-        """Return the net of every client; raises ConfigError if `deal` names other clients than these."""
-        ordered = sorted(ids)
-        if isinstance(self.deal, dict):
-            for id in sorted(set(ordered) ^ set(self.deal)):
-                what = "has no body" if id in ordered else "is not in the federation"
-                raise ConfigError(f"model.deal: client {id!r} {what}; name a body for every client, and no other")
-            names = self.deal
-        elif self.deal == "random":
-            names = {id: self.bodies[rng(seed, id, "body").integers(len(self.bodies))] for id in ordered}
-        else:
-            names = {id: self.bodies[place % len(self.bodies)] for place, id in enumerate(ordered)}
-        models = {body: self.sized(body) for body in self.bodies}
-        return {id: models[names[id]] for id in ordered}
+    def deal_bodies(self, ids: Iterable[str]) -> dict[str, Model]:
+        """Return the net of every client."""
+        models = [self.sized(body) for body in self.bodies]
+        return {id: models[place % len(models)] for place, id in enumerate(sorted(ids))}
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         """Return (body, head) of the first of `bodies`."""

@@ -8,7 +8,6 @@ Values are read from safetensors, never from pickles. Needs the extra: pip insta
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -32,7 +31,6 @@ from fedkin.untrusted import said
 Pool = Literal["mean", "first", "last", "own"]
 
 _ADAPTER = "adapter_config.json"
-_NO_ADAPTER = "it is of an adapter, which is not loaded; merge it into the net (peft: merge_and_unload), and save that"
 # Endings of values that would not be read, so that others would be drawn; the first five are pickles.
 _UNREAD = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf", ".onnx", ".npz")
 
@@ -270,46 +268,28 @@ class Transformers(_Pretrained):
     """A net of Hugging Face transformers, without its head, from a folder with config.json and model.safetensors.
 
     path: the folder, absolute or below the current one. Without a file of values they are drawn from the seed; values
-    in other forms than safetensors, and adapters, are refused. hub: its name on the Hub in place of a folder, and
-    revision: the 40 characters of a commit there; it is fetched when the run begins, and is refused over a network. No
-    code of a model is run. Inputs are token ids [length] as whole numbers, of which `padding`
-    (None: the model's padding id, or 0) is masked, a dict with input_ids and attention_mask, or images of the size that
-    the model takes. pool: the feature of a text or an image: "mean" over its tokens, the "first" or the "last" one, or
-    what the model pools itself ("own").
+    in other forms than safetensors, and adapters, are refused. No code of a model is run. Inputs are token ids [length]
+    as whole numbers, of which `padding` (None: the model's padding id, or 0) is masked, a dict with input_ids and
+    attention_mask, or images of the size that the model takes. pool: the feature of a text or an image: "mean" over its
+    tokens, the "first" or the "last" one, or what the model pools itself ("own").
     """
 
     name: Literal["transformers"] = "transformers"
-    path: Path | None = None
-    hub: str | None = None
-    revision: str | None = None
+    path: Path
     padding: int | None = Field(None, ge=0)
     pool: Pool = "mean"
 
-    @model_validator(mode="after")
-    def _place(self) -> Self:
-        if (self.path is None) == (self.hub is None):
-            raise ValueError("give path (a folder with config.json and model.safetensors) or hub (a name), not both")
-        if self.hub is None and self.revision is not None:
-            raise ValueError("revision: it is the commit of a net on the Hub; leave it out with path")
-        if self.hub is not None and not re.fullmatch("[0-9a-f]{40}", self.revision or ""):
-            raise ValueError(
-                "hub: give revision, the 40 characters of a commit on the Hub: a branch or a tag may move, and a run "
-                "would go on with other values"
-            )
-        return self
-
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        place = f"model.path: {self.path}" if self.hub is None else f"model.hub: {self.hub}"
-        if self.path is not None:
-            _check_folder(self.path)
+        place = f"model.path: {self.path}"
+        _check_folder(self.path)
         try:
             net, config = self._loaded()
         except FedkinError:
             raise
-        except Exception as error:  # of files, of the network, of what the Hub answers
-            expected = "a folder with config.json and model.safetensors" if self.path else "a name on the Hub"
+        except Exception as error:  # of files
             raise ConfigError(
-                f"{place}: cannot be opened ({type(error).__name__}: {said(error)}); expected {expected}"
+                f"{place}: cannot be opened ({type(error).__name__}: {said(error)}); expected a folder with "
+                "config.json and model.safetensors"
             ) from None
         pooler = getattr(net, "pooler", None)
         if self.pool != "own" and pooler is not None and any(True for _ in pooler.parameters()):
@@ -331,15 +311,9 @@ class Transformers(_Pretrained):
     def _loaded(self) -> tuple[Any, Any]:
         """Return (net, its configuration)."""
         hugging = library("transformers")
-        place = str(self.path or self.hub)
-        source = {"revision": self.revision, "trust_remote_code": False, "local_files_only": self.path is not None}
-        # An adapter would be loaded, and the net that it names fetched.
-        if self.hub is not None and hugging.utils.cached_file(
-            place, _ADAPTER, revision=self.revision, _raise_exceptions_for_missing_entries=False
-        ):
-            raise ConfigError(f"model.hub: {place}: {_ADAPTER}: {_NO_ADAPTER}")
+        place, source = str(self.path), {"trust_remote_code": False, "local_files_only": True}
         config = hugging.AutoConfig.from_pretrained(place, **source)
-        if self.path is not None and not any(self.path.glob("*.safetensors")):
+        if not any(self.path.glob("*.safetensors")):
             return hugging.AutoModel.from_config(config, trust_remote_code=False), config
         bars = hugging.utils.logging
         shown = bars.is_progress_bar_enabled()
@@ -445,7 +419,10 @@ def _check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model.path: {path}: no config.json in it; expected a folder that save_pretrained wrote")
     if (path / _ADAPTER).exists():
-        raise ConfigError(f"model.path: {path}: {_ADAPTER}: {_NO_ADAPTER}")
+        raise ConfigError(
+            f"model.path: {path}: {_ADAPTER}: it is of an adapter, which is not loaded; merge it into the net (peft: "
+            "merge_and_unload), and save that"
+        )
     files = sorted(file for file in path.iterdir() if file.suffix in _UNREAD)
     if files and not any(path.glob("*.safetensors")):
         raise ConfigError(
