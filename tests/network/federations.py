@@ -22,7 +22,7 @@ from fedkin.network.link import Left
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop, execute
-from fedkin.running.networked import plan_of, serve
+from fedkin.running.networked import plan_of, serve, take_home
 from fedkin.running.plugins import taken_in
 from network.memory import MemoryNetwork
 
@@ -88,7 +88,7 @@ def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
     plan = replace(plan, run=plan.run.model_copy(update={"mode": "one-by-one"}))
     setup = plan.setup(plan.federation(NOWHERE))
     with plan.claimed(folder, True, NOWHERE):
-        return execute(setup, plan.run, name=plan.name, folder=folder, **options)
+        return execute(setup, plan.run, name=plan.name, folder=folder, model=plan.model, **options)
 
 
 class Ending:
@@ -146,7 +146,8 @@ class Clients:
                 self.nodes[name] = NetworkClient(
                     link, (options.pop("client", self.federation[name]), options.pop("task", self.federation.task)),
                     options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
-                    say=partial(self._note, name), patience=0.05, **options,
+                    say=partial(self._note, name), patience=0.05,
+                    take_home=partial(take_home, self.root / name), **options,
                 )  # fmt: skip
                 self.nodes[name].run()
         except Left:

@@ -46,10 +46,14 @@ def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_tutorial_of_two_hospitals(tmp_path: Path) -> None:
-    done = copied(PAGE.parent / "tutorials" / "network.md", 5, tmp_path)
+    done = copied(PAGE.parent / "tutorials" / "network.md", 6, tmp_path)
     assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
     assert done.stderr.count("the run has ended") == 2
     assert "north" in done.stdout.rpartition("records:")[2]  # what `fedkin net status` says
+    rows, predictions = (
+        (tmp_path / "federation" / name).read_text().splitlines() for name in ("north.csv", "predictions.txt")
+    )
+    assert len(predictions) == len(rows)  # a line of names above each
 
 
 def test_the_service_and_the_container_run_commands_that_exist() -> None:

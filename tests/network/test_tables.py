@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -20,7 +23,8 @@ from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
-from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in
+from fedkin.running.model_loader import load
+from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in, take_home
 from network.federations import NOWHERE, Ending, same, simulated, state_in
 from network.memory import MemoryNetwork
 from stays import HOSPITALS, table, written
@@ -62,7 +66,8 @@ class Hospitals:
     def join(self, link: Any, name: str, file: str = "", settings: str = "", **options: Any) -> None:
         NetworkClient(
             link, self.table(name, file), plan_of, self.root / name, settings=settings or settings_of(self.plan),
-            patience=0.05, stop=self.stop, say=lambda line: self.told[name].append(line), **options,
+            patience=0.05, stop=self.stop, say=lambda line: self.told[name].append(line),
+            take_home=partial(take_home, self.root / name), **options,
         ).run()  # fmt: skip
 
     def _run(self, act: Callable[[Any, str], object], name: str) -> None:
@@ -126,12 +131,24 @@ def equal(there: Hospitals, root: Path) -> None:
     assert same(*(state_in(root / name)["server"] for name in ("here", "there")))
 
 
+def at_home(root: Path) -> None:
+    """Whether each hospital predicts for rows of its file, from its own folder, what the simulation would."""
+    here = load(root / "here")
+    for name in HOSPITALS:
+        own, rows = load(root / name), table(name).drop(columns="died")
+        rows["admitted"] = pd.to_datetime(rows["admitted"])
+        assert own.clients == (name,)
+        assert list(own.predict(rows)) == list(here.predict(rows, client=name))
+        assert np.array_equal(own.probabilities(rows), here.probabilities(rows, client=name))
+
+
 def test_a_run_over_tables_is_that_of_a_simulation(there: Hospitals, tmp_path: Path) -> None:
     there.start()
     assert there.serve(tmp_path / "there")
     there.ended()
     assert there.errors == {}
     equal(there, tmp_path)
+    at_home(tmp_path)
     (tmp_path / "there" / "encoding.json").unlink()
     kept = json.loads((tmp_path / "there" / "federation.json").read_text())
     assert isinstance(there.plan.data, TableSource)
@@ -182,6 +199,7 @@ def test_peers_agree_without_a_server(tmp_path: Path) -> None:
         assert kept is not None
         assert kept.agreed.encoding == there.plan.federation(NOWHERE).encoding
         assert same(state_in(tmp_path / name)["clients"][name], states[name])
+    at_home(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,7 @@ def _node(
         NetworkClient(
             link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
+            take_home=partial(networked.take_home, state),
         ).run()  # fmt: skip
 
 

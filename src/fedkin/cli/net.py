@@ -6,6 +6,7 @@ import datetime
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/
 
 _PREPARE, _TAKE_PART, _LOOK = "Prepare", "Take part", "Look"
 _EVERY = 1.0  # seconds between two looks at how it goes
+_MARK = 12  # digits of a model's hash that are shown
 
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
 _KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
@@ -367,6 +369,7 @@ def _join(
             NetworkClient(
                 link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
+                take_home=partial(networked.take_home, folder),
             ).run()  # fmt: skip
         return
     with (
@@ -480,7 +483,7 @@ def _status(
         pause.wait(_EVERY)
 
 
-_OPTIONAL = ("epsilon", "learned")
+_OPTIONAL = ("epsilon", "learned", "model")
 _TITLES = ("name", "here", "round", "last seen", "from it", "to it", "refused", *_OPTIONAL)
 
 
@@ -510,6 +513,8 @@ def _print_status(file: Path, status: Status) -> None:
         console.print(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
         console.print(f"learned weights: {_weights(status.weights)}")
+    if status.model:
+        console.print(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
         console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
     rows = [_row(name, other, now) for name, other in status.others.items()]
@@ -532,7 +537,7 @@ def _row(name: str, other: Other, now: float) -> dict[str, str]:
     cells = (
         name, "yes" if other.here else "no", "" if other.round is None else str(other.round), _seen(other, now),
         megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
-        "" if other.epsilon is None else f"{other.epsilon:.2f}", "; ".join(learned),
+        "" if other.epsilon is None else f"{other.epsilon:.2f}", "; ".join(learned), other.model[:_MARK],
     )  # fmt: skip
     return dict(zip(_TITLES, cells, strict=True))
 

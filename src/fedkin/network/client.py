@@ -27,7 +27,7 @@ from fedkin.engines.validation import Validator
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
-from fedkin.flow import Message, PeerMethod
+from fedkin.flow import Message, Params, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
@@ -54,8 +54,11 @@ from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["ClientCheckpoints", "NetworkClient"]
+__all__ = ["ClientCheckpoints", "NetworkClient", "TakeHome"]
 
+# Keeps a client's model after the last round, with the settings of the federation, its plan, and the encoding of the
+# table if there is one; returns the hash of the model.
+TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params], str]
 S = TypeVar("S", bound=Sent)
 _KEPT = 3  # rounds of which a client keeps its state
 _HASH = 32  # bytes
@@ -70,8 +73,9 @@ class NetworkClient:
     samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
     where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
     shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
-    of all that it released under `[privacy]` (None: in memory). stop: set by whoever wants it to leave. patience:
-    seconds of one wait. give_up: seconds after which it leaves whose server is not reached.
+    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after the last round (None:
+    nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
+    it leaves whose server is not reached.
     """
 
     def __init__(
@@ -79,15 +83,17 @@ class NetworkClient:
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
+        take_home: TakeHome | None = None,
     ) -> None:  # fmt: skip
         self.link, self.plan_of, self.folder, self.samples = link, plan_of, folder, samples
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
-        self.give_up, self.ledger = give_up, ledger or Ledger()
+        self.give_up, self.ledger, self.take_home = give_up, ledger or Ledger(), take_home
         self.life = secrets.token_hex(4)
         self.client: Client
         self.task: Task
         self.agreement: Agreement | None = None
+        self.encoding: SharedEncoding | None = None
         self.consented = False
         self.away_since: float | None = None
         self.told_round, self.told_missing = 0, ""
@@ -212,7 +218,8 @@ class NetworkClient:
             if extra := table.keep(columns):
                 self.say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
             encoding = self._hello(profile=table.told.to_json()).encoding
-            return table.client(SharedEncoding.from_json(encoding))
+            self.encoding = SharedEncoding.from_json(encoding)
+            return table.client(self.encoding)
         except DataError as error:
             raise RunError(said(error)) from None
 
@@ -321,9 +328,9 @@ class _ClientRun:
         if (kept := self._turn_to(order)) is not None:  # it was answered before this client was killed
             return kept
         message = Message(**order.message)
+        if order.what == "scores":
+            return self._evaluate(order.round, message)
         try:
-            if order.what == "scores":
-                return Answer(number=self.number, score=self._scored(message), failed=self._failed())
             reply = self.site.ask(order.phase, {self.id: message}).get(self.id)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
@@ -355,6 +362,27 @@ class _ClientRun:
             phase = shown(repr(asked), 60)
             return f"the server asked for phase {phase}, which method {self.plan.method.name!r} does not have"
         return ""
+
+    def _evaluate(self, round: int, offer: Message) -> Answer:
+        """Return how well this client's model does; after the last round, the model is kept before this is told."""
+        try:
+            score = self._scored(offer)
+        except Exception as error:
+            return Answer(number=self.number, error=self._why(error))
+        if self.client.take_home is not None and round == self.plan.training.rounds:
+            score = score.model_copy(update={"model": self._keep_model(self.client.take_home, offer)})
+        return Answer(number=self.number, score=score, failed=self._failed())
+
+    def _keep_model(self, take_home: TakeHome, offer: Message) -> str:
+        """Keep the model that this client uses from now on; returns its hash, empty if its part fails."""
+        models, client = self.site.models({self.id: offer}), self.client
+        if self.id not in models:
+            return ""
+        assert client.agreement is not None
+        digest = take_home(client.agreement.settings, self.plan, client.client, client.encoding, models[self.id])
+        client.progress = replace(client.progress, models={"": digest})
+        client.say(f"its model after the last round is kept: fedkin export {client.folder}")
+        return digest
 
     def _scored(self, offer: Message) -> Scored:
         """Return how well this client's model does, without what belongs to single samples."""

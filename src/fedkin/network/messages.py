@@ -47,6 +47,7 @@ def _as_list(value: Any) -> Any:
 listed = BeforeValidator(_as_list)
 _Word = Annotated[StrictStr, Field(max_length=300)]
 Id = Annotated[StrictStr, Field(pattern="^[0-9a-z]{1,32}$")]
+Digest = Annotated[StrictStr, Field(pattern="^[0-9a-f]{0,32}$")]
 _Name = Annotated[StrictStr, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 
 
@@ -136,7 +137,10 @@ Figures = Annotated[list[Number | None], listed, Field(max_length=10_000)]
 
 
 class Scored(Sent):
-    """How well a client's model does on its test samples: the fields of `Score` that may leave."""
+    """How well a client's model does on its test samples: the fields of `Score` that may leave.
+
+    model: after the last round, the hash of the model that the client has kept.
+    """
 
     n: Count
     loss: StrictFloat
@@ -144,6 +148,7 @@ class Scored(Sent):
     figures: Figures = []
     digest: Annotated[list[Figures], listed, Field(max_length=10)] = []
     further: Figures = []
+    model: Digest = ""
 
 
 class Answer(Sent):

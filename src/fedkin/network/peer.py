@@ -154,6 +154,3 @@ class PeerEngine(Engine):
 
     def features(self, id: str) -> Message:
         return Message()
-
-    def models(self) -> dict[str, Any]:
-        return {}

@@ -74,6 +74,7 @@ class NetworkSite(Site):
         self.last: dict[str, int] = {}
         # What each client says that it has released under [privacy]; it never becomes less.
         self.spent: dict[str, Spent] = {}
+        self.models_at: dict[str, str] = {}  # after the last round, the hash of the model that each client has
         self.away: set[str] = set()
         self.failures: list[Failure] = []
         # Operations are counted where the samples are.
@@ -112,6 +113,8 @@ class NetworkSite(Site):
                 scores[id] = score_of(answer.score, task, further, self.registration.members[id].n_test)
             except MethodError as error:
                 self.failures.append(self._refused(id, "evaluate", said(error)))
+                continue
+            self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
 
     @property
@@ -300,6 +303,11 @@ class NetworkEngine(Engine):
         spent = {id: self.setup.privacy.epsilon(one.releases) for id, one in self.site.spent.items()}
         self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
+
+    def evaluate(self) -> dict[str, Score]:
+        scores = super().evaluate()
+        self.progress = replace(self.progress, models=dict(self.site.models_at))
+        return scores
 
     def state(self) -> dict[str, Any]:
         spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.setup.privacy.on else {}

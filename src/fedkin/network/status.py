@@ -41,6 +41,7 @@ class Other(Settings):
     it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
     of its messages and arrivals were refused; why: the newest of them. group, weights: what the method has learned of
     it: its group, and its largest weights by name. epsilon: of what it has released under `[privacy]`, as it says.
+    model: the hash of the model that it keeps after the last round, as it says; empty before.
     """
 
     here: bool
@@ -53,6 +54,7 @@ class Other(Settings):
     group: int | None = None
     weights: dict[str, float] = Field(default_factory=dict)
     epsilon: float | None = None
+    model: str = ""
 
 
 class Status(Settings):
@@ -60,7 +62,8 @@ class Status(Settings):
 
     written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
     by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name. epsilon:
-    of what this participant has released in this run under `[privacy]`.
+    of what this participant has released in this run under `[privacy]`. model: the hash of the model that it keeps
+    after the last round.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Status(Settings):
     nameless: int = Field(0, ge=0)
     weights: dict[str, float] = Field(default_factory=dict)
     epsilon: float | None = None
+    model: str = ""
 
     def late(self, now: float) -> float:
         """Seconds for which a participant that should be running has written nothing; 0 while it does."""
@@ -98,7 +102,8 @@ def read_status(path: Path) -> Status:
 class Progress:
     """How far a participant is. heard: the last round of each other's answer or message; groups, weights: learned.
 
-    epsilon: of what each has released under `[privacy]`, by name; a participant's own is under "".
+    epsilon: of what each has released under `[privacy]`, by name. models: the hash of the model that each keeps after
+    the last round. A participant's own are under "".
     """
 
     round: int = 0
@@ -107,6 +112,7 @@ class Progress:
     groups: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     epsilon: Mapping[str, float] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def epsilon_of(self, id: str) -> float | None:
         """Return the epsilon of a participant; None if it is not known, or not finite."""
@@ -188,11 +194,12 @@ class StatusFile:
                 here=id in present, round=done.heard.get(id), seen=self.seen.get(id), bytes_in=link.bytes_in[id],
                 bytes_out=link.bytes_out[id], refused=counts.get(id, 0), why=why.get(id, "")[:300],
                 group=done.groups.get(id), weights=dict(done.weights.get(id, {})), epsilon=done.epsilon_of(id),
+                model=done.models.get(id, ""),
             )
             for id in names
         }  # fmt: skip
         return Status(
             name=link.me, role=self.role, federation=self.federation, state=state, written=round(now, 1),
             round=done.round, rounds=done.rounds, others=others, nameless=counts.get("", 0),
-            weights=dict(done.weights.get("", {})), epsilon=done.epsilon_of(""),
+            weights=dict(done.weights.get("", {})), epsilon=done.epsilon_of(""), model=done.models.get("", ""),
         )  # fmt: skip

@@ -293,7 +293,7 @@ def told_state(folder: Path) -> str:
     """Say what such a folder is, and what reads it."""
     return (
         f"{folder}: the state folder of a client (fedkin net join) without records of a run: the server has them; "
-        f"fedkin net status {folder} says how it went"
+        f"fedkin net status {folder} says how it went, and fedkin export {folder} writes its model"
     )
 
 

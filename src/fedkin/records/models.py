@@ -1,11 +1,12 @@
 """The models of a finished run: a file for each different model, and an index of whose it is and how to use it.
 
-    models/index.json            the task, the nets, the preprocessing, and the file of each client's model
+    models/index.json            the task, method, nets, preprocessing, and the file of each client's model
     models/CLIENT.safetensors    the model of one client, named after it
     models/shared-N.safetensors  a model that several clients have
     models/frozen-N.safetensors  what training does not change in net N, if there is any
 
-Names of files are quoted; the ids are in the index and inside the files.
+Names of files are quoted; the ids are in the index and inside the files. Over a network the folder of each participant
+has such files of its own model.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedkin.codec import Params
+from fedkin.engines.setup import Setup
 from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task
 from fedkin.federation.table import Encoding, Target
 from fedkin.folders import synced
+from fedkin.learning.devices import Precision
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net
 from fedkin.records import reading
@@ -63,6 +66,8 @@ class _Index(BaseModel):
     format: int = 1
     why: str
     dtype: Literal["float32", "float64"]
+    precision: Precision
+    method: dict[str, Any]
     task: Task
     nets: list[NetFacts]
     scales: list[Scale]
@@ -90,8 +95,8 @@ class StoredModels(Mapping[str, Params]):
         self._last: tuple[str, Params] = ("", {})
         if not (folder / INDEX).exists():
             raise RunError(
-                f"{folder}: no models were kept with this run: run.models was 'none', or "
-                "its clients were elsewhere and keep their own; run it again here with run.models = 'last'"
+                f"{folder}: no models were kept with this run: run.models was 'none' (run it again with run.models = "
+                "'last'), or its clients were elsewhere, and each has its own: fedkin export NAME-state there"
             )
 
     @cached_property
@@ -118,6 +123,16 @@ class StoredModels(Mapping[str, Params]):
     def dtype(self) -> torch.dtype:
         """The type of the parameters and of the inputs."""
         return torch.float64 if self._index.dtype == "float64" else torch.float32
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of bodies of nets."""
+        return self._index.precision
+
+    @property
+    def method(self) -> Mapping[str, Any]:
+        """The name of the method that trained the models, and its settings."""
+        return self._index.method
 
     @property
     def task(self) -> Task:
@@ -194,15 +209,21 @@ class ModelContext:
     federation: Federation
     nets: Mapping[str, Net]
     settings: Mapping[str, Model | None]
+    method: Mapping[str, Any]
 
     @classmethod
     def of(
-        cls, federation: Federation, net: Net, nets: Mapping[str, Net] | None, model: Model | None, seed: int
-    ) -> ModelContext:
-        """The nets of a run; model: the settings that they were made from."""
+        cls, setup: Setup, federation: Federation, model: Model | None, names: Iterable[str] = ()
+    ) -> ModelContext:  # fmt: skip
+        """The nets of these clients in a run.
+
+        model: the settings from which the nets were made. names: of all clients, if the federation has not all of them.
+        """
         deal = getattr(model, "deal_bodies", None)
-        settings = dict.fromkeys(federation, model) if deal is None else dict(deal(sorted(federation), seed))
-        return cls(federation, nets or dict.fromkeys(federation, net), settings)
+        dealt = {} if deal is None else deal(sorted(names or federation))
+        settings = {id: dealt.get(id, model) for id in federation}
+        method = {"name": setup.method.name, **setup.method.model_dump(mode="json")}
+        return cls(federation, {id: setup.net_of(id) for id in federation}, settings, method)
 
 
 def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
@@ -271,23 +292,24 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
 def _groups(models: Mapping[str, Params]) -> list[list[str]]:
     """Ids of clients with equal models, sorted."""
     # Mostly they are one object, so that each content is hashed once.
-    digests: dict[tuple[int, ...], bytes] = {}
-    groups: dict[bytes, list[str]] = {}
+    digests: dict[tuple[int, ...], str] = {}
+    groups: dict[str, list[str]] = {}
     for id in sorted(models):
         objects = tuple(builtins.id(tensor) for tensor in models[id].values())
         if objects not in digests:
-            digests[objects] = _digest(models[id])
+            digests[objects] = digest_of(models[id])
         groups.setdefault(digests[objects], []).append(id)
     return list(groups.values())
 
 
-def _digest(params: Params) -> bytes:
+def digest_of(params: Params) -> str:
+    """A hash of parameters, 32 hexadecimal digits: equal for equal names, types, shapes and bits."""
     digest = blake2b(digest_size=16)
     for name, tensor in params.items():
         values = tensor.detach().cpu().contiguous()
         digest.update(json.dumps([name, str(values.dtype), list(values.shape)]).encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes() if values.numel() else b"")
-    return digest.digest()
+    return digest.hexdigest()
 
 
 def _index(
@@ -309,7 +331,8 @@ def _index(
         for id, each in scale.items()
     }
     index = _Index(
-        why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32", task=federation.task,
-        nets=facts, scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
+        why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
+        precision=nets[0].precision if nets else "float32", method=dict(about.method), task=federation.task, nets=facts,
+        scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,
     )  # fmt: skip
     return index.model_dump(mode="json")

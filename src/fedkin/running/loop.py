@@ -63,12 +63,14 @@ def execute(
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
     make: Callable[[Setup], Engine] | None = None, restart: bool = False, model: Model | None = None,
     measures: Sequence[Measure] = (), settings: Callable[[], Mapping[str, Any]] = dict,
+    about: ModelContext | None = None,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
     checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
     measures: further metrics, beside those of `run.metrics`. settings: what trackers are told, besides of the clients.
+    about: what the models need to be used again, if the engine's setup has no samples.
     """
     begun = time.perf_counter()
     every = (*(MEASURES[each] for each in run.metrics), *measures)
@@ -91,8 +93,9 @@ def execute(
         finally:
             engine.close()
         final = engine.setup
-        if isinstance(final.clients, Federation) and run.models == "last":
-            about = ModelContext.of(final.federation, final.net, final.nets, model, final.seed)
+        if about is None and isinstance(final.clients, Federation):
+            about = ModelContext.of(final, final.federation, model)
+        if about is not None and run.models == "last":
             records.keep_models(models, about, run.models_limit_mb)
         # After the engine's own files are gone: nothing comes back to a finished run to remove them.
         records.conclude(summary)

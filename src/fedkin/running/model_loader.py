@@ -22,7 +22,8 @@ from fedkin.learning.models.custom import Modules, pair_of
 from fedkin.learning.net import BodyHead, Net
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.models import StoredModels
+from fedkin.records.files import is_state, seal_of
+from fedkin.records.models import INDEX, StoredModels
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
@@ -32,7 +33,7 @@ _BATCH = 1024
 
 
 def load(run: Path | str, model: Modules | None = None, head: str | None = None, own: bool = False) -> Loaded:
-    """The models of the finished run in this folder.
+    """The models of the finished run in this folder, or a participant's own in its folder of a federation.
 
     model: the torch module, the (body, head) pair, or the function of the task that makes either, with which the run
     was started; it is needed if the run's net has no name in `fedkin list models`. head: as in `fedkin.run`. own: if
@@ -63,7 +64,13 @@ class Loaded(Mapping[str, nn.Module]):
     target: Target | None
 
     def __init__(self, folder: Path, modules: Modules | None = None, head: str | None = None) -> None:
-        if not (folder / "summary.json").exists():
+        # A participant of a federation has its model, and not the run.
+        if not (folder / "summary.json").exists() and INDEX not in seal_of(folder).files:
+            if is_state(folder):
+                raise RunError(
+                    f"{folder}: no model yet: a participant of a federation keeps its own after the last round; fedkin "
+                    f"net status {folder} says how it goes"
+                )
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
         self.folder, self.stored = folder, StoredModels(folder)
         self.task, self.encoding, self.target = self.stored.task, self.stored.encoding, self.stored.target
@@ -163,9 +170,8 @@ class Loaded(Mapping[str, nn.Module]):
                 f"{self.folder}: its net was made from modules of your own, which only you can make again: "
                 f"fedkin.load({str(self.folder)!r}, model=(body, head)) with the same ones; it was {was}"
             )
-        run = reading.settings_in(self.folder / "experiment.toml").get("run", {})
-        precision = run.get("precision", "float32")
-        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.stored.dtype, precision))
+        made = Net.build(lambda: self._made(facts.model), 0, self.stored.dtype, self.stored.precision)
+        net = self._equipped(made)
         frozen = self.stored.frozen(number)
         shapes, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
         if odd := sorted(name for name in {*shapes, *wanted} if shapes.get(name) != wanted.get(name)):
@@ -186,7 +192,8 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _need_own(self, what: str) -> None:
         """Raise ConfigError if the run read files of its user's: they are code, and are run only on request."""
-        if own_files := reading.settings_in(self.folder / "experiment.toml").get("own"):
+        path = self.folder / "experiment.toml"
+        if path.exists() and (own_files := reading.settings_in(path).get("own")):
             files = ", ".join(str(each).partition("#")[0] for each in own_files)
             raise ConfigError(
                 f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "
@@ -195,7 +202,7 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _equipped(self, net: Net) -> Net:
         """The net with what the run's method added to it."""
-        table = dict(reading.settings_in(self.folder / "experiment.toml").get("method", {}))
+        table = dict(self.stored.method)
         name = table.pop("name", None)
         add_installed()
         if name not in METHODS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,9 +21,9 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
-from fedkin.flow import PeerMethod
+from fedkin.flow import Params, PeerMethod
 from fedkin.learning.metrics import MEASURES
-from fedkin.learning.models import MODELS
+from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
@@ -37,7 +38,8 @@ from fedkin.network.registration import Registration, Shared, among
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, StatusFile
-from fedkin.records.files import read_json, write_json
+from fedkin.records.files import SEAL, read_json, write_json, write_seal
+from fedkin.records.models import ModelContext, digest_of, keep_models
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
@@ -56,6 +58,7 @@ __all__ = [
     "serve",
     "settings_of",
     "shared_in",
+    "take_home",
 ]
 
 # The settings of [data] that say how a table is read; the others say where it is.
@@ -158,18 +161,22 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     return tomli_w.dumps(without_none(table))
 
 
+def _model_in(table: Mapping[str, Any]) -> Model:
+    return parse(choose(MODELS, table["model"].get("name"), "model.name"), table["model"], "model")
+
+
 def plan_of(text: str, task: Task) -> Setup:
     """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
     try:
         table = toml_of(text)
-        model, method = dict(table["model"]), dict(table["method"])
+        method = dict(table["method"])
         named = choose(METHODS, method.pop("name", None), "method.name")
         check_metrics(map(str, table["run"].get("metrics", ())))
         run = parse(RunSettings, table["run"], "run")
         training = parse(Training, table["training"], "training")
         faults = parse(Faults, table["faults"], "faults")
         privacy = parse(Privacy, table.get("privacy", {}), "privacy")
-        chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
+        chosen = _model_in(table)
         chosen_method = parse(named, method, "method")
         names = [str(name) for name in table.get("names", ())]
     except (KeyError, TypeError, ValueError):
@@ -180,6 +187,28 @@ def plan_of(text: str, task: Task) -> Setup:
     return Setup(
         chosen_method, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures
     )
+
+
+def take_home(
+    folder: Path, settings: str, plan: Setup, client: Client, shared: SharedEncoding | None, params: Params
+) -> str:  # fmt: skip
+    """Keep a client's model in its own folder, as a run keeps models; returns its hash. Raises RunError.
+
+    `fedkin.load` and `fedkin export` take the folder. settings: those of the federation. shared: how all encode their
+    tables, if they have tables.
+    """
+    (folder / SEAL).unlink(missing_ok=True)  # a model counts when its seal is written
+    files = keep_models(folder, {client.id: params}, _context_of(settings, plan, client, shared), math.inf)
+    write_seal(folder / SEAL, files)
+    return digest_of(params)
+
+
+def _context_of(settings: str, plan: Setup, client: Client, shared: SharedEncoding | None) -> ModelContext:
+    """Return what one participant's model needs to be used again."""
+    table, alone = toml_of(settings), Federation([client], plan.task)
+    if shared is not None:
+        alone.encoding, alone.target = shared.encoding, shared.target
+    return ModelContext.of(plan, alone, _model_in(table), map(str, table.get("names", ())))
 
 
 def serve(
@@ -328,7 +357,10 @@ def exchange(
                 result = execute(
                     plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
                     restart=restart, make=make, settings=experiment.resolved,
+                    about=_context_of(settings, plan, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
+                models = {"": digest_of(result.models[client.id])}
+                engines[-1].progress = replace(engines[-1].progress, models=models)
                 near.end(plan.training.rounds + 1)
             return result
         finally:

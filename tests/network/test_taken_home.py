@@ -1,0 +1,145 @@
+"""What each participant has after a federation: its own model, in its own folder, to use without the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from cli.invoked import refused, said
+from fedkin.errors import RunError
+from fedkin.network.agreement import agreed
+from fedkin.network.status import FILE, read_status
+from fedkin.records.models import digest_of
+from fedkin.records.run import Result
+from fedkin.running.model_loader import load
+from fedkin.running.networked import plan_of, settings_of, take_home
+from network.called import CalledNetwork
+from network.federations import NOWHERE, Clients, Ending, clients, experiment, federated, same, served, simulated
+from network.memory import MemoryNetwork
+from network.peers import peers
+from network.processes import ended, place_for
+from town import Town
+
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
+NAMES = ["c00", "c01", "c02", "c03"]
+
+
+def has_own(root: Path, here: Result) -> dict[str, str]:
+    """Check that each participant has the model that it has in a simulation; returns the models' hashes."""
+    hashes = {name: digest_of(params) for name, params in here.models.items()}
+    assert sorted(hashes) == NAMES
+    for name in NAMES:
+        own = load(root / name)
+        assert list(own) == [name]
+        assert same(own.stored[name], here.models[name]), name
+        assert read_status(root / name / FILE).model == hashes[name]
+        assert own.model() is not None  # the net is made anew, and the tensors fit
+    return hashes
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize(
+    ("method", "models", "sections"),
+    [
+        ("ifca", 2, {"method": {"clusters": 2}}),
+        ("fedavg-ft", 4, {}),  # its clients train a model of their own whenever they use one
+        ("fedproto", 4, {"model": UNLIKE, "network": {"clients": NAMES}}),
+    ],
+)
+def test_each_client_has_the_model_of_a_simulation_and_the_server_says_which(
+    method: str, models: int, sections: Mapping[str, Any], tmp_path: Path
+) -> None:
+    plan = experiment(method, clients=4, rounds=2, **sections)
+    here = simulated(plan, tmp_path / "here")
+    federated(plan, plan.federation(NOWHERE), tmp_path)
+    hashes = has_own(tmp_path / "nodes", here)
+    assert len(set(hashes.values())) == models
+    others = read_status(tmp_path / "there" / FILE).others
+    assert {name: other.model for name, other in others.items()} == hashes
+    if method == "ifca":
+        assert len({(other.group, other.model) for other in others.values()}) == 2
+    with pytest.raises(RunError, match="each has its own: fedkin export NAME-state"):
+        load(tmp_path / "there")
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize("sections", [{}, {"method": {"warmup": 1, "hidden": 9}, "model": UNLIKE}])
+def test_each_peer_has_the_model_of_a_simulation(sections: Mapping[str, Any], tmp_path: Path) -> None:
+    plan = experiment("mapl" if sections else "dfedavgm", clients=4, rounds=2, **sections)
+    here = simulated(plan, tmp_path / "here")
+    with peers(plan, tmp_path / "peers") as there:
+        there.start()
+        there.join()
+        assert there.errors == {}
+        has_own(there.root, here)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_client_that_is_called_has_its_model_too(tmp_path: Path) -> None:
+    plan, network = experiment("fedrep", clients=4, rounds=1), cast(MemoryNetwork, CalledNetwork())
+    here = simulated(plan, tmp_path / "here")
+    there = Clients(network, plan.federation(NOWHERE), tmp_path / "nodes").start()
+    served(plan, network, tmp_path / "there")
+    there.join()
+    assert there.errors == {}
+    has_own(tmp_path / "nodes", here)
+
+
+def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on has none yet; a kill while one is written leaves none, and the same call writes it."""
+    plan, home = experiment(clients=2, rounds=2), tmp_path / "nodes" / "c00"
+    federation = plan.federation(NOWHERE)
+    home.mkdir(parents=True)  # the command does it
+    with clients(federation, tmp_path / "nodes") as there:
+        there.start()
+        assert served(plan, there.network, tmp_path / "there", watcher=Ending(1)) is None
+        assert "no model yet: a participant of a federation keeps its own" in refused("export", home)
+        assert served(plan, there.network, tmp_path / "there") is not None
+        there.join()
+    params = load(home).stored["c00"]
+    settings = settings_of(plan)
+    setup, _ = agreed(settings, federation.task, plan_of)
+    assert setup is not None
+    given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()})
+    with monkeypatch.context() as patch:
+        patch.setattr("fedkin.running.networked.write_seal", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_home(*given)
+    assert "no model yet" in refused("export", home)
+    assert take_home(*given) != digest_of(params)
+    assert same(load(home).stored["c00"], given[-1])
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedper", "mapl"])
+def test_a_participants_folder_is_exported_by_the_same_command(method: str, tmp_path: Path, town: Town) -> None:
+    alone = method == "mapl"
+    with place_for(tmp_path, town, method, clients=4, rounds=2, peers=alone) as place:
+        server = {} if alone else {"server": place.serve("--out", str(tmp_path / "there"))}
+        ended(place, {**server, **{name: place.join(name) for name in NAMES}})
+        samples = place.clients
+    x = samples["c02"].test.inputs(slice(None)).numpy()
+    np.save(tmp_path / "x.npy", x)
+    assert "c02.json" in said("export", tmp_path / "c02-state", "--out", tmp_path / "c02.pt2")
+    code = "import sys, numpy, c02; print(c02.predict(numpy.load('x.npy')).tolist(), 'fedkin' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+    )
+    labels, used = done.stdout.rsplit(" ", 1)
+    assert used.strip() == "False"
+    assert json.loads(labels) == load(tmp_path / "c02-state").predict(x).tolist()
+    if not alone:
+        model = read_status(tmp_path / "c02-state" / FILE).model
+        assert model[:12] in said("net", "status", tmp_path / "there", columns=200)
+        assert model[:12] in said("net", "status", tmp_path / "c02-state")
