@@ -216,10 +216,40 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
         assert pages_of(folder / "pages") == before
 
 
-def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> None:
+def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_tested(folder: Path) -> None:
+    prox = {"name": "fedprox", "method": "fedprox"}
+    made = [*SMALL["claim"], {"text": "FedProx is better", "better": "fedprox", "than": "fedavg"}]
+    (folder / "presets" / "tables" / "tiny.toml").write_text(
+        tomli_w.dumps({**SMALL, "row": [*SMALL["row"], prox], "claim": made})
+    )
+    ran("tiny", "--quick", "--methods", "fedprox", "--out", "runs")
+    pages = folder / "runs" / "quick" / "pages"
+    runs = {path.parent.name for path in (folder / "runs" / "quick").rglob("runs/*/summary.json")}
+    assert runs == {f"{row}-seed{seed}" for row in ("local", "fedprox", "fedprox@self") for seed in (0, 1)}
+    found = claims(pages / "tiny-claims.csv")
+    assert found["FedProx is better", ""][0] == "not testable here: a row of it was left out by --methods"
+    assert found["a table is round", ""][0] == "not testable here: there is no table"
+    assert "fedkin reproduce tiny --quick --methods fedprox --data-root ROOT" in (pages / "tiny.md").read_text()
+    # The other rows, later: what was run is gone on with, and the page is that of the whole table.
+    ran("tiny", "--quick", "--out", "runs")
+    ran("tiny", "--quick", "--out", "whole")
+    assert pages_of(pages) == pages_of(folder / "whole" / "quick" / "pages")
+
+
+def test_a_row_without_the_one_that_it_is_tuned_as_is_refused() -> None:
+    slow = {"name": "slow", "method": "fedprox", "tuned_as": "fedavg"}
+    table = parse(PaperTable, {**SMALL, "row": [slow], "claim": []}, "here")
+    with pytest.raises(ConfigError, match="'slow' has the tuned settings of row 'fedavg'; name its method fedavg too"):
+        table.only(["fedprox"])
+    assert [row.name for row in table.only(["fedavg"]).rows()] == ["local", "fedavg"]
+
+
+def test_a_federation_or_method_that_a_table_does_not_have_is_refused(folder: Path) -> None:
     for words, said in (
         (["tiny", "--federation", "six client"], "--federation: no 'six client'; did you mean 'six clients'"),
         (["all", "--federation", "six clients"], "--federation: give the name of one table"),
+        (["all", "--methods", "fedavg"], "--methods: give the name of one table"),
+        (["tiny", "--methods", "fedavgg"], "--methods: no 'fedavgg'; did you mean 'fedavg'"),
     ):
         done = CliRunner().invoke(app, ["reproduce", *words, "--quick"])
         assert isinstance(done.exception, ConfigError)

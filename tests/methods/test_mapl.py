@@ -429,6 +429,23 @@ def heads(count: int = 4, seed: int = 0) -> list[dict[str, Tensor]]:
     ]
 
 
+@pytest.mark.parametrize("step", ["solve", "paper", "released"])
+def test_one_term_alone_sees_nothing_of_the_other(step: Any) -> None:
+    """Similarity alone has the row of equal counts, confidence alone that of equal heads; both differ from each."""
+    ids = ["a", "b", "c", "d"]
+    unlike, alike = dict(zip(ids, heads(), strict=True)), dict.fromkeys(ids, heads(1)[0])
+    counts, equal = {"a": 10, "b": 40, "c": 20, "d": 80}, dict.fromkeys(ids, 7)
+    start = {name: torch.zeros_like(tensor) for name, tensor in unlike["a"].items()}
+
+    def row(terms: Any, of: Any, n: Any) -> dict[str, float]:
+        graph = CollaborationSettings(terms=terms, step=step, similarity="weights", steps=3)
+        return graph.row("a", of, start, n, {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1})
+
+    assert row("similarity", unlike, counts) == row("both", unlike, equal)
+    assert row("confidence", unlike, counts) == row("both", alike, counts)
+    assert row("both", unlike, counts) not in (row("similarity", unlike, counts), row("confidence", unlike, counts))
+
+
 def test_the_learned_graph_holds_the_rows_and_finds_groups() -> None:
     rows = {
         "a": {"a": 0.5, "b": 0.5}, "b": {"b": 0.9, "a": 0.1}, "c": {"c": 0.4, "d": 0.6}, "d": {"d": 1.0, "left": 0.3}

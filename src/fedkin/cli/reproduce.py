@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedkin.cli.options import JSON, table_names
+from fedkin.cli.options import JSON, comma_list, table_names
 from fedkin.cli.output import as_json, print_table, say
 from fedkin.cli.progress import hearing
 from fedkin.errors import ConfigError
@@ -32,6 +32,9 @@ def reproduce(
     federation: list[str] | None = typer.Option(
         None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
     ),
+    methods: str | None = typer.Option(
+        None, "--methods", help="Only the rows of these methods, and Local; claims about others are not tested."
+    ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
     json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -45,9 +48,11 @@ def reproduce(
     if name is None:
         _list(known, others, json)
         return
+    from fedkin.report.results import settings_text
+
     choose({**known, **others, "all": None}, name, "NAME")
-    if federation and name == "all":
-        raise ConfigError("--federation: give the name of one table with it, not all")
+    if name == "all" and (federation or methods):
+        raise ConfigError(f"--{'federation' if federation else 'methods'}: give the name of one table with it, not all")
     wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
     if name != "all":
         wanted[name] = known[name]
@@ -58,8 +63,10 @@ def reproduce(
     for key, table in wanted.items():
         with hearing(place / key, False, "the same command") as hears:
             this = table.shortened() if quick else table
+            this = this.only(comma_list(methods)) if methods else this
             some = _chosen(this, federation or [])
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears)
+            how = settings_text(key, this, folder, quick, comma_list(methods or ""))
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears, how)
     _index(known, others, shown)
     say(f"index: {shown / 'index.md'}")
 
@@ -77,19 +84,18 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, hears: Hears,
+    finished: bool, restart: bool, hears: Hears, how: str,
 ) -> None:  # fmt: skip
     """Run `some` federations of a table; its page is written after each, and says which have not been run.
 
-    Of other federations, and with `finished` of those without records, what the page has said is kept. keep: also the
-    runs that it has.
+    Of other federations, and with `finished` of those without records, what the page has said is kept.
+    how: the page's last section.
     """
     from fedkin.report import results
     from fedkin.running.reproduce import reproduce
 
     done: list[FinishedPart] = []
     mine = [part.name for part in some.federation]
-    how = results.settings_text(name, table, folder, quick)
     figures: list[dict[str, str]] = []
     claims: list[dict[str, str]] = []
     if finished or len(mine) < len(table.federation):

@@ -52,6 +52,8 @@ class CollaborationSettings(Settings):
     """How a peer learns its weights (CGL), and which edges it drops.
 
     on: false keeps equal weights in all rounds.
+    terms: what speaks for a peer in Eq. 7: similarity s and confidence gamma ("both"), or one of them (Table 3).
+    "similarity" takes all counts of samples as equal, "confidence" all heads as alike (s = 1).
     step: "solve": the optimum of the graph objective, every round; "paper": Algorithm 2, `steps` (E_g) projected
     gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma; "released": the released
     code's sign step of `rate`.
@@ -67,6 +69,7 @@ class CollaborationSettings(Settings):
     """
 
     on: bool = True
+    terms: Literal["both", "similarity", "confidence"] = "both"
     step: Literal["solve", "paper", "released"] = "solve"
     similarity: Literal["change", "weights", "rows"] | None = None
     mu1: float = Field(0.5, ge=0)
@@ -90,8 +93,10 @@ class CollaborationSettings(Settings):
         """
         ids = sorted(heads)
         place = ids.index(own)
-        n = np.array([counts[id] for id in ids], dtype=np.float64)
-        s = similarity(self._similarity, [heads[id] for id in ids], start, place)
+        n = np.array([1 if self.terms == "similarity" else counts[id] for id in ids], dtype=np.float64)
+        s = np.ones(len(ids))
+        if self.terms != "confidence":
+            s = similarity(self._similarity, [heads[id] for id in ids], start, place)
         if self.step == "solve":
             return dict(zip(ids, self.solved(s, place, n).tolist(), strict=True))
         w = np.array([last.get(id, 0.0) for id in ids])

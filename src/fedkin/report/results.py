@@ -220,7 +220,8 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
     lines += [" ".join(_learned(table, by_part, claims)), ""]
     if table.apart:
-        lines += [f"How far this setting is from the paper's: {table.apart}", ""]
+        what = "What was run" if table.paper is None else "How far this setting is from the paper's"
+        lines += [f"{what}: {table.apart}", ""]
     lines += [_LEGEND, ""]
     for part in table.federation:
         rows = by_part[part.name]
@@ -249,12 +250,11 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
         first = max(means, key=lambda name: metric.better(means[name], 0.0))
         local = f", Local {number(means['local'], metric.share)}" if "local" in means and first != "local" else ""
         best.append(f"{first} on {part} ({number(means[first], metric.share)}{local})")
-        helped = [
-            name for name, of in known.items()
-            if name != "local" and of[0].get("adds.low") and float(of[0]["adds.low"]) > 0
-        ]  # fmt: skip
+        lows = {name: of[0]["adds.low"] for name, of in known.items() if name != "local" and of[0].get("adds.low")}
+        helped = [name for name, low in lows.items() if float(low) > 0]
         if "self" in table.controls:
-            adds.append(f"{', '.join(helped) or 'no row'} on {part}")
+            names = ", ".join(helped) or "no row"
+            adds.append(f"{names if len(helped) < 6 else f'{len(helped)} of {len(lows)} rows'} on {part}")
     if best:
         sentences.append(f"Highest mean: {'; '.join(best)}." if metric.higher else f"Lowest mean: {'; '.join(best)}.")
     if adds:
@@ -317,9 +317,10 @@ def _verdict(row: Cells) -> str:
     return f"**{word}** {row['found']}".strip()
 
 
-def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False) -> str:
+def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False, methods: Sequence[str] = ()) -> str:
     """The last section of a page: source, command, seeds, tuning, and the setting of each federation."""
-    lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''} --data-root ROOT", ""]
+    only = f" --methods {','.join(methods)}" if methods else ""
+    lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''}{only} --data-root ROOT", ""]
     lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
     return "\n".join([*lines, *(_setting(part, table, presets) for part in table.federation), ""])
 
@@ -426,6 +427,8 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: M
             ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
+    if "not run yet" in verdicts:
+        counts.append(f"not run yet {verdicts.count('not run yet')}")
     summaries = [table.summary for table in tables.values() if table.summary]
     first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
     lines = ["# What the papers claim, and what is found here", "", first, ""]

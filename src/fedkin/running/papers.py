@@ -211,6 +211,30 @@ class PaperTable(Settings):
         base, control = parted(name)
         return next(row for row in self.rows() if row.name == base), control
 
+    def only(self, methods: Collection[str]) -> PaperTable:
+        """The table with the rows of these methods and of Local; claims about other rows are not tested.
+
+        Raises ConfigError for a method without a row, and for a row that is tuned as one that is left out.
+        """
+        of = {row.name: row.method for row in self.rows()}
+        for name in methods:
+            choose(dict.fromkeys(of.values()), name, "--methods")
+        kept = {name for name, method in of.items() if method in (*methods, "local")}
+        rows = tuple(row for row in self.row if row.name in kept)
+        for row in rows:
+            if row.tuned_as is not None and row.tuned_as not in kept:
+                raise ConfigError(
+                    f"--methods: row {row.name!r} has the tuned settings of row {row.tuned_as!r}; name its method "
+                    f"{of[row.tuned_as]} too"
+                )
+        claims = tuple(
+            claim if {parted(each)[0] for each in (claim.better, claim.than) if each is not None} <= kept
+            else Claim(text=claim.text, paper=claim.paper, untestable="a row of it was left out by --methods")
+            for claim in self.claim
+        )  # fmt: skip
+        some = tuple(name for name in self.methods if name in kept)
+        return self.model_copy(update={"methods": some, "row": rows, "claim": claims})
+
     def shortened(self) -> PaperTable:
         """The table for `--quick`: every row once, with few rounds, seeds and candidates, which takes minutes."""
         quick, tune = self.quick, self.tune
