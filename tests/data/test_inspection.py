@@ -67,6 +67,15 @@ def test_columns_that_look_wrong_are_named(column: str, values: Any, kind: str) 
     assert kinds(looked(frame))[kind] == (column,)
 
 
+def test_a_column_that_the_rows_are_sorted_by_is_named_unless_it_is_the_time() -> None:
+    frame = rows()
+    frame["admitted"] = frame.groupby("site").cumcount() // 2 + np.random.default_rng(1).normal(0, 5, len(frame))
+    assert kinds(looked(frame))["order"] == ("admitted",)
+    assert "order" not in kinds(looked(frame.sample(frac=1, random_state=0)))
+    reading = Reading(target="died", client="site", time="admitted", leave_out=("day",))
+    assert "order" not in kinds(looked(frame, reading))
+
+
 @pytest.mark.parametrize("value", [7.5, 3, True, "x", pd.Timestamp("2024-01-01")])
 def test_a_constant_with_gaps_is_named_with_its_value(value: Any) -> None:
     frame = rows()

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import fedkin
+from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import Node
 from fedkin.report import write_report
@@ -245,6 +248,24 @@ def test_the_terminal_has_two_lines_a_method(place: Path, tmp_path: Path) -> Non
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
     (line,) = groups_in_terminal("kin", {seed: (folder, []) for seed, folder in enumerate(more)})
     assert line.startswith("kin, 3 seeds: ")
+
+
+@pytest.mark.parametrize("method", ["kin", "flt-same"])
+def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_path: Path) -> None:
+    rng, clients = np.random.default_rng(0), []
+    for id in ("a", "b", "c"):
+        rows = np.concatenate([np.sort(rng.normal(size=(80, 1)), axis=0), rng.normal(size=(80, 2))], axis=1)
+        samples = Samples(torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(rng.integers(2, size=80)))
+        clients.append(Client(id, samples.take(list(range(60))), samples.take(list(range(60, 80)))))
+    run = tmp_path / "run"
+    fedkin.run(method, Federation(clients, Task(2, (3,)), "sorted"), rounds=1, out=run)
+    lines = groups_in_terminal(method, {0: (run, [])})
+    less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
+    assert lines[1] == f"{method}: {less}"
+    graph = load_graph(max((run / "graphs").glob("*.npz")))
+    drawn = drawn_tests(graph, None, {id: place for place, id in enumerate("abc")}, None)
+    assert drawn is not None
+    assert less in drawn["words"]
 
 
 @pytest.mark.parametrize(

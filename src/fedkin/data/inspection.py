@@ -19,12 +19,13 @@ from fedkin.federation.table import Encoded, Reading, codes, encoded, kinds_of, 
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
-    "written", "spelling", "person", "sentinel", "units", "codings",
+    "written", "spelling", "person", "sentinel", "units", "codings", "order",
 ]  # fmt: skip
 CHECKS = (
     "columns that are row numbers, constant, mostly empty or text although they hold numbers", "codes", "leaks",
     "equal rows", "few test rows", "skewed targets", "drift over time", "persons in training and test",
     "spelling of classes, categories and clients", "values such as -999", "other units or codings at one client",
+    "columns that the rows are sorted by",
 )  # fmt: skip
 Labels = npt.NDArray[np.int64]
 
@@ -46,6 +47,8 @@ _ALPHA = 0.001
 _PERSONS, _FEW_ROWS, _AT_ONE = 20, (1.5, 50), 0.95
 # Clients that are compared have so many rows; so many times larger is another unit; columns with so many categories.
 _COMPARED, _UNIT, _CODINGS = 20, 5.0, 10
+# Rows are sorted by a column if their rank correlation is so large, at more than half of the clients.
+_SORTED = 0.9
 
 
 @dataclass(frozen=True)
@@ -411,7 +414,9 @@ def _unlike_clients(table: pa.Table, arrays: Encoded, dull: set[str]) -> Iterato
         else:
             values = numbers(table, name)
             yield from _sentinels(name, values[~np.isnan(values)])
-            yield from _units(name, {id: values[rows][~np.isnan(values[rows])] for id, rows in large.items()})
+            of_clients = {id: values[rows][~np.isnan(values[rows])] for id, rows in large.items()}
+            yield from _units(name, of_clients)
+            yield from _order(name, of_clients)
 
 
 def _codings(name: str, values: list[str], place: Labels, clients: Mapping[str, Labels]) -> Iterator[Finding]:
@@ -439,6 +444,18 @@ def _units(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator
         if max(times, 1 / times) >= _UNIT and max(times / wider, wider / times) <= 2:
             text = f"column {name!r} is {times:.3g} times as large at {id} as elsewhere: in another unit?"
             yield Finding("units", text, (name,))
+
+
+def _order(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[Finding]:
+    """A column that follows the order of the rows, such as a date, so that no rows are independent of each other."""
+    spread = [some for some in values.values() if len(some) >= _COMPARED and np.ptp(some) > 0]
+    rising = [some for some in spread if abs(stats.spearmanr(some, np.arange(len(some))).statistic) > _SORTED]
+    if 2 * len(rising) > len(spread):
+        text = (
+            f"the rows of {len(rising)} of {len(values)} clients are sorted by column {name!r}, so tests of groups "
+            "see less: leave it out, name it as the column of times, or store the rows in a random order"
+        )
+        yield Finding("order", text, (name,))
 
 
 def _sentinels(name: str, values: npt.NDArray[np.float64]) -> Iterator[Finding]:

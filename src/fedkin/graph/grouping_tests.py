@@ -89,7 +89,7 @@ class Verdicts:
     def evidence(self) -> Evidence:
         """The tree of tests as a graph records it (`Graph.evidence`)."""
         leaf = {id: node["node"] for node in self.tree if not node["children"] for id in node["clients"]}
-        return Evidence.of(self.tree, leaf, self.alpha)
+        return Evidence.of(self.tree, leaf, self.alpha, self.warnings)
 
     def to_json(self) -> dict[str, Any]:
         """All but the profiles, as plain data."""
@@ -228,8 +228,8 @@ def _warnings(ids: tuple[str, ...], signed: list[Signature]) -> tuple[str, ...]:
         for text in one.warnings:
             texts.setdefault(text, []).append(row)
     return tuple(
-        f"{len(rows)} of {len(ids)} clients, such as {ids[rows[0]]!r}: {text}; counted as one independent sample in "
-        f"{np.median([signed[row].effect for row in rows]):.1f} (median)"
+        f"at {len(rows)} of {len(ids)} clients {text}, so tests see less: such as at {ids[rows[0]]!r}, "
+        f"{np.median([signed[row].effect for row in rows]):.1f} samples (median) count as one"
         for text, rows in sorted(texts.items())
     )
 

@@ -80,7 +80,8 @@ class Node:
 class Evidence:
     """The tree of tests behind groups. nodes: the root first, each after its parent. leaf: {client id: last node}.
 
-    Clients that joined a group later have no leaf. alpha: the level of each node's tests.
+    Clients that joined a group later have no leaf. alpha: the level of each node's tests. warnings: what makes the
+    tests see less, such as samples that depend on their neighbours.
 
     >>> root = Node(None, {"x": 1e-9}, ("x",), "x")
     >>> found = Evidence((root, Node(0, {"x": 0.4}, verdict="same"), Node(0, {}, verdict="alone")),
@@ -92,6 +93,7 @@ class Evidence:
     nodes: tuple[Node, ...]
     leaf: Mapping[str, int]
     alpha: float
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for number, node in enumerate(self.nodes):
@@ -126,7 +128,9 @@ class Evidence:
         return tuple(sizes)
 
     @classmethod
-    def of(cls, tree: Iterable[Mapping[str, Any]], leaf: Mapping[str, int], alpha: float) -> Evidence:
+    def of(
+        cls, tree: Iterable[Mapping[str, Any]], leaf: Mapping[str, int], alpha: float, warnings: Iterable[str] = ()
+    ) -> Evidence:
         """From plain nodes, such as those of `Verdicts.tree`; raises GraphError for nodes that make no tree."""
         try:
             nodes = tuple(
@@ -137,12 +141,14 @@ class Evidence:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"evidence: a node of the tree of tests is damaged ({error})") from None
-        return cls(nodes, dict(leaf), alpha)
+        return cls(nodes, dict(leaf), alpha, tuple(map(str, warnings)))
 
     def to_bytes(self, ids: Sequence[str]) -> bytes:
         """As JSON, with the leaves in the order of `ids` (-1: none)."""
         leaf = [self.leaf.get(id, -1) for id in ids]
-        whole = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
+        whole: dict[str, Any] = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
+        if self.warnings:
+            whole["warnings"] = self.warnings
         return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -151,7 +157,8 @@ class Evidence:
         try:
             whole = json_of(data.decode())
             leaf = dict(zip(ids, whole["leaf"], strict=True))
-            return cls.of(whole["nodes"], {id: at for id, at in leaf.items() if at != -1}, whole["alpha"])
+            here = {id: at for id, at in leaf.items() if at != -1}
+            return cls.of(whole["nodes"], here, whole["alpha"], whole.get("warnings", ()))
         except GraphError:
             raise
         except (ValueError, KeyError, TypeError) as error:

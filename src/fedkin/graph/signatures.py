@@ -437,7 +437,7 @@ def as_classes(y: Any) -> Any:
 
 BLOCKS = ("x", "xy", "y")
 _FLAGS = {
-    1: "neighbours in stored order are alike (repeats, a time series, or samples sorted by something)",
+    1: "neighbours in stored order are alike",
     2: "samples occur more than once",
 }
 

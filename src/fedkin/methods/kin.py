@@ -120,7 +120,7 @@ class Kin(SigningMethod):
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
             signatures={}, group={}, verdict={}, branch={}, placed={}, looks=0, trial_end=0, models={}, choice={},
-            tests=Tests(tree={}, leaf={}, alpha=self.alpha),
+            tests=Tests(tree={}, leaf={}, alpha=self.alpha, warnings=[]),
         )  # fmt: skip
 
     def leave(self, server: ServerView[State], ids: Collection[str]) -> None:

@@ -324,6 +324,7 @@ class Told:
     """What a run's tests found, counted: groups by verdict, clients alone, and the tests inside groups that are "same".
 
     p, tests: the smallest p-value of these tests and their number. clients: all of them. placed: those in no test.
+    warnings: what makes the tests see less.
     """
 
     kinds: Mapping[str, int]
@@ -333,6 +334,7 @@ class Told:
     placed: int = 0
     alpha: float | None = None
     tests: int = 0
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Told:
@@ -341,8 +343,8 @@ class Told:
         nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
         p = [value for node in nodes if node is not None for value in node.p.values()]
         clients, placed = sum(len(group.members) for group in groups), sum(group.placed for group in groups)
-        alpha = None if tests is None else tests.alpha
-        return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p))
+        alpha, warnings = (None, ()) if tests is None else (tests.alpha, tests.warnings)
+        return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
@@ -427,7 +429,8 @@ def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mappi
         return []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
-    return [f"{label}{seeds}: {in_words(tested)}", *chosen]
+    warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
+    return [f"{label}{seeds}: {in_words(tested)}", *(f"{label}: {text}" for text in warnings), *chosen]
 
 
 def drawn_tests(
@@ -441,6 +444,7 @@ def drawn_tests(
     if not groups:
         return None
     tests = graph.evidence
+    told = Told.of(groups, tests)
     several, alone = [group for group in groups if group.verdict != "alone"], _alone(groups)
     rows = []
     for group in several[:_ROWS]:
@@ -452,7 +456,7 @@ def drawn_tests(
             "clients": [number[id] for id in group.members[:_NAMED]],
         })  # fmt: skip
     return {
-        "words": in_words([Told.of(groups, tests)]),
+        "words": "; ".join([in_words([told]), *told.warnings]),
         "keep": keep,
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],

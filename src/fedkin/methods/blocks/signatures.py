@@ -251,11 +251,15 @@ class Same(Planned):
 
 
 class Tests(TypedDict):
-    """What the server keeps of the tests behind groups: {node as text: test}, {client id: its last node}, the level."""
+    """What the server keeps of the tests behind groups: {node as text: test}, {client id: its last node}, the level.
+
+    warnings: what makes the tests see less, in words.
+    """
 
     tree: dict[str, Any]
     leaf: dict[str, int]
     alpha: float
+    warnings: list[str]
 
 
 def tests_of(found: Verdicts) -> Tests:
@@ -263,13 +267,16 @@ def tests_of(found: Verdicts) -> Tests:
     names = ("parent", "children", "cut", "p", "rejected", "verdict")
     tree = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
     leaf = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
-    return Tests(tree=tree, leaf=leaf, alpha=found.alpha)
+    return Tests(tree=tree, leaf=leaf, alpha=found.alpha, warnings=list(found.warnings))
 
 
 def evidence_of(tests: Tests) -> Evidence:
     """For the records of a graph."""
     return Evidence.of(
-        [tests["tree"][str(number)] for number in range(len(tests["tree"]))], tests["leaf"], tests["alpha"]
+        [tests["tree"][str(number)] for number in range(len(tests["tree"]))],
+        tests["leaf"],
+        tests["alpha"],
+        tests["warnings"],
     )
 
 
