@@ -37,6 +37,9 @@ from fedkin.errors import DataError, FedkinError
 from fedkin.flow import Message
 from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_signed, write_signed
 from fedkin.graph.tables import read_signatures
+from fedkin.network import messages as sent
+from fedkin.network.agreement import Agreement, Terms
+from fedkin.network.registration import About, Heard, Hello, Welcome
 from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
@@ -45,6 +48,7 @@ from fedkin.running.experiment import load
 from fedkin.running.grid import Choice, listed, numbers
 from fedkin.running.holdout import HoldOut
 from fedkin.running.tune import plan_choices
+from fedkin.tasks import Task
 from report.made import make_run
 from tiny import TABLE
 
@@ -140,6 +144,21 @@ def messages() -> list[bytes]:
     return [codec.encode(tree()), envelope.to_bytes()]
 
 
+def of_network() -> list[bytes]:
+    scored = sent.Scored(n=3, loss=0.5, right=2, figures=[0.5], digest=[], further=[], model="0" * 32)
+    reply, work = {"params": {"w": torch.ones(2)}, "n": 3}, sent.Work(samples=3, inferred=0, flops=1.0)
+    agreement = Agreement(settings="[run]", task=Task(2, (4,)), columns=("age",), metrics=(("m", True, "0"),))
+    about = About(n_train=3, n_test=1, digest="0" * 32, labels={"0": 3})
+    spent = sent.Spent(releases=1, open={"train": ["n"]})
+    return [sent.encode(one) for one in (
+        sent.Answer(number=1, reply=reply, work=work, score=scored, spent=spent),
+        sent.Answer(number=1, error="no", failed=sent.Failed(words="no")),
+        sent.Order(what="ask", round=1, undone=[1], phase="train", message=reply), sent.Pointer(epoch="e1", number=1),
+        Hello(nonce="0" * 8, life="1", agreement=agreement, about=about), Heard(missing="bob"),
+        Terms(agreement=agreement), Welcome(run="r1", epoch="e1", number=1),
+    )]  # fmt: skip
+
+
 def images() -> list[bytes]:
     from PIL import Image
 
@@ -202,6 +221,11 @@ def message(path: Path, folder: Path) -> None:
     codec.size(found)
     codec.encode(found)
     each(lambda: Envelope.from_bytes(data), lambda: Message(**found).nbytes)
+
+
+def network_message(path: Path, folder: Path) -> None:
+    data, forms = path.read_bytes(), (sent.Answer, sent.Order, sent.Pointer, Hello, Heard, Terms, Welcome)
+    each(*(partial(sent.read, form, data) for form in forms))
 
 
 def checkpoint(path: Path, folder: Path) -> None:
@@ -274,6 +298,7 @@ TARGETS: dict[str, Target] = {
     "option": Target(option, lambda: [b"training.lr=0.1", b"method.lam = [1, 2]", b"tfl:method.q=1,2", b"samples:0.2"]),
     "plan": Target(plan, lambda: [json.dumps(PLAN).encode()]),
     "message": Target(message, messages),
+    "network-message": Target(network_message, of_network),
     "checkpoint": Target(checkpoint, lambda: [codec.encode(tree())]),
     "features": Target(lambda path, _: read_features(path), lambda: [base()["features/round-000002.safetensors"]]),
     "graph": Target(lambda path, _: load_graph(path), lambda: [

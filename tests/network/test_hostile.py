@@ -35,6 +35,7 @@ ANSWERS: dict[str, Change] = {
     "scores that are tensors": lambda tree: {
         **tree, "score": {"n": torch.tensor(5), "loss": torch.tensor(0.5), "right": 3, "figures": torch.ones(1)}
     },
+    "a model that is no hash": lambda tree: {**tree, "score": {**(tree.get("score") or {}), "model": "north"}},
     "failures that are none": lambda tree: {**tree, "failed": [1, 2]},
     "an error that is a tensor": lambda tree: {**tree, "error": torch.ones(3)},
     "no tree": lambda tree: b"\x00\xff garbage",
@@ -132,7 +133,9 @@ def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
         Answer: {
             "number": 1, "reply": {"params": {"w": torch.ones(2)}, "n": 3}, "failed": None,
             "work": {"samples": 1, "inferred": 0, "flops": 1.0},
-            "score": {"n": 3, "loss": 0.5, "right": 2, "figures": [0.5], "digest": [], "further": []},
+            "score": {
+                "n": 3, "loss": 0.5, "right": 2, "figures": [0.5], "digest": [], "further": [], "model": "0" * 32
+            },
         },
         Hello: {"nonce": "0" * 8, "life": "0", "about": about, "agreement": agreement},
     }  # fmt: skip

@@ -359,8 +359,9 @@ def exchange(
                     restart=restart, make=make, settings=experiment.resolved,
                     about=_context_of(settings, plan, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
-                models = {"": digest_of(result.models[client.id])}
-                engines[-1].progress = replace(engines[-1].progress, models=models)
+                if run.models == "last":
+                    models = {"": digest_of(result.models[client.id])}
+                    engines[-1].progress = replace(engines[-1].progress, models=models)
                 near.end(plan.training.rounds + 1)
             return result
         finally:
