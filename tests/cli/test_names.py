@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 
 from fedkin.cli import app, options
 from fedkin.cli.commands import EXAMPLES
@@ -89,6 +90,13 @@ def test_every_command_ends_its_help_with_its_examples() -> None:
     for name, command in commands(typer.main.get_command(app)):
         assert command.epilog == "\n\n".join(["Examples:", *EXAMPLES[name]])
     assert set(EXAMPLES) == {name for name, _ in commands(typer.main.get_command(app))}
+
+
+def test_no_brackets_of_a_help_are_taken_for_styles() -> None:
+    for name, command in commands(typer.main.get_command(app)):
+        for text in (command.help, *(option.help for option in command.params if hasattr(option, "help"))):
+            shown = Text.from_markup(text or "").plain
+            assert shown.count("[") == (text or "").count("["), f"{name}: {text}"
 
 
 @pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])

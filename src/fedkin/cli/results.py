@@ -68,7 +68,7 @@ def export(
         None, "--client", help="Whose model; may be left out if all clients have the same one.", metavar="ID"
     ),
     to: Form = typer.Option(
-        Form.torch, "--to", help='torch: a program of torch.export. onnx: needs pip install "fedkin[onnx]".'
+        Form.torch, "--to", help='torch: a program of torch.export. onnx: needs pip install "fedkin\\[onnx]".'
     ),
     out: Path | None = typer.Option(
         None, "--out", help="The file to write, .pt2 or .onnx (default: named after the client).", metavar="FILE"
