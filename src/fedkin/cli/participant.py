@@ -51,7 +51,7 @@ GROUP = _consent_option(None, "--group", help="A group that it tells the server,
 YES = _consent_option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
 LABELS = _consent_option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
 EPSILON = _consent_option(
-    None, "--max-epsilon", min=0, help="With [privacy]: release nothing more above this epsilon, over all runs here."
+    None, "--max-epsilon", min=0, help="With \\[privacy]: release nothing more above this epsilon, over all runs here."
 )
 STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
 DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
