@@ -26,6 +26,7 @@ from fedkin.graph.grouping_tests import Placement, Verdicts, apart, find, place
 from fedkin.graph.groups import (
     bipartition, by_id, canonical, cfl, components, hierarchical, kmeans, leiden, louvain,
 )  # fmt: skip
+from fedkin.graph.holding import Doubt, look
 from fedkin.graph.mixing import collaboration_weights, laplacian_step, project, softmax
 from fedkin.graph.neighbours import knn_graph
 from fedkin.graph.network import network
@@ -43,13 +44,13 @@ from fedkin.graph.stages import (
 from fedkin.graph.tables import Rows, read_rows, read_signatures, read_signed, write_signed
 
 __all__ = [
-    "Evidence", "Graph", "Placement", "Plan", "Rows", "Signature", "Spread", "Stage", "Verdicts",
+    "Doubt", "Evidence", "Graph", "Placement", "Plan", "Rows", "Signature", "Spread", "Stage", "Verdicts",
     "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "cfl", "closeness",
     "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness", "degree",
     "dot", "draw", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "groups_stage",
-    "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "louvain",
-    "matching", "minimum", "minmax", "modularity", "negative_l1", "negative_l2", "network", "nmi", "nonnegative",
-    "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures", "read_signed", "response_similarity",
-    "same_alpha", "sampled_betweenness", "sign", "similarity_stage", "softmax", "sparsify_stage", "stage",
-    "symmetrise", "to_distance", "umap", "write_signed",
+    "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "look",
+    "louvain", "matching", "minimum", "minmax", "modularity", "negative_l1", "negative_l2", "network", "nmi",
+    "nonnegative", "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures", "read_signed",
+    "response_similarity", "same_alpha", "sampled_betweenness", "sign", "similarity_stage", "softmax", "sparsify_stage",
+    "stage", "symmetrise", "to_distance", "umap", "write_signed",
 ]  # fmt: skip

@@ -494,6 +494,17 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
     return Placement(p, best if p[best] >= verdicts.alpha else None)
 
 
+def member_p(one: Signature, group: Signature, verdict: str, alpha: float) -> float:
+    """Return the p-value of "these samples are of this group", corrected for the number of tests.
+
+    verdict: of the group. alpha: no further test is made once one is below it.
+    """
+    if one.plan != group.plan:
+        raise GraphError("the client signed with another plan than the group; sign with the group's plan")
+    tests = len(one.blocks) + (2 if one.cells is not None else 0)
+    return min(1.0, tests * _p_of(one, group, verdict, alpha / tests))
+
+
 def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> float:
     """The smallest p-value over the tests that a group of this verdict passes itself."""
     p_values = [1.0]

@@ -30,6 +30,7 @@ from fedkin.methods.blocks.signatures import (
     find_groups,
     tests_of,
 )
+from fedkin.methods.blocks.watching import Watched, watch
 from fedkin.views import ClientView, ServerView
 
 
@@ -37,10 +38,12 @@ class SameState(flt.State, Planned):
     """As in FLT. signatures: {client id: [bytes] uint8}.
 
     tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
+    watched: {client id: doubts about its membership}.
     """
 
     tests: NotRequired[Tests | None]
     verdict: NotRequired[dict[str, str]]
+    watched: NotRequired[dict[str, Watched]]
 
 
 class FltSame(flt.Taskonomy, SigningMethod):
@@ -53,11 +56,15 @@ class FltSame(flt.Taskonomy, SigningMethod):
     name: ClassVar[str] = "flt-same"
     title: ClassVar[str] = "FLT-same"
     paper: ClassVar[str] = "(fedkin)"
-    by_client: ClassVar[tuple[str, ...]] = (*flt.Taskonomy.by_client, "tests.leaf")
+    by_client: ClassVar[tuple[str, ...]] = (*flt.Taskonomy.by_client, "tests.leaf", "watched")
     travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
     graph: flt.GraphSettings = flt.GraphSettings()
+
+    @property
+    def signs_again(self) -> bool:
+        return self.regroup_every is not None or self.regroup_changed is not None
 
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
@@ -69,6 +76,11 @@ class FltSame(flt.Taskonomy, SigningMethod):
         self, server: ServerView[SameState], ids: Sequence[str], sizes: bool
     ) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
+        state = server.state
+        if fresh := state.pop("fresh", {}):
+            group = {id: str(number) for id, number in state["group"].items()}
+            watched, verdict = state.get("watched", {}), state.get("verdict", {})
+            state["watched"], server.drifted = watch(watched, state["signatures"], fresh, group, verdict, self.alpha)
         n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
         return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
 

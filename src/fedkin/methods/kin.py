@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from fedkin.methods.blocks.signatures import (
     unsigned,
     verdicts_of,
 )  # fmt: skip
+from fedkin.methods.blocks.watching import Watched, watch
 from fedkin.views import ClientView, ServerView
 
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
@@ -57,7 +58,7 @@ CUT = 0.25  # of the clients' differences in cost, at either end, are cut to the
 
 
 class State(Planned):
-    """At the server. Groups are numbered from 0, as text.
+    """At the server. Groups are numbered from 0, as text. watched: {client id: doubts about its membership}.
 
     signatures: {client id: [bytes] uint8}. group: {client id: group} of every client with a signature.
     verdict: {group: "same", "shares", "offsets" or "alone"}, from the tests. branch: {group: its branch}.
@@ -77,6 +78,7 @@ class State(Planned):
     trial_end: int
     models: dict[str, dict[str, Params]]
     choice: dict[str, Any]
+    watched: NotRequired[dict[str, Watched]]
 
 
 class ClientState(TypedDict, total=False):
@@ -99,7 +101,7 @@ class Kin(SigningMethod):
     title: ClassVar[str] = "Kin"
     paper: ClassVar[str] = "(fedkin)"
     kind: ClassVar[Literal["clustered"]] = "clustered"
-    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "placed", "tests.leaf")
+    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "placed", "tests.leaf", "watched")
     travels: ClassVar[str] = (
         "once: a signature of 2 KB, and a head for each level, up; then the whole model of each level on trial, or of "
         "the chosen one"
@@ -116,6 +118,10 @@ class Kin(SigningMethod):
     @property
     def reads_order(self) -> bool:
         return self.ordered
+
+    @property
+    def signs_again(self) -> bool:
+        return self.regroup_every is not None
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
@@ -479,6 +485,11 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> N
     Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
     """
     state = server.state
+    if fresh := state.pop("fresh", {}):
+        watched = state.get("watched", {})
+        state["watched"], server.drifted = watch(
+            watched, state["signatures"], fresh, state["group"], state["verdict"], how.alpha
+        )
     new = [id for id in signed if id not in state["group"]]
     founders = len(state["group"]) - len(state["placed"])
     state["signatures"] = {**state["signatures"], **signed}

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -87,13 +88,20 @@ _SPREAD: tuple[Fields, ...] = (
     },
     {},
 )  # fmt: skip
-SIGNED: tuple[Fields, ...] = ({"signature": Bytes(2**20, Signature.from_bytes, usual=2500)}, {})
+_BYTES = Bytes(2**20, Signature.from_bytes, usual=2500)
+SIGNED: tuple[Fields, ...] = ({"signature": _BYTES}, {"signature": _BYTES, "fresh": _BYTES}, {})
+# New samples that are too few to sign wait for the next signature.
+_FRESH = 10
 
 
 class Planned(TypedDict):
-    """Where a server keeps the plan, in its state."""
+    """Where a server keeps the plan, in its state.
+
+    fresh: {client id: signature of the samples that are new since its last one}, until they are looked at.
+    """
 
     plan: NotRequired[dict[str, Tensor]]
+    fresh: NotRequired[dict[str, Tensor]]
 
 
 class SigningMethod(ServerMethod):
@@ -103,6 +111,11 @@ class SigningMethod(ServerMethod):
     def reads_order(self) -> bool:
         """Whether the order of a client's samples may mean something (`fedkin.graph.sign`)."""
         return True
+
+    @property
+    def signs_again(self) -> bool:
+        """Whether a client may be asked again; then it remembers which samples it has signed."""
+        return False
 
     @phase(*_SPREAD)
     def spread(self, client: ClientView[Any], message: Message) -> Message:
@@ -117,8 +130,12 @@ class SigningMethod(ServerMethod):
         """The signature by the plan in the message; its own bytes are half of those of a tensor for each array."""
         if not client.size:
             return Message()
-        data = sign(Plan.from_arrays(arrays(message)), *samples_of(client), ordered=self.reads_order).to_bytes()
-        return Message(signature=torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        plan, (x, y) = Plan.from_arrays(arrays(message)), samples_of(client)
+        fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
+        if self.signs_again and len(new := _new_rows(client, x, y)):
+            fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
+        whole = {name: one.to_bytes() for name, one in fields.items()}
+        return Message(**{name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in whole.items()})
 
 
 # -- at a client ------------------------------------------------------------------------------------------------------
@@ -130,6 +147,23 @@ def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
     if client.task.labels:
         return x, y.numpy()
     return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
+
+
+def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
+    """The samples that were not there when the client signed before; none the first time, and while they are few.
+
+    Its state has `signed_rows`, hashes of all samples that it has signed.
+    """
+    labels = [b""] * len(x) if y is None else [label.tobytes() for label in y]
+    hashes = [blake2b(row.tobytes() + label, digest_size=8).digest() for row, label in zip(x, labels, strict=True)]
+    rows = np.frombuffer(b"".join(hashes), dtype=np.int64)
+    known = client.state.get("signed_rows")
+    new = np.flatnonzero(~np.isin(rows, [] if known is None else known.numpy()))
+    if known is not None and len(new) < _FRESH:
+        return new[:0]
+    signed = rows if known is None else np.concatenate([known.numpy(), rows[new]])
+    client.state["signed_rows"] = torch.from_numpy(np.unique(signed))
+    return new if known is not None else new[:0]
 
 
 def _has_columns(task: Task) -> bool:
@@ -150,6 +184,9 @@ def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str
     plan = held["plan"]
     replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
     known = Plan.from_arrays(arrays(plan))
+    fresh = {id: reply["fresh"] for id, reply in replies.items() if "fresh" in reply}
+    if fresh := {id: data for id, data in fresh.items() if read_signature(data, known) is not None}:
+        held["fresh"] = fresh
     return {
         id: reply["signature"] for id, reply in replies.items()
         if "signature" in reply and read_signature(reply["signature"], known) is not None

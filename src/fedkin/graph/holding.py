@@ -1,0 +1,73 @@
+"""Whether a member still belongs to its group: a test of its new samples that is valid at any time (an e-process).
+
+At look t = 1, 2, .. a member has samples that nobody has seen, and p_t is the p-value of "they are of the distribution
+of all samples that the group had before" (`member_p`). These join the group's samples before the next look. While the
+group holds, and samples are independent, the difference of means at one look is uncorrelated with all earlier ones
+(they are Helmert contrasts), so that no p-value depends on those before. With
+
+    e(p)  = (1 - p + p ln p) / (p (ln p)^2)         the mean of kappa p^(kappa - 1) over kappa in 0..1; E e(p) <= 1
+    w_t   = 1 / (t (t + 1))                         the share of alpha for a drift that begins at look t
+    S_t   = e(p_t) (S_(t-1) + w_t),  S_0 = 0
+    M_t   = S_t + 1 / (t + 1)
+
+M is a nonnegative supermartingale with M_0 = 1: the mixture, over the look s at which a drift begins, of the products
+e(p_s) .. e(p_t). By Ville's inequality the chance that M_t >= 1 / alpha at any look is at most alpha.
+
+Ville (1939); Vovk and Wang (Annals of Statistics 2021), "E-values: calibration, combination and applications", for
+e(p). "Uncorrelated" is "independent" for normal means, which those of many samples nearly are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedkin.graph.grouping_tests import member_p
+from fedkin.graph.signatures import Signature
+
+__all__ = ["Doubt", "calibrated", "look"]
+
+# Tails of the tests' distributions are not trusted beyond this.
+_LEAST_P = 1e-12
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How much speaks against a member: its looks so far, and S_t of this module."""
+
+    looks: int = 0
+    sum: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """M_t: at 1 / alpha, the member is said to have drifted."""
+        return self.sum + 1 / (self.looks + 1)
+
+    def after(self, p: float) -> Doubt:
+        """Return the doubt after one more look with this p-value.
+
+        >>> Doubt().value, round(Doubt().after(1e-6).value)
+        (1.0, 2620)
+        """
+        t = self.looks + 1
+        return Doubt(t, calibrated(p) * (self.sum + 1 / (t * (t + 1))))
+
+
+def calibrated(p: float) -> float:
+    """Return e(p), which for a uniform p has the mean 1.
+
+    >>> [round(calibrated(p), 2) for p in (1e-4, 0.01, 0.5, 1.0)]
+    [117.76, 4.45, 0.64, 0.5]
+    """
+    p = max(p, _LEAST_P)
+    log = math.log(p)
+    # Near 1 numerator and denominator cancel; the limit is 1/2, and e falls in p.
+    return 0.5 if log > -1e-4 else (1 - p + p * log) / (p * log * log)
+
+
+def look(before: Doubt, new: Signature, group: Signature, verdict: str, alpha: float) -> Doubt:
+    """Return the doubt after a look at a member's new samples.
+
+    group: of all samples that its members had before. verdict: of the group.
+    """
+    return before.after(member_p(new, group, verdict, alpha))
