@@ -137,3 +137,15 @@ def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None
     (tmp_path / "run" / "summary.json").write_text("{")
     run_experiment(experiment, Path(), tmp_path / "run", resume=True, restart=True)
     assert "gone.safetensors" not in files(tmp_path / "run")
+
+
+def test_an_index_with_a_missing_field_is_refused_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=folder)
+    path = folder / "models/index.json"
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in index.items() if name != "method"}))
+    (folder / "seal.json").unlink()
+    with pytest.raises(RunError, match=r"index\.json: method: .*; put the file back") as caught:
+        fedkin.load(folder).model(next(iter(index["clients"])))
+    assert "validation error" not in str(caught.value)

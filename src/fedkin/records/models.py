@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from urllib.parse import quote
 
 import torch
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -104,9 +104,9 @@ class StoredModels(Mapping[str, Params]):
         self._check(INDEX)
         path = self.folder / INDEX
         try:
-            index = _Index.model_validate(read_json(path))
-        except (ValidationError, DataError) as error:
-            raise RunError(f"{path}: not the index of a run's models ({said(error)}); {reading.MEND}") from None
+            index = _Index.model_validate(reading.checked(_Index, read_json(path), path))
+        except DataError as error:
+            raise RunError(f"{path}: {said(error)}; {reading.MEND}") from None
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
         return index

@@ -287,7 +287,7 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 }
 
 
-def checked(form: type[Form], value: Any, where: str | Path) -> Any:
+def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
     """Return `value` if it fits this schema; raises RunError naming the file and the first wrong field."""
     try:
         form.model_validate(value)
