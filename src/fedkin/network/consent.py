@@ -109,8 +109,8 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
     if not peer:
         exact = ", without noise" if private else ""
         lines.append(
-            f"evaluation: the loss and the task's figures over its test samples, and their number{exact}; after the "
-            "last round, a hash of its model"
+            "evaluation: the loss and the task's figures over its test samples, their number, and after the last round "
+            f"a hash of its model{exact}"
         )
         further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
         lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
