@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
@@ -11,7 +12,37 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.engines.privacy import noise_for
+from fedkin.graph import Plan, Signature, Spread, sign
+from fedkin.graph.private_signatures import plan_of_votes, signature_of_sums, sums, votes
+
 Federation = list[tuple[Any, Any]]
+
+
+DELTA = 1e-5
+
+
+def signed(data: Federation, seed: int, epsilon: float | None = None, per_feature: bool = False) -> list[Signature]:
+    """Return all clients' signatures; with epsilon for one sample, those of `privacy.signature_epsilon`."""
+    if epsilon is None:
+        plan = Plan.of([Spread.of(x, y, per_feature=per_feature) for x, y in data], seed=seed)
+        return [sign(plan, x, y) for x, y in data]
+    # Federations of one seed have noise of their own too.
+    rng = np.random.default_rng([seed, 98, zlib.crc32(b"".join(np.ascontiguousarray(x).tobytes() for x, _ in data))])
+    noise = noise_for(epsilon, DELTA)
+    number = data[0][1] is not None and data[0][1].dtype.kind == "f"
+    classes = 0 if data[0][1] is None or number else 1 + max(int(y.max()) for _, y in data)
+
+    def noisy(values: Any, share: float) -> Any:
+        return values + noise / share**0.5 * rng.standard_normal(len(values))
+
+    plan = plan_of_votes(
+        [noisy(votes(x, y if number else None), 0.1) for x, y in data],
+        dim=data[0][0][0].size,
+        classes=classes,
+        seed=seed,
+    )
+    return [signature_of_sums(plan, len(x), noisy(sums(plan, x, y), 0.9), noise / 0.9**0.5) for x, y in data]
 
 
 # Every client draws from one distribution -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 OMP_NUM_THREADS=1 python benchmarks/same_power.py real --data-root DATA     federations of MNIST, FashionMNIST
 OMP_NUM_THREADS=1 python benchmarks/same_power.py power                     two and four groups, distance by samples
+OMP_NUM_THREADS=1 python benchmarks/same_power.py private                   two groups, rows by epsilon, as CSV
 OMP_NUM_THREADS=1 python benchmarks/same_power.py speed                     2 to 10,000 clients
 """
 
@@ -14,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from same_federations import by_class, deal, dirichlet, mixture, rotated, shifted, swapped
+from same_federations import by_class, deal, dirichlet, mixture, rotated, shifted, signed, swapped
 
-from fedkin.graph import Plan, Spread, Verdicts, ari, find, sign
+from fedkin.graph import Verdicts, ari, find
 
 PAIRS = ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8))
 RING = ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8))
@@ -24,11 +25,10 @@ RING = ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8))
 
 def run(data: Any, seed: int) -> tuple[Verdicts, float, float]:
     begun = time.perf_counter()
-    plan = Plan.of([Spread.of(x, y) for x, y in data], seed=seed)
-    found = [sign(plan, x, y) for x, y in data]
-    signed = time.perf_counter()
+    found = signed(data, seed)
+    after = time.perf_counter()
     verdicts = find(found, seed=seed)
-    return verdicts, (signed - begun) / len(data), time.perf_counter() - signed
+    return verdicts, (after - begun) / len(data), time.perf_counter() - after
 
 
 def real(root: str, seeds: int) -> None:
@@ -88,6 +88,22 @@ def power(seeds: int) -> None:
         print(f"| {n} | " + " | ".join(cells) + " |", flush=True)
 
 
+def private(seeds: int) -> None:
+    """Print rows per client, distance, epsilon (empty: no noise), and the share of federations found exactly."""
+    print("rows,distance,epsilon,found,mean_ari,federations")
+    for n in (30, 50, 100, 200, 300, 500, 1000, 2000, 5000):
+        for distance in (0.2, 0.4, 0.8):
+            scores: dict[float | None, list[float]] = {None: [], 16.0: [], 4.0: [], 1.0: []}
+            for seed in range(seeds):
+                data, truth = shifted(np.random.default_rng([seed, n]), 10, n, distance)
+                for epsilon, mine in scores.items():
+                    mine.append(float(ari(truth, find(signed(data, seed, epsilon), seed=seed).labels)))
+            for epsilon, mine in scores.items():
+                share = np.mean(np.array(mine) == 1)
+                shown = "" if epsilon is None else f"{epsilon:g}"
+                print(f"{n},{distance:g},{shown},{share:.2f},{np.mean(mine):.2f},{seeds}", flush=True)
+
+
 def speed() -> None:
     print("| clients | samples | planted | groups | ARI | ms to sign | s to find |")
     print("|---:|---|---|---|---|---:|---:|")
@@ -112,7 +128,7 @@ def speed() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["real", "power", "speed"])
+    parser.add_argument("what", choices=["real", "power", "private", "speed"])
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int)
     args = parser.parse_args()
@@ -122,6 +138,8 @@ def main() -> None:
         real(args.data_root, args.seeds or 3)
     elif args.what == "power":
         power(args.seeds or 20)
+    elif args.what == "private":
+        private(args.seeds or 20)
     else:
         speed()
 

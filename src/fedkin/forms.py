@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Choice", "Context", "Each", "Fields", "Flag", "Form",
-    "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "Whole", "Wholes", "problem_of",
+    "Noised", "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "Whole", "Wholes", "problem_of",
 ]  # fmt: skip
 
 
@@ -43,6 +43,7 @@ class Context:
     """What forms depend on: the method with its settings, the sender's net, the task, and the limits of the run.
 
     most_n: largest number of samples. most_bytes: largest size of a message. asked: the message that is answered.
+    private_signatures: whether what is sent of samples, beside models, has noise (`privacy.signature_epsilon`).
     """
 
     method: Any
@@ -51,6 +52,7 @@ class Context:
     most_n: int = 10**9
     most_bytes: int = 2**30
     asked: Mapping[str, Any] = field(default_factory=dict)
+    private_signatures: bool = False
 
     @cached_property
     def width(self) -> int:
@@ -268,6 +270,21 @@ class Shaped(Form):
 
 class Sums(Shaped):
     """A tensor of sums over a client's samples, which have no bound: clipped, they would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Noised(Shaped):
+    """A float64 tensor that moves by at most 1, in norm, if one of the client's samples is replaced.
+
+    It leaves with normal noise only, and once in a run. share: its part of `privacy.signature_epsilon`, as a part of
+    1 / deviation^2.
+    """
+
+    share: float = 1.0
+
+    def __init__(self, *dims: Dim, share: float) -> None:
+        super().__init__(*dims, dtype=torch.float64)
+        object.__setattr__(self, "share", share)
 
 
 @dataclass(frozen=True)

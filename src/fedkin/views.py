@@ -36,6 +36,8 @@ class View(Generic[S]):
     task: Task
     training: Training
     state: S
+    # Standard deviation of the noise on a client's signature under `privacy.signature_epsilon`; None: it has none.
+    signature_noise: float | None = field(default=None, kw_only=True)
 
     @property
     def initial(self) -> Params:

@@ -109,7 +109,7 @@ def test_flt_with_centres_of_images() -> None:
         engine.round(number)
     for id in images:
         assert all(torch.isfinite(tensor).all() for tensor in engine.model(id).values())
-        assert engine.releases()[id] == {"releases": 4, "open": {"train": ["n"]}}
+        assert engine.releases()[id] == {"releases": 4, "signed": 0.0, "open": {"train": ["n"]}}
     with pytest.raises(RunError, match=r"phase 'measure': 'total' holds sums"):
         LocalEngine(private(flt)).round(1)
 

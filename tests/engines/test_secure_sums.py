@@ -421,8 +421,13 @@ def of_the_page() -> dict[str, set[str]]:
     table = page.split("| method | fields that the server still sees of each client |")[1].split("\n\n")[0]
     listed: dict[str, set[str]] = {}
     for line in table.splitlines()[2:]:
-        methods, fields = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("|").split("|"))
-        listed |= {name: set(fields) for name in methods}
+        names, told = line.strip("|").split("|")
+        names, _, private = names.partition(" with ")
+        fields = set(re.findall(r"`([^`]+)`", told.split(";")[0]))
+        listed |= {
+            f"{name}{' with ' if private else ''}{private.strip('` ')}": fields
+            for name in re.findall(r"`([^`]+)`", names)
+        }
     return listed
 
 
@@ -433,17 +438,20 @@ def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
     for id, client in federation.items():
         groups[str(client.group)] = (*groups.get(str(client.group), ()), id)
     seen: dict[str, set[str]] = {}
-    for name in sorted(set(METHODS) - {"local", "mixed"}):
+    cases = [(name, name, SECURE) for name in sorted(set(METHODS) - {"local", "mixed"})]
+    signing = Privacy(secure_sums=True, signature_epsilon=4.0)
+    cases += [(f"{name} with signature_epsilon", name, signing) for name in ("kin", "flt-same")]
+    for case, name, privacy in cases:
         how = {"groups": groups} if name == "given" else {}
         witness = Witness()
         with suppress(ConfigError):
             # Long enough for kin's choice.
-            setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=SECURE)
+            setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=privacy)
             engine = LocalEngine(setup, observers=[witness])
             for number in range(1, 9):
                 engine.round(number)
             sent = [each for each in witness.envelopes if each.receiver == SERVER]
             assert any(each.phase == MASKED for each in sent), name
             fields = {field for each in sent if each.phase not in (set(STEPS) - {MASKED}) for field in each.message}
-            seen[name] = fields - {"masked", "n"}
+            seen[case] = fields - {"masked", "n"}
     assert seen == of_the_page()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedkin.engines.privacy import Privacy, Spent
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message
+from fedkin.graph import Plan
+from fedkin.methods.blocks.signatures import tensors
 from fedkin.network import agreement
 from fedkin.network.consent import leaving
 from fedkin.network.ledger import Ledger, composed
@@ -71,7 +75,17 @@ def test_a_line_that_a_kill_left_half_written_is_cut_off(tmp_path: Path) -> None
     assert Ledger(tmp_path).page("run1", PRIVATE).count == 2
 
 
-@pytest.mark.parametrize("line", ["{}", "nonsense", '{"run":"a","at":"1","count":-5,"noise":2.0}', "[1]", "\xff"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "nonsense",
+        '{"run":"a","at":"1","count":-5,"noise":2.0,"share":0}',
+        '{"run":"a","at":"0","count":1,"noise":2.0,"share":2}',
+        "[1]",
+        "\xff",
+    ],
+)
 def test_a_damaged_ledger_is_refused_as_nobody_knows_what_was_released(tmp_path: Path, line: str) -> None:
     Ledger(tmp_path).page("run1", PRIVATE).keep("1 train - 0", 1, 1, FIELDS)
     path = tmp_path / "releases.jsonl"
@@ -213,7 +227,7 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
         == f"epsilon: {PRIVATE.epsilon(3):.3g} at delta 1e-05 after 3 rounds with one message of each kind; no more"
     )
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
-    assert lines[-1].endswith("without noise")
+    assert "and their number, without noise" in lines[-1]
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
     more = leaving(plan, client, page=ledger.page("", plan.privacy))
     assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in more
@@ -346,3 +360,85 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     assert (
         len(lines) == len({line["at"] for line in lines}) == there.results[first].summary["privacy"]["releases"][first]
     )
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+SIGNED = experiment("kin", clients=2, rounds=6, privacy={"signature_epsilon": 3.0})
+
+
+def asked_for_signature(server: Any, round: int = 1, moved: int = 0) -> dict[str, Any]:
+    """The answer to a request for a signature, by a plan that differs where `moved` does."""
+    dim = math.prod(server.task.shape)
+    plan = tensors(Plan(dim, np.array([20.0]), server.task.classes, None, 32, seed=moved).to_arrays())
+    answer: dict[str, Any] = server.train(phase="sign_moments", message=plan, round=round, last=round - 1)
+    return answer
+
+
+def test_a_signature_leaves_once_and_then_as_it_was(tmp_path: Path) -> None:
+    """Also after a kill, in later rounds, and if the server has lost its state."""
+    ledger = Ledger(tmp_path / "ledger")
+    with by_hand(SIGNED.federation(NOWHERE), tmp_path, SIGNED, ledger=ledger) as server:
+        server.join()
+        assert set(server.train(phase="spread", message={})["reply"]) == {"votes", "n"}
+        first = asked_for_signature(server)
+        assert first["spent"]["signed"] == pytest.approx(1)
+        for round in range(2, 6):  # numbers of other rounds would be forgotten by now
+            assert same(first["reply"], asked_for_signature(server, round)["reply"])
+        server.there.stop("c00")
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
+        server.join("e2")
+        assert same(first["reply"], asked_for_signature(server)["reply"])
+        other = asked_for_signature(server, moved=1)
+        assert "reply" not in other
+        assert other["failed"]["kind"] == "spent"
+        assert other["spent"]["signed"] == pytest.approx(1)
+    again = Ledger(tmp_path / "ledger")
+    assert len(again.lines) == 2
+    assert again.epsilon(1e-5) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_a_signature_has_noise_of_the_clients_own(tmp_path: Path) -> None:
+    replies = []
+    for name in ("one", "other"):
+        with by_hand(SIGNED.federation(NOWHERE), tmp_path / name, SIGNED) as server:
+            server.join()
+            replies.append(asked_for_signature(server)["reply"])
+    assert not torch.isclose(replies[0]["sums"], replies[1]["sums"]).any()
+    assert replies[0]["n"] == replies[1]["n"]
+
+
+def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
+    federation = SIGNED.federation(NOWHERE)
+    plan, _ = agreement.agreed(settings_of(SIGNED), federation.task, plan_of)
+    assert plan is not None
+    lines = leaving(plan, federation["c00"], page=Ledger().page("", plan.privacy))
+    (spread,) = [line for line in lines if line.startswith("spread: ")]
+    (moments,) = [line for line in lines if line.startswith("sign_moments: ")]
+    assert spread.startswith("spread: votes (numbers [32]; with noise, once), n (a whole number; as it is) or an empty")
+    assert "sums (numbers [77]; with noise, once), n (a whole number; as it is)" in moments
+    assert "signature (about" not in moments
+    assert (
+        "signature: fields 'with noise, once' leave once in this run, with normal noise from this machine's own "
+        "randomness: epsilon 3 at delta 1e-05 for one sample"
+    ) in lines
+    assert "epsilon: 3 at delta 1e-05 after 6 rounds with one message of each kind; no more" in lines
+    assert not any("clipped" in line for line in lines)
+    assert any("params" in line and "as it is" in line for line in lines)
+
+
+def test_private_signatures_over_a_network_cost_what_they_cost_in_a_simulation(tmp_path: Path) -> None:
+    here = simulated(SIGNED, tmp_path / "here")
+    ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
+    with clients(SIGNED.federation(NOWHERE), tmp_path / "nodes") as there:
+        for name, ledger in ledgers.items():
+            there.start(name, ledger=ledger)
+        result = served(SIGNED, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    told, like = result.summary["privacy"], here.summary["privacy"]
+    assert told["epsilon"] == like["epsilon"]
+    assert told["epsilon"]["max"] == pytest.approx(3.0, rel=1e-6)
+    assert told["open"]["sign_moments"] == like["open"]["sign_moments"] == ["n"]
+    assert [ledger.epsilon(1e-5) for ledger in ledgers.values()] == [pytest.approx(3.0, rel=1e-6)] * 2

@@ -26,9 +26,9 @@ from tiny import TABLE
 PRIVATE: dict[str, Any] = {**TABLE, "privacy": {"clip": 1.0, "noise": 4.0}}
 PRIVATE["training"] = {**TABLE["training"], "rounds": 2}
 RELEASES = {
-    "b": {"releases": 0, "open": {}},
-    "a": {"releases": 3, "open": {"train": ["n"], "sign": ["k"]}},
-    "c": {"releases": 1, "open": {"train": ["classes", "n"]}},
+    "b": {"releases": 0, "signed": 0.0, "open": {}},
+    "a": {"releases": 3, "signed": 0.0, "open": {"train": ["n"], "sign": ["k"]}},
+    "c": {"releases": 1, "signed": 0.0, "open": {"train": ["classes", "n"]}},
 }
 
 

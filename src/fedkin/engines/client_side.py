@@ -19,7 +19,7 @@ from fedkin.engines.privacy import Source
 from fedkin.engines.releases import KEY, Releases, Store
 from fedkin.engines.results import Outbox
 from fedkin.engines.setup import Setup
-from fedkin.errors import MethodError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.views import ClientView, PeerView
@@ -119,6 +119,11 @@ class ClientSide:
         self.setup, self.clients, self.states, self.own_method = setup, clients, states, own_method
         self.releases = Releases(setup, self.step, noise, store)
         self.drifting = any(client.changes for client in clients.values())
+        if self.drifting and setup.privacy.signature_epsilon:
+            raise ConfigError(
+                "privacy.signature_epsilon: clients whose samples change over time would sign each time anew; leave it "
+                "out, or choose a scenario without drift"
+            )
         self.now = clients
         self.turn_to(0)
 
@@ -147,6 +152,7 @@ class ClientSide:
         view: ClientView = ClientView(
             seed=setup.seed, round=self.number, net=setup.net_of(id), task=setup.task,
             training=setup.training.at(self.number), state={}, id=id, train=self.client(id).train,
+            signature_noise=setup.privacy.signature_noise,
         )  # fmt: skip
         if id in self.states:
             view.state = self.states[id]
@@ -176,7 +182,7 @@ class ClientSide:
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
         if self.setup.privacy.on:
-            self.releases.admit(self.number, phase, message, self._told(id))
+            self.releases.admit(id, self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
         flow = getattr(method, phase)(view, message)
         forgotten(method, phase, flow)

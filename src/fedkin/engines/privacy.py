@@ -1,8 +1,9 @@
-"""Privacy of uploads: the section `[privacy]`, and the mechanism that clips a message and adds normal noise to it.
+"""Privacy of uploads: the section `[privacy]`, and the mechanisms that add normal noise to what leaves a client.
 
 A release is what a client sends at once: the floating-point fields that its phase declares, as one vector, clipped to
 the norm C. If all samples of the client are replaced, the vector moves by at most 2 C, the sensitivity; the noise has a
-standard deviation of `noise` times that in every number. `docs/privacy.md` says what this promises, and what not.
+standard deviation of `noise` times that in every number. A signature is another release: it moves by at most 1 if one
+sample is replaced. `docs/privacy.md` says what this promises, and what not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import Bytes, Choice, Each, Fields, Form, Number, Shaped, Sometimes, Sums, Weights, Whole
+from fedkin.forms import Bytes, Choice, Each, Fields, Form, Noised, Number, Shaped, Sometimes, Sums, Weights, Whole
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings
@@ -57,6 +58,18 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
     return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
 
 
+@lru_cache(maxsize=64)
+def noise_for(target: float, delta: float) -> float:
+    """Return the noise multiplier with which one release has this epsilon; 1 / multiplier is mu of Gaussian privacy.
+
+    >>> round(epsilon(noise_for(1.0, 1e-5), 1, 1e-5), 6)
+    1.0
+    """
+    low, high = -10.0, 20.0  # of the logarithm, for epsilon from 0 to 1e8
+    power = brentq(lambda power: epsilon(math.exp(power), 1, delta) - target, low, high, xtol=1e-12)
+    return math.exp(power) * (1 + 1e-9)
+
+
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
 # The draws for one release: of a client, in a round, under a name that no other release of the round has.
@@ -74,6 +87,8 @@ class Privacy(Settings):
     are clipped and noised apart, each a release of its own. A field of model parameters is measured from the parameters
     that the client was sent.
     noise: standard deviation of the noise over the sensitivity 2 C; 0 is clipping alone, without any promise.
+    signature_epsilon: signatures of samples, which methods with groups from tests ask for, leave once and with noise:
+    this is their epsilon for one sample. It needs neither `clip` nor `noise`.
     delta: the delta for which epsilon is given. budget: the epsilon above which a client sends nothing more.
     secure_sums: parameters leave clients only in sums over a group, of which the server learns no member's part
     (`fedkin.engines.secure_sums`); this needs neither `clip` nor `noise`. min_members: in smaller groups nothing is
@@ -82,6 +97,7 @@ class Privacy(Settings):
 
     clip: float | dict[str, float] | None = None
     noise: float | None = Field(None, ge=0)
+    signature_epsilon: float | None = Field(None, gt=0, le=1e6)
     delta: float = Field(1e-5, gt=0, lt=1)
     budget: float | None = Field(None, gt=0)
     secure_sums: bool = False
@@ -101,16 +117,26 @@ class Privacy(Settings):
 
     @property
     def on(self) -> bool:
-        """Whether anything is clipped."""
-        return self.clip is not None
+        """Whether anything is clipped, or signatures have noise."""
+        return self.clip is not None or self.signature_epsilon is not None
 
-    def epsilon(self, releases: int) -> float:
-        """Return the epsilon of so many releases; infinite without noise."""
-        return epsilon(self.noise or 0.0, releases, self.delta)
+    @property
+    def signature_noise(self) -> float | None:
+        """The standard deviation of the noise on a whole signature, which moves by at most 1; None: there is none."""
+        return None if self.signature_epsilon is None else noise_for(self.signature_epsilon, self.delta)
+
+    def epsilon(self, releases: int, signed: float = 0.0) -> float:
+        """Return the epsilon of so many releases, and of this share of a signature; infinite without noise."""
+        if not signed or (releases and not self.noise):
+            return epsilon(self.noise or 0.0, releases, self.delta)
+        # Gaussian releases together are one: their mu^2, 1 / multiplier^2, add up.
+        assert self.signature_noise is not None
+        total = signed / self.signature_noise**2 + (releases / self.noise**2 if self.noise else 0.0)
+        return epsilon(1 / math.sqrt(total), 1, self.delta)
 
     def check(self, nets: Sequence[Net]) -> None:
         """Raise ConfigError if uploads of these nets cannot be protected."""
-        if not self.on:
+        if self.clip is None:
             return
         for net in nets:
             running = [name for name in net.initial if name not in net.trainable]
@@ -131,9 +157,16 @@ class Part:
     base: Params | None = None
 
 
-def parts_of(phase: str, message: Mapping[str, Any], declared: Sequence[Fields] | None) -> list[Part]:
-    """Return the protected fields of a message; raises RunError for a phase that cannot be protected."""
+def parts_of(
+    phase: str, message: Mapping[str, Any], declared: Sequence[Fields] | None, clipped: bool = True
+) -> list[Part]:
+    """Return the fields of a message to clip; raises RunError for a phase that cannot be protected.
+
+    clipped: whether anything is; else only signatures have noise.
+    """
     fields = next((fields for fields in declared or () if set(message) <= set(fields)), None)
+    if fields is None and not clipped:
+        return []
     if fields is None:
         raise RunError(
             f"phase {phase!r}: [privacy] protects the fields that a phase declares, and it does not declare "
@@ -144,14 +177,34 @@ def parts_of(phase: str, message: Mapping[str, Any], declared: Sequence[Fields] 
         if isinstance(form, (Sums, Bytes)):
             raise RunError(
                 f"phase {phase!r}: {name!r} holds sums or moments of a client's samples, which [privacy] cannot "
-                "protect; choose another method, or a rule for groups that is not 'same' (docs/privacy.md)"
+                "protect; choose another method, or a rule for groups that is not 'same', or noise on signatures alone "
+                "(signature_epsilon; docs/privacy.md)"
             )
+        if not clipped:
+            continue
         if isinstance(form, Choice) or (isinstance(form, Whole) and callable(form.high)):
             raise RunError(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"
             )
-    return [Part(name, form, message[name]) for name, form in forms.items() if _noisy(form)]
+    clip = [name for name, form in forms.items() if clipped and _noisy(form) and not isinstance(form, Noised)]
+    return [Part(name, forms[name], message[name]) for name in clip]
+
+
+def noised_in(fields: Mapping[str, Form]) -> dict[str, float]:
+    """Return the share of each field of a signature, which leaves with noise only."""
+    forms = {name: _bare(form) for name, form in fields.items()}
+    return {name: form.share for name, form in forms.items() if isinstance(form, Noised)}
+
+
+def signature(values: Tensor, share: float, privacy: Privacy, normal: Normal) -> Tensor:
+    """Return this part of a signature with its noise; raises MethodError for values that are not finite."""
+    assert privacy.signature_noise is not None
+    numbers = values.double().reshape(-1).numpy()
+    if not np.isfinite(numbers).all():
+        raise MethodError("a signature: not all numbers are finite, so that nobody knows how far one sample moves them")
+    noisy = numbers + privacy.signature_noise / math.sqrt(share) * normal(len(numbers))
+    return torch.from_numpy(noisy).reshape(values.shape).to(values.dtype)
 
 
 def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: Normal) -> Message:
@@ -159,7 +212,8 @@ def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: 
 
     Raises MethodError for values that are not finite, and RunError for a field without a bound in `privacy.clip`.
     """
-    assert privacy.clip is not None
+    if not parts or privacy.clip is None:
+        return message
     if isinstance(privacy.clip, Mapping):
         missing = [part.name for part in parts if part.name not in privacy.clip]
         if missing:
@@ -169,7 +223,7 @@ def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: 
             )
         together = [([part], privacy.clip[part.name]) for part in parts]
     else:
-        together = [(list(parts), privacy.clip)] if parts else []
+        together = [(list(parts), privacy.clip)]
     made = dict(message)
     for group, bound in together:
         made |= _protected(group, bound, privacy.noise or 0.0, normal)

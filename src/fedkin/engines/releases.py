@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from fedkin import codec
-from fedkin.engines.privacy import Part, Source, Spent, parts_of, released, silent
+from fedkin.engines.privacy import Part, Source, Spent, noised_in, parts_of, released, signature, silent
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message, Params
@@ -27,17 +27,24 @@ class Store(Protocol):
     def count(self) -> int:
         """How many releases there were in this run."""
 
+    @property
+    def signed(self) -> float:
+        """The share of a signature that was released in this run."""
+
     def known(self, prefix: str) -> bool:
         """Whether it has a release whose name begins so."""
+
+    def counts(self, prefix: str) -> bool:
+        """Whether there was a release whose name begins so, be it still known or not."""
 
     def find(self, at: str) -> dict[str, Any] | None:
         """Return the fields that were released under this name, to be sent again; None if there are none."""
 
-    def check(self, count: int) -> None:
-        """Raise Spent if so many releases more are beyond the client's own limit."""
+    def check(self, count: int, share: float = 0.0) -> None:
+        """Raise Spent if so many releases more, or this share of a signature, are beyond the client's own limit."""
 
-    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any]) -> None:
-        """Keep and count what is released, before it leaves."""
+    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
+        """Keep and count what is released, before it leaves. share: of a signature, 0 if it is none."""
 
 
 class Releases:
@@ -45,7 +52,8 @@ class Releases:
 
     A client's part of the count: releases: their number. open: the fields that were sent as they are, by phase. known:
     parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
-    sent to a phase that does not return them, or what a peer released last.
+    sent to a phase that does not return them, or what a peer released last. signed: by phase, the part of its signature
+    that it released, with the request, to which the same numbers are sent again; to another request nothing is sent.
     source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
     step(id, name): the number, from 0, of a client's next release under this name in this round. store: of the one
     client of a deployment. A release that it has is sent again: for the same round, phase, step and request.
@@ -55,21 +63,25 @@ class Releases:
         self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
     ) -> None:
         self.setup, self.privacy, self.step, self.store = setup, setup.privacy, step, store
-        if setup.privacy.noise and source is None:
+        if (setup.privacy.noise or setup.privacy.signature_epsilon) and source is None:
             raise ConfigError(
                 "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
                 "is for simulations only, as it protects nobody"
             )
         self.source = silent if source is None else source
 
-    def admit(self, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
+    def admit(self, id: str, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
         """Refuse, before any work, a phase whose reply cannot be protected or would cost more than the budget allows.
 
         A reply that was released before is sent again, and costs nothing. Raises RunError and Spent.
         """
         if not self.privacy.on:
             return
-        protected = [parts_of(phase, fields, [fields]) for fields in self.setup.method.declared(phase) or ()]
+        context = self.setup.context(self.setup.net_of(id), asked)
+        protected = []
+        for fields in self.setup.method.declared(phase) or ():
+            sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
+            protected.append(parts_of(phase, sent, [fields], self.privacy.clip is not None))
         again = self.store is not None and self.store.known(_name(round, phase, asked))
         if protected and all(protected) and not again:
             self._within(own, 1)
@@ -83,6 +95,7 @@ class Releases:
         """
         parts = self._parts(id, phase, reply, asked, own)
         sent, own = self._released(id, round, phase, reply, parts, own, asked)
+        sent, own = self._signed(id, phase, asked, sent, own)
         declared = {name for fields in self.setup.method.declared(phase) or () for name in fields}
         new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
         return sent, {**own, "known": {**own.get("known", {}), **new}} if new else own
@@ -112,7 +125,8 @@ class Releases:
         """Return the protected parts of a message, those of parameters with what they are measured from."""
         initial, known = self.setup.net_of(id).initial, own.get("known", {})
         parts = []
-        for part in parts_of(phase, message, self.setup.method.declared(phase)) if message else ():
+        declared = self.setup.method.declared(phase)
+        for part in parts_of(phase, message, declared, self.privacy.clip is not None) if message else ():
             base: Params | None = None
             if isinstance(part.form, Weights):
                 told = {name: value for name, value in asked.items() if self._of_net(id, value)}
@@ -149,24 +163,58 @@ class Releases:
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         seen = own.get("open", {}).get(phase, [])
-        open = sorted({*seen, *message} - {part.name for part in parts})
+        open = sorted({*seen, *message} - {part.name for part in parts} - set(self._noised(phase)))
         told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
-        return sent, {**own, "releases": self._before(own) + (count if self.store is None else 0), "open": told}
+        made = self._before(own)[0] + (count if self.store is None else 0)
+        return sent, {**own, "releases": made, "open": told}
 
-    def _before(self, own: Mapping[str, Any]) -> int:
-        """Return how many releases a client has made."""
-        made: int = own.get("releases", 0) if self.store is None else self.store.count
-        return made
+    def _noised(self, phase: str) -> dict[str, float]:
+        """Return the shares of the fields of a signature in this phase."""
+        sets = self.setup.method.declared(phase) or ()
+        return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _within(self, own: Mapping[str, Any], count: int) -> None:
-        budget, before = self.privacy.budget, self._before(own)
-        if budget is not None and count and self.privacy.epsilon(before + count) > budget:
+    def _signed(
+        self, id: str, phase: str, asked: Message, message: Message, own: dict[str, Any]
+    ) -> tuple[Message, dict[str, Any]]:
+        """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
+        noised = {name: share for name, share in self._noised(phase).items() if name in message}
+        if not noised:
+            return message, own
+        at, share = _name(0, phase, asked), sum(noised.values())
+        kept = own.get("signed", {}).get(phase)
+        if self.store is not None:
+            again, before = self.store.find(at), self.store.counts(f"0 {phase} ")
+        else:
+            again, before = kept["fields"] if kept and kept["at"] == at else None, kept is not None
+        if again is None and before:
+            raise Spent("it has signed in this run, and answers no other request for a signature")
+        if again is None:
+            self._within(own, 0, share)
+            normal = self.source(id, 0, f"{phase} signature")
+            again = dict(message)
+            for name, part in noised.items():
+                again[name] = signature(message[name], part, self.privacy, normal)
+            if self.store is None:
+                own = {**own, "signed": {**own.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}}
+            else:
+                self.store.keep(at, 0, 1, again, share)
+        return Message(**again), own
+
+    def _before(self, own: Mapping[str, Any]) -> tuple[int, float]:
+        """Return how many releases a client has made, and of which share of a signature."""
+        if self.store is None:
+            return own.get("releases", 0), signed_share(own)
+        return self.store.count, self.store.signed
+
+    def _within(self, own: Mapping[str, Any], count: int, share: float = 0.0) -> None:
+        budget, (before, signed) = self.privacy.budget, self._before(own)
+        if budget is not None and (count or share) and self.privacy.epsilon(before + count, signed + share) > budget:
             raise Spent(
-                f"epsilon after {before} releases is {self.privacy.epsilon(before):.3g}, and one more would exceed the "
-                f"{budget:g} of privacy.budget"
+                f"epsilon after {before} releases is {self.privacy.epsilon(before, signed):.3g}, and one more would "
+                f"exceed the {budget:g} of privacy.budget"
             )
-        if self.store is not None and count:
-            self.store.check(count)
+        if self.store is not None and (count or share):
+            self.store.check(count, share)
 
 
 def _name(round: int, phase: str, asked: Message) -> str:
@@ -182,7 +230,18 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
+def signed_share(own: Mapping[str, Any]) -> float:
+    """Return the share of a signature that a client's part of a simulation has released."""
+    return float(sum(part["share"] for part in own.get("signed", {}).values()))
+
+
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return {client id: {"releases", "open"}} from the states of clients; those that sent nothing have 0 releases."""
+    """Return {client id: {"releases", "signed", "open"}} from the states of clients; 0 for those that sent nothing.
+
+    signed: the share of a signature.
+    """
     parts = {id: states[id].get(KEY, {}) if id in states else {} for id in ids}
-    return {id: {"releases": part.get("releases", 0), "open": part.get("open", {})} for id, part in parts.items()}
+    return {
+        id: {"releases": part.get("releases", 0), "signed": signed_share(part), "open": part.get("open", {})}
+        for id, part in parts.items()
+    }

@@ -435,7 +435,7 @@ class Engine:
         self.log.transport.restore(state.get("late", []))
 
     def releases(self) -> dict[str, dict[str, Any]]:
-        """Return {client id: {"releases", "open"}} under `[privacy]` (see `engines.releases`); without it nothing."""
+        """Return what each client has released (`engines.releases.counted`) under `[privacy]`; without it nothing."""
         return counted(self.states, self.everyone.seen) if self.setup.privacy.on else {}
 
     def close(self) -> None:

@@ -161,6 +161,7 @@ class ServerSide:
         self.view: ServerView = ServerView(
             seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
+            signature_noise=setup.privacy.signature_noise,
         )  # fmt: skip
         self.serving = (
             Alone(setup.method) if setup.engine.alone and isinstance(setup.method, ServerMethod) else setup.method

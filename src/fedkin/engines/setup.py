@@ -15,11 +15,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from fedkin.engines import masks
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.failures import place_in
-from fedkin.engines.privacy import Privacy
+from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.engines.secure_sums import is_parameters
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
 from fedkin.flow import Method, PeerMethod, ServerMethod
+from fedkin.forms import Context
 from fedkin.graph.network import check_network
 from fedkin.keys import key, rng
 from fedkin.learning.devices import checked
@@ -219,6 +220,8 @@ class Setup:
             )
         if self.privacy.secure_sums:
             self._check_sums()
+        if self.privacy.signature_epsilon:
+            self._check_signatures()
         attacks = Attacks.parse(self.engine.adversaries)
         if attacks and isinstance(self.clients, Federation):
             attacks.check(self.method, self.clients)
@@ -227,6 +230,21 @@ class Setup:
     def sums_securely(self) -> bool:
         """Whether parameters leave clients only in secure sums; with `alone` nothing is shared or summed."""
         return self.privacy.secure_sums and not self.engine.alone
+
+    def context(self, net: Net, asked: Mapping[str, Any] | None = None) -> Context:
+        """Return what the forms of the messages of clients with this net depend on. asked: what they answer."""
+        most, private = int(self.engine.message_limit_mb * 2**20), self.privacy.signature_epsilon is not None
+        return Context(self.method, net, self.task, self.engine.largest_n, most, asked or {}, private)
+
+    def _check_signatures(self) -> None:
+        """Raise ConfigError if the method's clients never sign."""
+        phases = [] if isinstance(self.method, PeerMethod) else self.method.phases()
+        sets = [self.method.declared(phase) or () for phase in phases]
+        if not any(noised_in(fields) for each in sets for fields in each):
+            raise ConfigError(
+                f"privacy.signature_epsilon: clients of method {self.method.name!r} send no signature; leave it out, "
+                "or choose a method with groups from tests, such as kin"
+            )
 
     def _check_sums(self) -> None:
         """Raise ConfigError if there is no server that sums, or if messages are forged that it could not see."""

@@ -33,10 +33,7 @@ class Validator:
         """Return what the forms of a client's messages depend on."""
         net = self.setup.net_of(sender)
         if id(net) not in self.contexts:
-            engine = self.setup.engine
-            self.contexts[id(net)] = Context(
-                self.setup.method, net, self.setup.task, engine.largest_n, int(engine.message_limit_mb * 2**20)
-            )
+            self.contexts[id(net)] = self.setup.context(net)
         return self.contexts[id(net)]
 
 

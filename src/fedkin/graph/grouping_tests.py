@@ -557,6 +557,8 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
 
 # Relative rounding of float16, in which means usually travel.
 _ROUNDING = 2.0**-11
+# Of traces that noise has made smaller than can be.
+_LEAST_TRACE = 0.05
 _LOOKS = 4
 
 
@@ -644,8 +646,10 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
         means, halves, weight, np.stack([m.traces for m in moments]), np.stack([m.free for m in moments]), shares
     )
     noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
+    noisy = any(m.noise for m in moments)
     pooled, _ = plain.pooled()
-    t1 = pooled[0]
+    # Noise may leave a trace of nothing; any scale above 0 makes weights.
+    t1 = max(pooled[0], _LEAST_TRACE) if noisy else pooled[0]
     if t1 <= 0:
         return plain
     # A mean has covariance S / weight + noise I. At the weight n its trace is t1 / n for every client.
@@ -657,7 +661,6 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
         a**2 * t[:, 1] + 2 * a * b * t[:, 0] + b**2 * width,
         a**3 * t[:, 2] + 3 * a**2 * b * t[:, 1] + 3 * a * b**2 * t[:, 0] + b**3 * width,
     ], axis=1)  # fmt: skip
-    noisy = any(m.noise for m in moments)
     # Shares of classes have a covariance that follows from them, unless noise was added.
     return Stack(
         means, halves, level, np.where(np.isfinite(plain.traces), mixed, np.nan), plain.free, shares and not noisy
@@ -682,7 +685,10 @@ def noise_covariance(stack: Stack) -> Array:
     h = stack.halves * np.sqrt(stack.n)[:, None]
     covariance: Array = h.T @ h / max(len(h), 1)
     trace, t1 = float(np.trace(covariance)), stack.pooled()[0][0]
-    return covariance * (t1 / trace) if trace > 0 else covariance
+    # Signatures without halves have noise that is alike in all directions, for the most part.
+    if trace <= 0:
+        covariance, trace = np.eye(len(covariance)), float(len(covariance))
+    return np.asarray(covariance * (t1 / trace))
 
 
 # -- class means of many clients ---------------------------------------------------------------------------------------

@@ -688,7 +688,7 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     x = as_samples(x)
     if x.shape[1] != plan.dim:
         raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
-    y = _targets(plan, y, len(x))
+    y = targets_of(plan, y, len(x))
     to_x, to_xy, to_cells, phases = plan.maps
     cosines = (np.cos(x @ to_x + phases) * np.sqrt(2 / plan.features)).astype(np.float64)
     kinds = None if y is None else plan.cell(y)
@@ -704,7 +704,8 @@ def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signatur
     return Signature(len(x), blocks, cells, plan.key, flags)
 
 
-def _targets(plan: Plan, y: Any, n: int) -> Any:
+def targets_of(plan: Plan, y: Any, n: int) -> Any:
+    """Targets [n] as the plan has them, None without; raises GraphError for others."""
     if not plan.labelled:
         return None
     if y is None:

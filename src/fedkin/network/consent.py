@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
-from fedkin.engines.privacy import protects
+from fedkin.engines.privacy import Privacy, noised_in, protects
 from fedkin.engines.secure_sums import is_parameters
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError
@@ -86,7 +86,7 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
 
     labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
     """
-    place, private, peer = _place(plan, client.id), plan.privacy.on, isinstance(plan.method, PeerMethod)
+    place, private, peer = _place(plan, client.id), plan.privacy, isinstance(plan.method, PeerMethod)
     lines = []
     for name in _messages(plan):
         sets = plan.method.declared(name)
@@ -96,8 +96,8 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
         described = [_describe_fields(fields, place, private, plan.sums_securely) for fields in sets]
         size = max(size for _, size in described)
         large = f", about {size:,} bytes each time" if size else ""
-        lines.append(f"{name}: {' or '.join(words for words, _ in described)}{large}")
-    if private:
+        lines.append(f"{name}: {' or '.join(dict.fromkeys(words for words, _ in described))}{large}")
+    if private.on:
         lines += _describe_noise(plan, releases_in(plan, client), page)
     if plan.sums_securely:
         least = plan.privacy.min_members
@@ -107,7 +107,7 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
         )
     lines += about(client, labels, peer)
     if not peer:
-        exact = ", without noise" if private else ""
+        exact = ", without noise" if private.on else ""
         lines.append(
             "evaluation: the loss and the task's figures over its test samples, their number, and after the last round "
             f"a hash of its model{exact}"
@@ -118,15 +118,21 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
 
 
 def releases_in(plan: Setup, client: Client) -> int:
-    """Return how many releases a round has, with one message of each kind, under `[privacy]`.
+    """Return how many releases a round has, with one message of each kind, under `[privacy]`; without the signature.
 
     All noised fields of a message are one release, or one each where `clip` has a norm for each field.
     """
     place, total = _place(plan, client.id), 0
+    if plan.privacy.clip is None:
+        return 0
     for name in _messages(plan):
         most = 0
         for fields in plan.method.declared(name) or ():
-            noised = sum(_wanted(form, place) is not False and protects(form) for form in fields.values())
+            once = noised_in(fields)
+            noised = sum(
+                _wanted(form, place) is not False and protects(form) and name not in once
+                for name, form in fields.items()
+            )
             most = max(most, noised if isinstance(plan.privacy.clip, Mapping) else min(1, noised))
         total += most
     return total
@@ -161,21 +167,29 @@ def _messages(plan: Setup) -> list[str]:
 
 
 def _place(plan: Setup, id: str) -> Context:
-    limit = int(plan.engine.message_limit_mb * 2**20)
-    return Context(plan.method, plan.net_of(id), plan.task, plan.engine.largest_n, limit)
+    return plan.context(plan.net_of(id))
 
 
 def _describe_noise(plan: Setup, releases: int, page: Page | None) -> list[str]:
     """Return what is done to messages, and what it costs. releases: in a round with one message of each kind."""
     private, rounds = plan.privacy, plan.training.rounds
-    clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip or 0.0}
-    bounds = ", ".join(f"{name} {bound:g}" for name, bound in clip.items())
-    spread = f"normal noise of {2 * (private.noise or 0):g} times that, drawn from this machine's own randomness"
-    most = private.epsilon(releases * rounds)
-    lines = [
-        f"noise: fields 'with noise' are clipped to the norm ({bounds}), and get {spread}",
-        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind; no more",
-    ]
+    lines = []
+    if private.clip is not None:
+        clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip}
+        bounds = ", ".join(f"{name} {bound:g}" for name, bound in clip.items())
+        spread = f"normal noise of {2 * (private.noise or 0):g} times that, drawn from this machine's own randomness"
+        lines.append(f"noise: fields 'with noise' are clipped to the norm ({bounds}), and get {spread}")
+    signed = 0.0
+    if private.signature_epsilon is not None:
+        signed = 1.0
+        lines.append(
+            "signature: fields 'with noise, once' leave once in this run, with normal noise from this machine's own "
+            f"randomness: epsilon {private.signature_epsilon:g} at delta {private.delta:g} for one sample"
+        )
+    most = private.epsilon(releases * rounds, signed)
+    lines.append(
+        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind; no more"
+    )
     if page is not None and page.ledger.lines:
         lines.append(f"epsilon so far: {page.ledger.epsilon(private.delta):.3g}, with all runs on this machine")
     limits = {"the experiment": private.budget, "this participant, over all runs": page and page.ledger.limit}
@@ -195,14 +209,15 @@ class _Described:
     bound: int | None = None
 
 
-def _describe_fields(fields: Fields, place: Context, noise: bool, summed: bool) -> tuple[str, int]:
+def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
-    words, size = [], 0
+    words, size, once = [], 0, noised_in(fields)
     for name, form in fields.items():
         if _wanted(form, place) is False:
             continue
         field = _describe(form, place)
-        how = ("; with noise" if protects(form) else "; as it is") if noise else ""
+        how = "; with noise" if private.clip is not None and protects(form) else "; as it is" if private.on else ""
+        how = "; with noise, once" if name in once else how
         how += "; masked, for a sum over a group" if summed and is_parameters(form) else ""
         words.append(f"{name} ({field.words}{how})")
         size += field.size

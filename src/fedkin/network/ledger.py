@@ -121,9 +121,13 @@ class Ledger:
         for number, text in enumerate(data[:whole].splitlines(), 1):
             try:
                 line = json_of(text.decode())
+                share = float(line["share"])
                 if not (type(line["count"]) is int and line["count"] > 0 and math.isfinite(line["noise"])):
                     raise ValueError("not a number of releases")
-                yield {**line, "run": str(line["run"]), "at": str(line["at"]), "noise": float(line["noise"])}
+                if not 0 <= share <= 1:
+                    raise ValueError("not a share of a signature")
+                named = {name: str(line[name]) for name in ("run", "at")}
+                yield {**line, **named, "noise": float(line["noise"]), "share": share}
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
                     f"{path}: line {number} is damaged ({said(error)}), so that nobody knows how much was released; "
@@ -134,8 +138,8 @@ class Ledger:
 class Page:
     """The releases of one run (see `engines.releases.Store`).
 
-    count: releases so far. open: fields that were sent as they are, by phase. consented: the most releases of this run
-    (None: no limit).
+    count: releases so far, without those of a signature; signed: the share of a signature. open: fields that were sent
+    as they are, by phase. consented: the most releases of this run (None: no limit).
     """
 
     def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
@@ -143,20 +147,26 @@ class Page:
         self.open: dict[str, list[str]] = {}
         self.folder = None if ledger.folder is None else ledger.folder / run
         self.memory: dict[str, bytes] = {}
-        self.count: int = sum(line["count"] for line in ledger.lines if line["run"] == run)
-        self.counted = {line["at"] for line in ledger.lines if line["run"] == run}
+        lines = [line for line in ledger.lines if line["run"] == run]
+        self.count: int = sum(line["count"] for line in lines if not line["share"])
+        self.signed: float = sum(line["share"] for line in lines)
+        self.counted = {line["at"] for line in lines}
         if self.folder is not None and privacy.on:
             made_private(self.folder, "what was released")
 
     @property
     def spent(self) -> float:
         """The epsilon of this run's releases."""
-        return self.privacy.epsilon(self.count)
+        return self.privacy.epsilon(self.count, self.signed)
 
     def known(self, prefix: str) -> bool:
         """Whether a release of a name that begins so is kept."""
         names = [at for at in self.counted if at.startswith(prefix)]
         return any(at in self.memory if self.folder is None else self._path(at).exists() for at in names)
+
+    def counts(self, prefix: str) -> bool:
+        """Whether a release of a name that begins so was counted."""
+        return any(at.startswith(prefix) for at in self.counted)
 
     def find(self, at: str) -> dict[str, Any] | None:
         """Return the fields that were released under this name; None if they are not kept, or were never counted."""
@@ -169,31 +179,40 @@ class Page:
         except (KeyError, OSError, MethodError):
             return None  # it is released anew, and counted once more
 
-    def check(self, count: int) -> None:
-        """Raise Spent if so many releases more are beyond what the owner consented to, or its limit over all runs."""
+    def _noise(self, share: float) -> float:
+        """Return the noise multiplier of a release, or of this share of a signature."""
+        return (self.privacy.signature_noise or 0.0) / math.sqrt(share) if share else self.privacy.noise or 0.0
+
+    def check(self, count: int, share: float = 0.0) -> None:
+        """Raise Spent if this is beyond what the owner consented to, or its limit over all runs.
+
+        count: releases more. share: of a signature.
+        """
         if self.consented is not None and self.count + count > self.consented:
             raise Spent(
                 f"this participant has made {self.count} releases in this run, and its owner consented to "
                 f"{self.consented}"
             )
         limit, delta = self.ledger.limit, self.privacy.delta
-        if limit is not None and (least := self.ledger.epsilon(delta, [self.privacy.noise or 0.0] * count)) > limit:
+        more = [self._noise(0.0)] * count + ([self._noise(share)] if share else [])
+        if limit is not None and (least := self.ledger.epsilon(delta, more)) > limit:
             raise Spent(
                 f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
                 f"{least:.3g}, above its owner's limit of {limit:g}"
             )
 
-    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any]) -> None:
-        """Write what is released, then count it; it leaves after that."""
+    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
+        """Write what is released, then count it; it leaves after that. share: of a signature, 0 if it is none."""
         data = codec.encode({"at": at, "fields": dict(fields)})
         if self.folder is None:
             self.memory[at] = data
         else:
             _write(self._path(at), data)
-        noise = self.privacy.noise or 0.0
-        self.ledger.add({"run": self.run, "at": at, "count": count, "noise": noise, "delta": self.privacy.delta})
+        line = {"run": self.run, "at": at, "count": count, "noise": self._noise(share), "delta": self.privacy.delta}
+        self.ledger.add({**line, "share": share})
         self.counted.add(at)
-        self.count += count
+        self.count += 0 if share else count
+        self.signed += share
         self._forget(round)
 
     def sent(self, open: Mapping[str, Iterable[str]]) -> None:
@@ -202,12 +221,12 @@ class Page:
             self.open[phase] = sorted({*self.open.get(phase, ()), *names})
 
     def tree(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what others are told: the number of releases, and the fields that were sent as they are.
+        """Return what others are told: the number of releases, the share of a signature, and the open fields.
 
         state: the participant's, which names those that it sent in phases.
         """
         self.sent(state.get(KEY, {}).get("open", {}))
-        return {"releases": self.count, "open": self.open}
+        return {"releases": self.count, "signed": self.signed, "open": self.open}
 
     def _path(self, at: str) -> Path:
         assert self.folder is not None
@@ -215,11 +234,11 @@ class Page:
         return self.folder / f"{at.partition(' ')[0]}-{name}.release"
 
     def _forget(self, round: int) -> None:
-        """Forget the numbers of rounds that nobody asks for any more; their count stays."""
-        for at in [at for at in self.memory if int(at.partition(" ")[0]) <= round - _KEPT]:
+        """Forget the numbers of rounds that nobody asks for any more; their count stays, and so do signatures (0)."""
+        for at in [at for at in self.memory if 0 < int(at.partition(" ")[0]) <= round - _KEPT]:
             del self.memory[at]
         for path in self.folder.glob("*.release") if self.folder is not None else ():
-            if int(path.name.partition("-")[0]) <= round - _KEPT:
+            if 0 < int(path.name.partition("-")[0]) <= round - _KEPT:
                 path.unlink(missing_ok=True)
 
 

@@ -126,9 +126,13 @@ class Failed(Sent):
 
 
 class Spent(Sent):
-    """What a client has released under `[privacy]`. open: fields that it sent as they are, by phase."""
+    """What a client has released under `[privacy]`.
+
+    signed: the share of a signature. open: fields that it sent as they are, by phase.
+    """
 
     releases: Count
+    signed: float = Field(0.0, ge=0, le=1)
     open: dict[_Name, Annotated[list[_Name], Field(max_length=_PHASES)]] = Field({}, max_length=_PHASES)
 
 

@@ -300,7 +300,7 @@ class NetworkEngine(Engine):
         graph, heard = outcome.graph, dict(self.site.last)
         if graph is not None:
             self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
-        spent = {id: self.setup.privacy.epsilon(one.releases) for id, one in self.site.spent.items()}
+        spent = {id: self.setup.privacy.epsilon(one.releases, one.signed) for id, one in self.site.spent.items()}
         self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
 
@@ -335,7 +335,8 @@ def _never_less(now: Spent, before: Spent | None) -> Spent:
         return now
     phases = now.open.keys() | before.open.keys()
     open = {phase: sorted({*now.open.get(phase, ()), *before.open.get(phase, ())}) for phase in sorted(phases)}
-    return Spent(releases=max(now.releases, before.releases), open=open)
+    most = max(now.releases, before.releases)
+    return Spent(releases=most, signed=max(now.signed, before.signed), open=open)
 
 
 def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:

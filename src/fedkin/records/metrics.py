@@ -240,13 +240,13 @@ def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -
     epsilon: its largest value and its mean over clients, and that of each client; None: unbounded, without noise.
     releases: of each client. open: the fields that were sent as they are, by phase.
     """
-    each = {id: privacy.epsilon(one["releases"]) for id, one in sorted(releases.items())}
+    each = {id: privacy.epsilon(one["releases"], one["signed"]) for id, one in sorted(releases.items())}
     open: dict[str, set[str]] = {}
     for one in releases.values():
         for phase, fields in one["open"].items():
             open.setdefault(phase, set()).update(fields)
     return {
-        **{name: getattr(privacy, name) for name in ("clip", "noise", "delta", "budget")},
+        **{name: getattr(privacy, name) for name in ("clip", "noise", "signature_epsilon", "delta", "budget")},
         "epsilon": {
             "max": _bounded(max(each.values(), default=0.0)),
             "mean": _bounded(sum(each.values()) / max(len(each), 1)),
@@ -272,6 +272,8 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     most, mean = (entry["epsilon"][name] for name in ("max", "mean"))
     number = "no finite epsilon (no noise)" if most is None else f"epsilon {most:.2f} (mean over clients {mean:.2f})"
     count = max(entry["releases"].values(), default=0)
+    if entry.get("signature_epsilon"):
+        number += f", signatures ({entry['signature_epsilon']:g}, of one sample) included"
     open = ", ".join(f"{', '.join(fields)} ({phase})" for phase, fields in entry["open"].items())
     return f"{number} at delta {entry['delta']:g}, at most {count:,} releases; sent as they are: {open or 'nothing'}"
 

@@ -23,8 +23,9 @@ from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
-from fedkin.forms import Bytes, Fields, Shaped, Sums
+from fedkin.forms import COUNT, Bytes, Context, Fields, Noised, Shaped, Sums
 from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
+from fedkin.graph import private_signatures as private
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import Labels
 from fedkin.tasks import Task
@@ -78,18 +79,44 @@ Signatures = dict[str, Tensor]
 
 # A spread this many times the median one does not enter the plan: one client must not set the scale of all.
 _FAR = 100.0
+# Noise of more deviations than this is not noise.
+_DEVIATIONS = 10.0
+
+
+# Shares of `privacy.signature_epsilon`: of the votes for a scale, and of the sums that a signature is made of.
+_VOTES, _SUMS = 0.1, 0.9
+
+
+def _open(at: Context) -> bool:
+    return not at.private_signatures
+
+
+def _private(at: Context) -> bool:
+    return at.private_signatures
 
 
 # The forms of both replies; a client without samples sends nothing.
 _SPREAD: tuple[Fields, ...] = (
     {
-        "counts": Shaped(3, dtype=torch.int64), "target": Sums(3, dtype=torch.float64),
-        "squares": Sums(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64),
+        "counts": Shaped(3, dtype=torch.int64).when(_open), "target": Sums(3, dtype=torch.float64).when(_open),
+        "squares": Sums(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64).when(_open),
+        "votes": Noised(lambda at: private.votes_length(_is_number(at.task)), share=_VOTES).when(_private),
+        "n": COUNT.when(_private),
     },
     {},
 )  # fmt: skip
 _BYTES = Bytes(2**20, Signature.from_bytes, usual=2500)
-SIGNED: tuple[Fields, ...] = ({"signature": _BYTES}, {"signature": _BYTES, "fresh": _BYTES}, {})
+SIGNED: tuple[Fields, ...] = (
+    {
+        "signature": _BYTES.when(_open),
+        "sums": Noised(
+            lambda at: private.sums_length(at.task.classes if at.task.labels else 0, _is_number(at.task)), share=_SUMS
+        ).when(_private),
+        "n": COUNT.when(_private),
+    },
+    {"signature": _BYTES.when(_open), "fresh": _BYTES.when(lambda at: _open(at) and at.method.signs_again)},
+    {},
+)  # fmt: skip
 # New samples that are too few to sign wait for the next signature.
 _FRESH = 10
 
@@ -122,6 +149,9 @@ class SigningMethod(ServerMethod):
         """How much the inputs vary: one number, or one for each column of a table; empty without samples."""
         if not client.size:
             return Message()
+        if client.signature_noise is not None:
+            x, y = samples_of(client)
+            return _sent("votes", private.votes(x, y if _is_number(client.task) else None), client)
         spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
         return Message(**tensors(spread.to_arrays()))
 
@@ -131,6 +161,8 @@ class SigningMethod(ServerMethod):
         if not client.size:
             return Message()
         plan, (x, y) = Plan.from_arrays(arrays(message)), samples_of(client)
+        if client.signature_noise is not None:
+            return _sent("sums", private.sums(plan, x, y), client)
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
         if self.signs_again and len(new := _new_rows(client, x, y)):
             fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
@@ -166,6 +198,16 @@ def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
     return new if known is not None else new[:0]
 
 
+def _sent(name: str, values: npt.NDArray[np.float64], client: ClientView[Any]) -> Message:
+    """A part of a private signature, to which noise is added before it leaves."""
+    return Message(**{name: torch.from_numpy(values), "n": client.size})
+
+
+def _is_number(task: Task) -> bool:
+    """Whether the target of signatures is a number."""
+    return task.kind == "regression"
+
+
 def _has_columns(task: Task) -> bool:
     """Whether inputs have columns of different units: a table, or several arrays."""
     return isinstance(task.shape, Mapping) or len(task.shape) == 1
@@ -184,6 +226,8 @@ def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str
     plan = held["plan"]
     replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
     known = Plan.from_arrays(arrays(plan))
+    if server.signature_noise is not None:
+        return _made_of_sums(replies, known, server.signature_noise / math.sqrt(_SUMS))
     fresh = {id: reply["fresh"] for id, reply in replies.items() if "fresh" in reply}
     if fresh := {id: data for id, data in fresh.items() if read_signature(data, known) is not None}:
         held["fresh"] = fresh
@@ -198,12 +242,45 @@ def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> Serv
     if "plan" in held:
         return True
     replies = yield from Ask("spread", {id: Message() for id in ids})
+    if server.signature_noise is not None:
+        return _planned_by_votes(server, held, replies)
     spreads = _sound([Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)], server)
     if not spreads:
         return False
     classes = server.task.classes if server.task.labels else None
     held["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
     return True
+
+
+def _planned_by_votes(server: ServerView[Any], held: Planned, replies: Mapping[str, Message]) -> bool:
+    """Make the plan from votes with noise; False if none came."""
+    assert server.signature_noise is not None
+    sizes = {id: reply["n"] for id, reply in replies.items() if "votes" in reply}
+    # One client must not set the scale of all by a size that others are far from.
+    kept = [id for id in sorted(sizes) if sizes[id] <= _FAR * float(np.median(list(sizes.values())))]
+    votes = [replies[id]["votes"].numpy() for id in kept]
+    noise = server.signature_noise / math.sqrt(_VOTES)
+    most = {id: sizes[id] + _DEVIATIONS * noise for id in kept}
+    sound = [each for id, each in zip(kept, votes, strict=True) if np.abs(each).max() <= most[id]]
+    if not sound:
+        return False
+    classes = server.task.classes if server.task.labels else 0
+    plan = private.plan_of_votes(sound, dim=width_of(server.task), classes=classes, seed=server.key("plan"))
+    held["plan"] = tensors(plan.to_arrays())
+    return True
+
+
+def _made_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float) -> Signatures:
+    """The signatures that were sent as sums with noise, without those that no honest client can have sent."""
+    made = {}
+    for id, reply in replies.items():
+        if "sums" not in reply:
+            continue
+        sums = reply["sums"].numpy()
+        if np.abs(sums).max() <= reply["n"] + _DEVIATIONS * noise:
+            data = private.signature_of_sums(plan, reply["n"], sums, noise).to_bytes()
+            made[id] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return made
 
 
 def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:

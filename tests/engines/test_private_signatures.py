@@ -1,0 +1,230 @@
+"""`privacy.signature_epsilon` in runs: what leaves of samples, with which noise, how often, and what it counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engines.test_releases import Keeping, models
+from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
+from fedkin.engines.privacy import epsilon, keyed, noise_for
+from fedkin.engines.results import SERVER
+from fedkin.errors import ConfigError
+from fedkin.federation import Change, Client, Federation, Samples
+from fedkin.flow import Message
+from fedkin.graph import Plan, ari, private_signatures
+from fedkin.methods.blocks.signatures import arrays, samples_of
+from fedkin.methods.cfl import Cfl
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.flt import Flt
+from fedkin.methods.flt_same import FltSame
+from fedkin.methods.kin import Kin
+from fedkin.network.ledger import composed
+from fedkin.records.metrics import privacy_sentence, privacy_spent
+from fedkin.tasks import Task
+from support import Losing, small_setup
+
+EPSILON = 4.0
+SIGNED = Privacy(signature_epsilon=EPSILON)
+
+
+def two_groups(n: int = 400, clients: int = 6) -> Federation:
+    """Clients of five inputs, of which every other is shifted; three classes."""
+
+    def drawn(seed: int, count: int) -> Samples:
+        draw = np.random.default_rng(seed)
+        y = draw.integers(3, size=count)
+        x = draw.normal(size=(count, 5)) + np.eye(5)[y] + 1.5 * (seed % 2)
+        return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+
+    each = [Client(f"c{k}", drawn(k, n), drawn(100 + k, 20)) for k in range(clients)]
+    return Federation(each, Task(3, (5,)), "two groups")
+
+
+def setup(method: Any = None, privacy: Privacy = SIGNED, federation: Federation | None = None) -> Setup:
+    made = small_setup(Kin(degrees="groups") if method is None else method, federation or two_groups())
+    return replace(made, privacy=privacy)
+
+
+@pytest.mark.parametrize("method", [Kin(degrees="groups"), FltSame(), Cfl(split="same")])
+def test_groups_are_found_from_what_leaves_with_noise(method: Any) -> None:
+    keeping = Keeping()
+    engine = LocalEngine(setup(method), transport=keeping)
+    engine.round(1)
+    sent = {(e.phase, name) for e in keeping.seen for name in e.message if e.phase in ("spread", "sign_moments")}
+    assert sent == {("spread", "votes"), ("spread", "n"), ("sign_moments", "sums"), ("sign_moments", "n")}
+    for one in engine.releases().values():
+        assert (one["releases"], one["signed"]) == (0, 1.0)
+        assert one["open"]["sign_moments"] == one["open"]["spread"] == ["n"]
+        assert "params" in one["open"]["train"]
+    state = engine.server.state
+    group = state["group"] if "group" in state else state["same"]["group"]
+    ids = sorted(group)
+    assert ari([int(id[1:]) % 2 for id in ids], np.unique([str(group[id]) for id in ids], return_inverse=True)[1]) == 1
+
+
+def test_noise_has_the_deviation_that_the_epsilon_needs() -> None:
+    keeping = Keeping()
+    engine = LocalEngine(setup(), transport=keeping)
+    engine.round(1)
+    plan = Plan.from_arrays(arrays(engine.server.state["plan"]))
+    added: dict[str, list[Any]] = {"votes": [], "sums": []}
+    for envelope in keeping.seen:
+        client = engine.site.side.view(envelope.sender)
+        x, y = samples_of(client)
+        exact = {"votes": private_signatures.votes(x), "sums": private_signatures.sums(plan, x, y)}
+        for name in exact.keys() & envelope.message.keys():
+            added[name].append(envelope.message[name].numpy() - exact[name])
+    noise = noise_for(EPSILON, 1e-5)
+    for name, share in (("votes", 0.1), ("sums", 0.9)):
+        draws = np.concatenate(added[name])
+        assert abs(draws.std() * math.sqrt(share) / noise - 1) < 5 / math.sqrt(2 * len(draws))
+        assert abs(draws.mean()) < 5 * draws.std() / math.sqrt(len(draws))
+    # Both are one release of the whole epsilon.
+    assert composed([noise / math.sqrt(0.1), noise / math.sqrt(0.9)], 1e-5) == pytest.approx(EPSILON, rel=1e-6)
+
+
+def test_epsilon_of_a_signature_and_of_updates_add_up_exactly() -> None:
+    both = Privacy(clip=1.0, noise=3.0, signature_epsilon=EPSILON)
+    assert both.epsilon(0, 1.0) == pytest.approx(EPSILON, rel=1e-6)
+    assert both.epsilon(7) == Privacy(clip=1.0, noise=3.0).epsilon(7)
+    assert both.epsilon(7, 1.0) == pytest.approx(composed([3.0] * 7 + [noise_for(EPSILON, 1e-5)], 1e-5), rel=1e-9)
+    mu = math.sqrt(7 / 9 + noise_for(EPSILON, 1e-5) ** -2)
+    assert both.epsilon(7, 1.0) == epsilon(1 / mu, 1, 1e-5)
+    engine = LocalEngine(setup(privacy=both))
+    models(engine, rounds=2)
+    told = privacy_spent(both, engine.releases())
+    assert told["epsilon"]["max"] == both.epsilon(2, 1.0)
+    assert "signatures (4, of one sample) included" in privacy_sentence(told)
+    # Noise on models without the setting is refused, as before.
+    assert told["open"] == {"sign_moments": ["n"], "spread": ["n"], "train": ["n"]}
+
+
+@pytest.mark.parametrize("target", [1e-3, 0.5, 1.0, 4.0, 30.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+def test_noise_for_an_epsilon_is_the_least(target: float, delta: float) -> None:
+    noise = noise_for(target, delta)
+    assert epsilon(noise, 1, delta) <= target * (1 + 1e-6)
+    assert epsilon(noise * 0.999, 1, delta) > target
+
+
+def test_off_and_without_a_signature_nothing_changes() -> None:
+    off = models(LocalEngine(setup(privacy=Privacy())))
+    assert LocalEngine(setup(privacy=Privacy())).setup.privacy.signature_noise is None
+    on = models(LocalEngine(setup(privacy=Privacy(signature_epsilon=1e6))))
+    # With hardly any noise, groups are the same, and so are all models.
+    assert all(torch.equal(off[id][name], on[id][name]) for id in off for name in off[id])
+
+
+@pytest.mark.parametrize("method", [Kin(), FltSame()])
+def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
+    local, loopback = LocalEngine(setup(method)), LoopbackEngine(setup(method))
+    one, other = models(local, rounds=2), models(loopback, rounds=2)
+    for id, params in one.items():
+        for name, tensor in params.items():
+            torch.testing.assert_close(tensor, other[id][name], rtol=1e-5, atol=1e-5)
+    assert local.releases() == loopback.releases()
+    again = LocalEngine(setup(method))
+    again.restore(local.state())
+    local.round(3)
+    again.round(3)
+    for id in one:
+        assert all(torch.equal(local.model(id)[name], again.model(id)[name]) for name in one[id])
+
+
+def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:
+    keeping = Keeping(lambda e: e.phase == "sign_moments" and e.sender == "c0" and e.round == 1)
+    engine = LocalEngine(setup(), transport=keeping)
+    for number in (1, 2):
+        engine.round(number)
+    first, again = [e.message for e in keeping.seen if e.phase == "sign_moments" and e.sender == "c0"]
+    assert torch.equal(first["sums"], again["sums"])
+    assert {one["signed"] for one in engine.releases().values()} == {1.0}
+    assert "c0" in engine.server.state["group"]
+
+
+def test_another_plan_gets_no_second_signature() -> None:
+    engine = LocalEngine(setup())
+    engine.round(1)
+    side, plan = engine.site.side, engine.server.state["plan"]
+    side.turn_to(2)
+    assert side.reply(ended(side, Message(**plan)))["n"] == 400
+    moved = Message(**{**plan, "sizes": plan["sizes"] + torch.tensor([0, 0, 0, 0, 0, 1])})
+    with pytest.raises(Exception, match="answers no other request for a signature"):
+        side.reply(ended(side, moved))
+    assert engine.releases()["c0"]["signed"] == 1.0
+
+
+def ended(side: Any, message: Message) -> Any:
+    running = side.phase("c0", "sign_moments", message)
+    assert running.resume(None) is None
+    return running
+
+
+def test_a_budget_counts_the_signature() -> None:
+    privacy = Privacy(clip=1.0, noise=3.0, signature_epsilon=EPSILON)
+    engine = LocalEngine(setup(privacy=privacy.model_copy(update={"budget": privacy.epsilon(1, 1.0) * 1.01})))
+    models(engine, rounds=2)
+    assert {(one["releases"], one["signed"]) for one in engine.releases().values()} == {(1, 1.0)}
+    assert {row.missing for row in engine.traffic if row.sender != SERVER} == {"spent"}
+
+
+def test_numbers_that_no_honest_client_sends_enter_no_test() -> None:
+    class Lying(Losing):
+        def carry(self, envelope: Any) -> Any:
+            message = envelope.message
+            if envelope.sender == "c0" and envelope.phase in ("spread", "sign_moments"):
+                name = "votes" if "votes" in message else "sums"
+                message = Message(**{**message, name: torch.full_like(message[name], 1e15)})
+            return super().carry(envelope._replace(message=message))
+
+    engine = LocalEngine(setup(), transport=Lying())
+    engine.round(1)
+    assert sorted(engine.server.state["group"]) == ["c1", "c2", "c3", "c4", "c5"]
+    assert float(engine.server.state["plan"]["var"][0]) < 100
+
+
+def test_secure_sums_and_private_signatures_leave_nothing_of_samples_but_n() -> None:
+    pytest.importorskip("cryptography")
+    privacy = Privacy(secure_sums=True, signature_epsilon=EPSILON)
+    engine = LocalEngine(setup(Kin(degrees="groups"), privacy))
+    models(engine, rounds=2)
+    for one in engine.releases().values():
+        assert one["open"]["sign_moments"] == one["open"]["spread"] == ["n"]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_methods_that_never_sign_are_refused() -> None:
+    with pytest.raises(ConfigError, match="clients of method 'fedavg' send no signature"):
+        setup(FedAvg())
+
+
+def test_drifting_clients_are_refused() -> None:
+    federation = two_groups()
+    first = federation["c0"]
+    drifting = replace(first, changes=(Change(2, first.test, first.test, None),))
+    changed = Federation([drifting, *(federation[id] for id in sorted(federation) if id != "c0")], federation.task)
+    with pytest.raises(ConfigError, match="samples change over time"):
+        LocalEngine(setup(federation=changed)).round(1)
+
+
+def test_other_moments_of_samples_are_refused() -> None:
+    """FLT's centres and sums are not signatures of `fedkin.graph`."""
+    with pytest.raises(ConfigError, match="send no signature"):
+        setup(Flt())
+
+
+def test_a_node_without_a_source_of_noise_is_refused() -> None:
+    from fedkin.engines.client_side import ClientSide, States
+
+    made = setup().equipped()
+    with pytest.raises(ConfigError, match="no source of noise was given"):
+        ClientSide(made, made.federation, States())
+    ClientSide(made, made.federation, States(), noise=keyed(0))
