@@ -117,14 +117,14 @@ def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
     assert found["mu=0"][3].rounds != found["mu=9"][3].rounds
     assert (tmp_path / "c" / "mu=9-seed3").is_dir()
     swept = fedkin.sweep(plan, FedProx, {"method.mu": [0.0, 9.0]}, seeds=3)
-    figures = [one.results[3].summary["accuracy"]["mean"] for one in swept]
+    figures = [one.results[3].summary["accuracy"]["mean"] for one in swept.grid]
     means = [f"fedprox mu={mu} {figure:.3f}" for mu, figure in zip((0.0, 9.0), figures, strict=True)]
-    assert repr(swept) == f"Sweep(accuracy, 1 seed, 2 combinations: {', '.join(means)})"
-    assert [one.results[3].rounds for one in swept] == [by_seed[3].rounds for by_seed in found.values()]
+    assert repr(swept) == f"Comparison(accuracy, 1 seed: {', '.join(means)})"
+    assert [one.results[3].rounds for one in swept.grid] == [by_seed[3].rounds for by_seed in found.values()]
     command = sweep_by_command(
         Runs(plan, tmp_path), ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path / "s"
     )
-    assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept]
+    assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept.grid]
     assert [flat(line(row))["method.mu"] for row in swept.rows] == [0.0, 9.0]
 
 
@@ -133,13 +133,13 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
         lambda seed: small_federation(), ["local", FedProx()], {"training.lr": [0.1], "fedprox:method.mu": [0.0, 1.0]},
         rounds=1, training={"local_steps": 2}, out=tmp_path / "s",
     )  # fmt: skip
-    assert [(one.method, dict(one.settings)) for one in found] == [
+    assert [(one.method, dict(one.settings)) for one in found.grid] == [
         ("local", {"training.lr": 0.1}),
         ("fedprox", {"training.lr": 0.1, "method.mu": 0.0}),
         ("fedprox", {"training.lr": 0.1, "method.mu": 1.0}),
     ]
     alone = fedkin.run("fedprox", small_federation(), mu=1.0, **FEW)
-    assert found[2].results[0].rounds == alone.rounds
+    assert found.grid[2].results[0].rounds == alone.rounds
     assert found.report is not None
     assert found.report.exists()
     assert len(found.table) == 3
@@ -232,7 +232,7 @@ def test_a_method_in_a_file_keeps_its_records_inside_the_folder(tmp_path: Path) 
     swept = fedkin.sweep(
         small_federation(), {"m": f"{file}:Mine"}, {"training.lr": [0.1]}, rounds=1, out=tmp_path / "s"
     )
-    assert [one.method for one in swept] == ["m"]
+    assert [one.method for one in swept.grid] == ["m"]
     with pytest.raises(ConfigError, match="methods: 'mine' twice"):
         fedkin.compare(small_federation(), [f"{file}:Mine", f"{file.parent}/./compared_own.py:Mine"])
 

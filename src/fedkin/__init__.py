@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin._version import __version__
 
 if TYPE_CHECKING:
-    from fedkin.comparing import Comparison, Sweep, compare, sweep
+    from fedkin.comparing import Comparison, compare, sweep
     from fedkin.data import federate
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "compare": "fedkin.comparing", "Comparison": "fedkin.comparing", "sweep": "fedkin.comparing",
-    "Sweep": "fedkin.comparing", "federate": "fedkin.data",
+    "federate": "fedkin.data",
     "FedkinError": "fedkin.errors", "Client": "fedkin.federation",
     "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
@@ -44,7 +44,7 @@ _ROOMS = ("analysis", "data", "flow", "forms", "graph", "learning", "methods", "
 
 __all__ = [
     "Ask", "Client", "Comparison", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net",
-    "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Sweep", "Task", "Training", "__version__", "compare",
+    "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Task", "Training", "__version__", "compare",
     "federate", "load", "metric", "phase", "run", "sweep",
 ]  # fmt: skip
 

@@ -10,24 +10,22 @@ from inspect import isabstract
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fedkin.analysis.intervals import Added
-from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
-from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
 from fedkin.records.controls import parted, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
 from fedkin.report.units import many, student
-from fedkin.running.api import AnyModel, handed_over, metrics_in
+from fedkin.running.api import RunOptions, handed_over, metrics_in
 from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.grid import Choice, GridRun, Runs, numbers, rows
+from fedkin.running.grid import Choice, GridRun, Runs, numbers, rows, words
 from fedkin.running.grid import compare as compare_runs
 from fedkin.running.grid import sweep as sweep_runs
 from fedkin.running.loop import check_measures
@@ -36,14 +34,20 @@ from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
+_SHOWN = 8  # means of a text
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Mapping[int, Result]]):
-    """The results of a comparison by method and seed. folder, report: of its records, None without `out`."""
+    """The results of a comparison by method and seed; of a sweep, by method with its settings, and seed.
+
+    folder, report: of its records, None without `out`. grid: each method with its settings, of a sweep.
+    """
 
     results: Mapping[str, Mapping[int, Result]]
     folder: Path | None = None
     report: Path | None = None
+    grid: Sequence[GridRun] = ()
 
     def __getitem__(self, method: str) -> Mapping[int, Result]:
         if method not in self.results:
@@ -58,12 +62,12 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row per method, as `fedkin.records.comparison.table` says."""
-        return table(self.results)
+        """A row per method, as `fedkin.records.comparison.table` says; of a sweep, as `fedkin.running.grid.rows`."""
+        return rows(self.grid) if self.grid else table(self.results)
 
     @property
     def table(self) -> Any:
-        """A line per method with mean and standard deviation (sd) of each figure over seeds, as compare.csv has it.
+        """A line per method with mean and standard deviation (sd) of each figure over seeds, as its CSV file has it.
 
         A pandas DataFrame, or an Arrow table where pandas is not installed.
         """
@@ -86,51 +90,17 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
-        means = ", ".join(f"{row['method']} {_figure(row, 'mean')}" for row in self.rows)
-        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {means})"
+        means = [f"{name} {_figure(row, 'mean')}" for name, row in zip(self.results, self.rows, strict=True)]
+        shown_means = ", ".join([*means[:_SHOWN], *(["..."] if len(means) > _SHOWN else [])])
+        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {shown_means})"
 
     def _repr_html_(self) -> str:
-        return _html(self._metric, self.rows, self.folder, self.report)
+        named = [{**row, "method": name} for name, row in zip(self.results, self.rows, strict=True)]
+        return _html(self._metric, named, self.folder, self.report)
 
     @property
     def _metric(self) -> str:
         return next(iter(next(iter(self.results.values())).values())).metric.title
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Sweep(Sequence[GridRun]):
-    """The results of a sweep, one for each method and combination of settings. report: its page, None without `out`."""
-
-    runs: Sequence[GridRun]
-    folder: Path | None = None
-    report: Path | None = None
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.runs[at]
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """A row per method and combination, as `fedkin.running.grid.rows` says."""
-        return rows(self.runs)
-
-    @property
-    def table(self) -> Any:
-        """A line per method and combination, as sweep.csv has it, in the form of `Comparison.table`."""
-        return framed_rows([line(row) for row in self.rows])
-
-    def __repr__(self) -> str:
-        means = [f"{row['method']} {row['settings']} {_figure(row, 'mean')}" for row in rows(self.runs[:4])]
-        results = self.runs[0].results
-        counts = f"{many(len(results), 'seed')}, {many(len(self.runs), 'combination')}"
-        more = ", ..." if len(self.runs) > 4 else ""
-        return f"Sweep({next(iter(results.values())).metric.title}, {counts}: {', '.join(means)}{more})"
-
-    def _repr_html_(self) -> str:
-        named = [{**row, "method": f"{row['method']}, {row['settings']}"} for row in self.rows]
-        return _html(named[0]["metric"], named, self.folder, self.report)
 
 
 def _figure(row: Mapping[str, Any], name: str) -> str:
@@ -164,19 +134,12 @@ def compare(
     *,
     seeds: int | str | Iterable[int] = 0,
     controls: bool = False,
-    rounds: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    model: AnyModel | None = None,
-    head: str | None = None,
-    training: Training | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    faults: Faults | Mapping[str, Any] | None = None,
-    privacy: Privacy | Mapping[str, Any] | None = None,
-    metrics: Sequence[str | Measure] = (),
     data_root: Path | str | None = None,
     out: Path | str | None = None,
     restart: bool = False,
     progress: bool = False,
+    **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run several methods on the same clients with the same seeds: what `fedkin compare` does.
 
@@ -196,11 +159,8 @@ def compare(
     >>> list(found), found.difference("fedavg", "local").seeds
     (['local', 'fedavg'], 2)
     """
-    options = {
-        "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
-    }  # fmt: skip
     seeded = _seeds(seeds)
-    base, asked = _base(on, methods, seeded[0], rounds, changes, options, metrics, data_root)
+    base, asked = _base(on, methods, seeded[0], changes, options, data_root)
     names = list(asked)
     if controls:
         planted = base.planted(seeded[0])
@@ -225,20 +185,13 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     seeds: int | str | Iterable[int] = 0,
-    rounds: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    model: AnyModel | None = None,
-    head: str | None = None,
-    training: Training | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    faults: Faults | Mapping[str, Any] | None = None,
-    privacy: Privacy | Mapping[str, Any] | None = None,
-    metrics: Sequence[str | Measure] = (),
     data_root: Path | str | None = None,
     out: Path | str | None = None,
     restart: bool = False,
     progress: bool = False,
-) -> Sweep:
+    **options: Unpack[RunOptions],
+) -> Comparison:
     """Run methods over a grid of settings: what `fedkin tune` does. Its figures are on test samples.
 
     grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of
@@ -247,14 +200,11 @@ def sweep(
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "iid", clients=3, seed=0)
     >>> found = fedkin.sweep(fed, "fedprox", {"training.lr": [0.1, 0.3], "method.mu": [0.01]}, rounds=1)
-    >>> [dict(one.settings) for one in found]
-    [{'training.lr': 0.1, 'method.mu': 0.01}, {'training.lr': 0.3, 'method.mu': 0.01}]
+    >>> list(found)
+    ['fedprox lr=0.1, mu=0.01', 'fedprox lr=0.3, mu=0.01']
     """
-    options = {
-        "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
-    }  # fmt: skip
     seeded = _seeds(seeds)
-    base, asked = _base(on, methods, seeded[0], rounds, changes, options, metrics, data_root)
+    base, asked = _base(on, methods, seeded[0], changes, options, data_root)
     names = list(asked)
     choices = []
     expect(grid, Mapping, "grid", "{'section.field': [values]}")
@@ -272,33 +222,40 @@ def sweep(
     with closing(StopFlag()) as stop:
         hears = ProgressOfSeveral(stop, quiet=not progress).next
         runs = sweep_runs(base, names, choices, seeded, folder, resume=True, restart=restart, hears=hears)
+    results = {f"{one.method} {words(one.settings)}": one.results for one in runs}
     if folder is None:
-        return Sweep(runs)
+        return Comparison(results, grid=runs)
     from fedkin.report.sweeping import draw
 
     draw(rows(runs), list(dict.fromkeys(choice.path for choice in choices)), folder / "sweep.html", title="a sweep")
-    return Sweep(runs, folder, folder / "sweep.html")
+    return Comparison(results, folder, folder / "sweep.html", runs)
 
 
 def _base(
-    on: On, methods: Methods, seed: int, rounds: int | None, changes: Mapping[str, Any] | None,
-    options: Mapping[str, Any], metrics: Sequence[str | Measure], data_root: Path | str | None,
+    on: On, methods: Methods, seed: int, changes: Mapping[str, Any] | None, options: RunOptions,
+    data_root: Path | str | None,
 ) -> tuple[Runs, dict[str, OneMethod]]:  # fmt: skip
     """Return (what is run, the methods by their labels)."""
     add_installed()
     expect(changes or {}, Mapping, "changes", "{'section.field': value}")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in RunOptions.__annotations__:
+            raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     asked, files = _asked(methods)
     objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
-    given = {name: value for name, value in options.items() if value is not None}
     root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
-        plan = handed_over(on, METHODS["local"](), seed=seed, rounds=rounds, metrics=metrics, **given)
+        plan = handed_over(on, METHODS["local"](), seed=seed, **given)
     else:
+        more, metrics = dict(changes or {}), given.pop("metrics", ())
+        if (rounds := given.pop("rounds", None)) is not None:
+            more["training.rounds"] = rounds
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-        plan, root = _planned(on, rounds, changes or {}, metrics), root or Path("data")
+        plan, root = _planned(on, more, metrics), root or Path("data")
     # What was handed over stays known in this process, so that it is made known only where nothing else is wrong.
     for one in objects.values():
         _put_among(type(one))
@@ -307,9 +264,7 @@ def _base(
     return Runs(plan, root, objects, names), asked
 
 
-def _planned(
-    on: Experiment | Path | str, rounds: int | None, changes: Mapping[str, Any], metrics: Sequence[str | Measure]
-) -> Experiment:
+def _planned(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: Sequence[str | Measure]) -> Experiment:
     """Return an experiment with these changes and metrics."""
     measures = metrics_in(metrics)[1]
     for measure in measures:
@@ -318,10 +273,9 @@ def _planned(
     check_measures(measures)
     if metrics and "run.metrics" in changes:
         raise ConfigError("metrics: given in changes too: name all of them in one place")
-    more = {**changes, **({} if rounds is None else {"training.rounds": rounds})}
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
     plan = on if isinstance(on, Experiment) else load(Path(on))
-    plan = plan.with_changes(**more) if more else plan
+    plan = plan.with_changes(**changes) if changes else plan
     MEASURES.update({measure.name: measure for measure in measures})
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
     plan = plan.with_changes(**{"run.metrics": named}) if named else plan

@@ -19,8 +19,8 @@ from fedkin.advice.choice import (
     Judged,
     Marks,
     Trials,
+    enough_for_verdict,
     gain_over,
-    known,
     marks_of,
     outcomes_of,
     shrunk,
@@ -91,9 +91,9 @@ def test_lower_squared_error_is_a_gain() -> None:
 
 
 def test_events_are_counted_on_the_rarer_side() -> None:
-    assert known(RISK, torch.tensor([1] * 9 + [0] * 50)) == (False, "9 events")
-    assert known(RISK, torch.tensor([1] * 50 + [0])) == (False, "1 non-event")
-    assert known(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
+    assert enough_for_verdict(RISK, torch.tensor([1] * 9 + [0] * 50)) == (False, "9 events")
+    assert enough_for_verdict(RISK, torch.tensor([1] * 50 + [0])) == (False, "1 non-event")
+    assert enough_for_verdict(RISK, torch.tensor([1] * 10 + [0] * 10)) == (True, "10 events")
 
 
 @pytest.mark.parametrize("clients", [4, 8, 30])

@@ -40,22 +40,6 @@ SMALL: dict[str, Any] = {
     ],
     "quick": {"set": {"training.rounds": 1}, "seeds": [0, 1]},
 }  # fmt: skip
-OWN = """
-from typing import ClassVar
-
-from fedkin.graph import stage
-from fedkin.methods.fedavg import FedAvg
-
-
-class Mine(FedAvg):
-    name: ClassVar[str] = "my-row"
-    title: ClassVar[str] = "My row"
-
-
-@stage("groups")
-def own_halves(a):
-    return [at % 2 for at in range(len(a))]
-"""
 OTHER = {**ONE, "name": "five clients", "set": {"scenario.clients": 5, "training.clients_per_round": 3}, "paper": {}}
 
 
@@ -74,49 +58,6 @@ def ran(*words: str) -> str:
     done = CliRunner().invoke(app, ["reproduce", *words])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_a_table_has_methods_and_stages_of_files_beside_it(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
-    (tables / "own_rows.py").write_text(OWN)
-    rows = [{"name": "half", "method": "sfmtl-graph", "set": {"method.graph.groups": "own_rows.py:own_halves"}}]
-    few = {**ONE, "set": {"training.rounds": 1, "training.local_steps": 1}, "paper": {}}
-    table = {**SMALL, "methods": ["own_rows.py:Mine"], "row": rows, "federation": [few], "claim": [], "seeds": [0]}
-    del table["tune"]
-    (tables / "tiny.toml").write_text(tomli_w.dumps(table))
-    assert "my-row" in ran("tiny", "--out", "runs")
-    kept = folder / "runs" / "tiny" / "six-clients" / "runs"
-    assert load(kept / "my-row-seed0" / "experiment.toml").method.name == "my-row"
-    half = load(kept / "half-seed0" / "experiment.toml")
-    assert half.resolved()["method"]["graph"]["groups"] == "own-halves"
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**table, "methods": ["own_rows.py:Min"]}))
-    with pytest.raises(ConfigError, match=r"tiny\.toml: methods: own_rows\.py: no method 'Min'; did you mean 'Mine'"):
-        known_tables(tables)
-
-
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"methods": [*SMALL["methods"], "own_rows.py:Mine"]},
-        {"own": ["own_rows.py"]},
-        {"quick": {"set": {"method.graph.groups": "own_rows.py:own_halves"}}},
-    ],
-)
-def test_only_the_run_of_a_table_runs_the_files_that_it_names(folder: Path, more: dict[str, Any]) -> None:
-    tables = folder / "presets" / "tables"
-    (tables / "own_rows.py").write_text(f"{OWN}\nfrom pathlib import Path\nPath('it-ran').touch()\n")
-    (tables / "other.toml").write_text(tomli_w.dumps({**SMALL, **more, "title": "With files", "claim": []}))
-    listed = ran("--tables", str(tables))
-    assert "With files (names Python files, which only its run reads)" in " ".join(listed.split())
-    assert "tiny" in listed
-    assert "tiny" in ran("tiny", "--finished")
-    assert not Path("it-ran").exists()
-    assert CliRunner().invoke(app, ["reproduce", "othr"]).exit_code == 1
-    assert not Path("it-ran").exists()
-    assert "nothing has ended yet" in ran("other", "--finished")
-    assert Path("it-ran").exists()
 
 
 @pytest.mark.parametrize("part", ["row", "federation", "quick", "methods"])

@@ -14,10 +14,12 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedu import FedU
 from fedkin.methods.local import Local
+from fedkin.records.files import read_json
 from fedkin.report.bench_page import headline, page
-from fedkin.running.bench import Bench, bench, points, read_lines, standing, store
+from fedkin.running.bench import bench, points, read_lines, standing, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
 from support import small_federation
+from tiny import CutAt
 
 
 def suite(folder: Path, **kinds: Any) -> Suite:
@@ -62,25 +64,22 @@ def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Pat
     assert all(f">{name}<" in html for name in ("local", "fedavg", "ditto"))
 
 
-def test_runs_are_a_rate_on_held_out_samples_and_then_seeds_with_it(tmp_path: Path) -> None:
-    lines = Bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "runs.jsonl")
-    lines.runs()
-    stages = [(line["stage"], line["lr"], line["seed"]) for line in lines.lines if line["method"] == "fedavg"]
-    best = max(lines.lines[:2], key=lambda line: line["mean"])["lr"]
-    assert stages == [("rate", 0.03, 0), ("rate", 0.3, 0), ("run", best, 0), ("run", best, 1)]
+def test_a_rate_is_chosen_on_held_out_samples_and_all_seeds_run_with_it(tmp_path: Path) -> None:
+    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "out")
+    lines = [line for line in read_lines(tmp_path / "out" / "runs.jsonl") if line["method"] == "fedavg"]
+    summaries = sorted((tmp_path / "out" / "small" / "rates").glob("*/summary.json"))
+    tried = [read_json(path)["accuracy"]["mean"] for path in summaries]
+    best = (0.03, 0.3)[tried.index(max(tried))]
+    assert [(line["lr"], line["seed"]) for line in lines] == [(best, 0), (best, 1)]
 
 
 def test_a_stopped_bench_goes_on_and_gives_the_same_lines(tmp_path: Path) -> None:
-    Bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "whole.jsonl").runs()
-    whole = read_lines(tmp_path / "whole.jsonl")
-    cut = tmp_path / "cut.jsonl"
-    text = (tmp_path / "whole.jsonl").read_text()
-    cut.write_text("\n".join(text.splitlines()[:2]) + '\n{"federation": "sm')
-    again = Bench(suite(tmp_path), FedAvg(), "fedavg", cut)
-    again.runs()
-    for one, other in zip(whole, again.lines, strict=True):
-        assert {**one, "seconds": 0} == {**other, "seconds": 0}
-    assert read_lines(cut) == again.lines
+    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="cut"):
+        bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "cut", lambda what, done, of: CutAt(1 if done else 99))
+    assert not (tmp_path / "cut" / "runs.jsonl").exists()
+    bench(suite(tmp_path), FedAvg(), "fedavg", tmp_path / "cut")
+    assert (tmp_path / "cut" / "runs.jsonl").read_bytes() == (tmp_path / "whole" / "runs.jsonl").read_bytes()
 
 
 def line(method: str, seed: int, values: dict[str, float]) -> dict[str, Any]:

@@ -303,11 +303,9 @@ class FakeMlflowClient:
         }
         return SimpleNamespace(info=SimpleNamespace(run_id=id))
 
-    def get_run(self, run_id: str) -> Any:
-        return SimpleNamespace(data=SimpleNamespace(metrics=dict.fromkeys(self.store.run(run_id)["metrics"], 0.0)))
-
     def get_metric_history(self, run_id: str, key: str) -> Any:
-        return [SimpleNamespace(step=step, value=value) for step, value in self.store.run(run_id)["metrics"][key]]
+        metrics = self.store.run(run_id)["metrics"]
+        return [SimpleNamespace(step=step, value=value) for step, value in metrics.get(key, ())]
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
         run = self.store.run(run_id)

@@ -15,7 +15,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from fedkin.advice.candidates import CANDIDATES, Shape, shapes_of
-from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, known, marks_of, outcomes_of
+from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, marks_of, outcomes_of
 from fedkin.advice.partners import MOST, Worth, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
@@ -58,7 +58,7 @@ def advise(
     *,
     rows: Mapping[str, Rows] | None = None,
     folder: Path | None = None,
-    told: Callable[[str, int, int], None] = lambda step, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
     goes_on: Callable[[int], bool] = lambda rate: True,
     partners: int = 0,
 ) -> Advice:
@@ -66,8 +66,8 @@ def advise(
 
     Test samples are used for the figures beside, and for nothing else. rows: what is known of clients' training samples
     beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
-    told(step, done, total) hears of the progress. goes_on(rate) is asked before each rate of the plan, by its number,
-    whether there is time for it; those that are left out are left out of the folder's plan too. partners:
+    progress(step, done, total) hears how far it is. goes_on(rate) is asked before each rate of the plan, by its
+    number, whether there is time for it; those that are left out are left out of the folder's plan too. partners:
     what each partner adds is said for at most so many clients that can be judged.
 
     Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
@@ -85,7 +85,7 @@ def advise(
             f"8); {len(judgeable.ids)} of {len(federation)} have them ({some})"
         )
     renamed = judgeable.renamed(federation)
-    told("candidates", 0, 1)
+    progress("candidates", 0, 1)
     splits = []
     for split in range(max(each.splits for each in judgeable.folds.values())):
         trained_on = {id: client.train.take(judgeable.folds[id].trained(split)) for id, client in renamed.items()}
@@ -97,7 +97,7 @@ def advise(
     if folder is not None:
         _claim(folder, _identity(work, plan))
     outputs = work.done(
-        None if folder is None else folder / "folds", lambda done, total: told("validation", done, total), goes_on
+        None if folder is None else folder / "folds", lambda done, total: progress("validation", done, total), goes_on
     )
     tried = 1 + max(rate for rate, _, _ in outputs)
     if tried < len(plan.rates):
@@ -109,8 +109,8 @@ def advise(
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _worth(work, judged.rate, plan.folds, final[judged.candidate], folder, told).renamed(judgeable.ids)
-    advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, told)
+        worth = _worth(work, judged.rate, plan.folds, final[judged.candidate], folder, progress).renamed(judgeable.ids)
+    advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
 
@@ -170,7 +170,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
         while name in ids:
             name = blake2b(name.encode(), digest_size=8).hexdigest()
         dealt = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
-        enough, has = known(federation.task, client.train.labels()[np.flatnonzero(dealt.fold >= 0)])
+        enough, has = enough_for_verdict(federation.task, client.train.labels()[np.flatnonzero(dealt.fold >= 0)])
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
             ids[name], folds[name] = id, dealt
@@ -229,7 +229,7 @@ def _marks(
 
 
 def _worth(
-    work: Work, rate: int, folds: int, shape: Shape, folder: Path | None, told: Callable[[str, int, int], None]
+    work: Work, rate: int, folds: int, shape: Shape, folder: Path | None, progress: Callable[[str, int, int], None]
 ) -> Worth:
     """What each partner adds, with models of coalitions at this rate; shape: what was judged best."""
     ids = sorted(work.federation)
@@ -237,7 +237,7 @@ def _worth(
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
     trained_all = replace(work, shapes=[shapes] * len(work.shapes), rates=[work.rates[rate]])
     place = None if folder is None else folder / "partners"
-    outputs = trained_all.done(place, lambda done, total: told("partners", done, total))
+    outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
     marks: dict[str, list[dict[frozenset[str], Marks]]] = {}
     for id in ids:
         number = {frozenset({id, *each.partners(id)}): place for place, each in enumerate(shapes)}
@@ -274,7 +274,7 @@ def _trials(
 
 def _advice(
     federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, rates: Sequence[float],
-    told: Callable[[str, int, int], None],
+    progress: Callable[[str, int, int], None],
 ) -> Advice:  # fmt: skip
     """Put the choice together with the test figures of the models of the end."""
     shape = shape.renamed(judgeable.ids)
@@ -286,12 +286,12 @@ def _advice(
     used = shape.trained_for(takes)
     keep = sorted(id for id in gains if used.partners(id) and id not in takes)
     method = method_of(used, keep, None if local_rate == rate else local_rate)
-    told("models of the end", 0, 2)
+    progress("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
     net, shared = trained(method_of(shape), seen, bench, rate)
-    told("models of the end", 1, 2)
+    progress("models of the end", 1, 2)
     _, alone = trained(method_of(Shape()), seen, bench, local_rate)
-    told("models of the end", 2, 2)
+    progress("models of the end", 2, 2)
     task, module = federation.task, net.scratch()
 
     def on_test_samples(id: str) -> Difference | None:
@@ -307,7 +307,7 @@ def _advice(
     clients = []
     for id in seen:
         client = federation[id]
-        has = known(task, client.train.labels())[1]
+        has = enough_for_verdict(task, client.train.labels())[1]
         clients.append(
             OfClient(
                 id, client.size, has, judgeable.unknown.get(id), shape.partners(id), id in takes, gains.get(id),
@@ -406,7 +406,9 @@ class Budget:
     def _tests(self, federation: Federation, bench: Bench) -> tuple[float, int]:
         """(seconds to find the candidates, how many of them differ at most)."""
         task = federation.task
-        samples = {id: client.train for id, client in federation.items() if known(task, client.train.labels())[0]}
+        samples = {
+            id: client.train for id, client in federation.items() if enough_for_verdict(task, client.train.labels())[0]
+        }
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
         # Other folds may tell candidates apart that are equal here.
@@ -466,7 +468,7 @@ def recommend(
     plan: Plan | None = None,
     together: str | None = None,
     partners: bool | None = None,
-    told: Callable[[str, int, int], None] = lambda step, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
 
@@ -481,24 +483,24 @@ def recommend(
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
     if budget is not None and plan is None:
-        told("plan", 0, 1)
+        progress("plan", 0, 1)
         plan = budget.plan(federation, bench, folder)
     goes_on = (lambda rate: True) if budget is None else budget.goes_on
     most = MOST if partners else 0
     if partners is None and budget is None:
         most = _QUICK
     advice = advise(
-        federation, bench, plan, rows=rows, folder=folder, told=told, goes_on=goes_on, partners=most
+        federation, bench, plan, rows=rows, folder=folder, progress=progress, goes_on=goes_on, partners=most
     )  # fmt: skip
     final = recommended(experiment, advice, plan)
     text = "".join(f"# {line}\n" for line in (advice.sentence, advice.why)) + tomli_w.dumps(_short(final))
     write_bytes(folder / RECOMMENDED, text.encode())
     alone = final.with_changes(**{"training.lr": advice.own_rate, "method": {"name": "local"}})
-    told("recorded runs", 0, 2)
+    progress("recorded runs", 0, 2)
     run_experiment(alone, data_root, folder / "local", resume=True, federation=lambda: federation)
-    told("recorded runs", 1, 2)
+    progress("recorded runs", 1, 2)
     run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
-    told("recorded runs", 2, 2)
+    progress("recorded runs", 2, 2)
     tables = {"heads": advice.heads, "rows": advice.rows(), "tables": advice.partner_tables()}
     write_json(folder / ADVICE, advice.to_json() | tables)
     return advice

@@ -191,22 +191,22 @@ class Shape:
         members: dict[int, list[str]] = {}
         for id, label in labels.items():
             members.setdefault(label, []).append(id)
-        found = [
+        groups = [
             (tuple(sorted(ids)), verdict.get(label, "same")) for label, ids in members.items()
             if len(ids) > 1 and verdict.get(label) != "alone"
         ]  # fmt: skip
-        return cls(tuple(sorted(found)), (), tuple(differs))
+        return cls(tuple(sorted(groups)), (), tuple(differs))
 
 
 def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[dict[str, Shape], list[str]]:
     """(each candidate by its name in CANDIDATES, why others are missing), from these training samples."""
     ids = sorted(samples)
     every: tuple[tuple[tuple[str, ...], str], ...] = ((tuple(ids), "same"),) if len(ids) > 1 else ()
-    found = {"local": Shape(), "all": Shape(every)}
+    shapes = {"local": Shape(), "all": Shape(every)}
     missing: list[str] = []
     if len(ids) < 2:
-        return found, missing
-    found["tests"] = _tested(samples, task, seed)
+        return shapes, missing
+    shapes["tests"] = _tested(samples, task, seed)
     if len(task.shapes.get("x", ())) != 1 or task.codes:
         missing.append("coefficients and neighbours: only for tables of numbers")
     elif len(ids) > MOST_CLIENTS:
@@ -216,16 +216,16 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
         if any(one is None for one in each.values()):
             missing.append("coefficients and neighbours: only for up to 60 inputs and 10 classes")
         else:
-            known = {id: one for id, one in each.items() if one is not None}
-            labels = grouped(known)
+            coefficients = {id: one for id, one in each.items() if one is not None}
+            labels = grouped(coefficients)
             differs = ("labels given inputs",) if len(set(labels.values())) > 1 else ()
-            found["coefficients"] = Shape.of_labels(labels, {}, differs)
-            near = alike(known)
+            shapes["coefficients"] = Shape.of_labels(labels, {}, differs)
+            near = alike(coefficients)
             rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
             if any(rows[other] != row for row in rows.values() for other in row):
-                told = tuple((id, others) for id, others in sorted(near.items()) if others)
-                found["neighbours"] = Shape((), told, ("labels given inputs",))
-    return found, missing
+                pairs = tuple((id, others) for id, others in sorted(near.items()) if others)
+                shapes["neighbours"] = Shape((), pairs, ("labels given inputs",))
+    return shapes, missing
 
 
 def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
@@ -243,18 +243,18 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
         classes=task.classes if task.labels else None, seed=key(seed, "advice", "plan") >> 32,
     )  # fmt: skip
     signed: dict[str, Signature] = {id: sign(plan, *data[id]) for id in sorted(data)}
-    found = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
-    return Shape.of_labels(found.groups, dict(enumerate(found.verdicts)), _differs(found))
+    verdicts = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
+    return Shape.of_labels(verdicts.groups, dict(enumerate(verdicts.verdicts)), _differs(verdicts))
 
 
-def _differs(found: Verdicts) -> list[str]:
+def _differs(verdicts: Verdicts) -> list[str]:
     """In words, what the tests that cut clients apart saw, and what differs inside groups by their verdicts."""
-    cut = {name for node in found.tree if node["children"] for name in node["rejected"]}
+    cut = {name for node in verdicts.tree if node["children"] for name in node["rejected"]}
     said = []
-    if cut & {"x", "offset"} or "offsets" in found.verdicts:
+    if cut & {"x", "offset"} or "offsets" in verdicts.verdicts:
         said.append("inputs")
     if cut & {"xy", "concept"}:
         said.append("labels given inputs")
-    if ("y" in cut and not cut & {"xy", "concept"}) or "shares" in found.verdicts:
+    if ("y" in cut and not cut & {"xy", "concept"}) or "shares" in verdicts.verdicts:
         said.append("class shares")
     return said

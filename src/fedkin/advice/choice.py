@@ -53,7 +53,7 @@ def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
     return Outcomes("classification", right.numpy())
 
 
-def known(task: Task, targets: Tensor) -> tuple[bool, str]:
+def enough_for_verdict(task: Task, targets: Tensor) -> tuple[bool, str]:
     """Whether these validation samples are enough for a verdict (`fedkin.analysis.paired.enough`), and their number."""
     n = len(targets)
     if task.kind != "risk":
@@ -168,12 +168,12 @@ def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
     >>> [round(one.value, 2) for one in found.values()]
     [2.5, 2.75, 3.0, 3.25, 3.5]
     """
-    told = {id: gain for id, gain in sorted(gains.items()) if gain is not None}
-    g = np.array([gain.value for gain in told.values()])
-    v = np.array([INFLATED * max(gain.variance, 1e-12) for gain in told.values()])
-    m = len(told)
+    by_id = {id: gain for id, gain in sorted(gains.items()) if gain is not None}
+    g = np.array([gain.value for gain in by_id.values()])
+    v = np.array([INFLATED * max(gain.variance, 1e-12) for gain in by_id.values()])
+    m = len(by_id)
     if m < 4:
-        return {id: Estimate(float(g[place]), math.sqrt(float(v[place]))) for place, id in enumerate(told)}
+        return {id: Estimate(float(g[place]), math.sqrt(float(v[place]))) for place, id in enumerate(by_id)}
     x = np.ones((m, 1)) if m < 6 or np.ptp(v) <= 1e-9 * v.max() else np.column_stack([np.ones(m), v / v.mean()])
     r = x.shape[1]
     between = _between(g, v, x)
@@ -188,7 +188,7 @@ def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
     leverage = weight * np.einsum("ij,jk,ik->i", x, inverse, x)
     variance = v * (1 - (1 - leverage) * pull) + extra
     values = expected + (1 - pull) * rest
-    return {id: Estimate(float(values[place]), math.sqrt(float(variance[place]))) for place, id in enumerate(told)}
+    return {id: Estimate(float(values[place]), math.sqrt(float(variance[place]))) for place, id in enumerate(by_id)}
 
 
 def _between(g: Array, v: Array, x: Array) -> float:
@@ -239,11 +239,13 @@ class Trials:
                 self.gain([(candidate, rate)] * len(folds), [(self.candidates[0], 0)] * len(folds), id, folds)
                 for id in self.ids
             ]
-            known = [gain for gain in each if gain is not None]
+            determined = [gain for gain in each if gain is not None]
             # One part of the weight is the spread between clients, so that no large client decides alone.
-            spread = float(np.mean([gain.variance for gain in known])) if known else 1.0
-            weight = np.array([1 / (gain.variance + spread + 1e-12) for gain in known])
-            totals.append(float((weight * [gain.value for gain in known]).sum() / weight.sum()) if known else 0.0)
+            spread = float(np.mean([gain.variance for gain in determined])) if determined else 1.0
+            weight = np.array([1 / (gain.variance + spread + 1e-12) for gain in determined])
+            totals.append(
+                float((weight * [gain.value for gain in determined]).sum() / weight.sum()) if determined else 0.0
+            )
         return max(rates, key=lambda rate: (totals[rate], -rate))
 
     def best(self, folds: Sequence[int]) -> tuple[str, int]:
@@ -252,7 +254,7 @@ class Trials:
         Of those that cannot be told from the best (one standard error), the first one.
         """
         local = (self.candidates[0], self.rate(self.candidates[0], folds))
-        made: dict[str, tuple[int, frozenset[str], float]] = {}
+        ratings: dict[str, tuple[int, frozenset[str], float]] = {}
         for name in self.candidates[1:]:
             rate = self.rate(name, folds)
             gains = {
@@ -260,11 +262,11 @@ class Trials:
                 for id in sorted(self.shares[name])
             }
             taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
-            made[name] = rate, taken, self._worth((name, rate), local, taken, folds)[0]
-        top = max(made, key=lambda name: made[name][2])
+            ratings[name] = rate, taken, self._worth((name, rate), local, taken, folds)[0]
+        top = max(ratings, key=lambda name: ratings[name][2])
         return next(
-            (name, made[name][0]) for name in self.candidates[1:]
-            if name == top or self._level(made, name, top, local, folds)
+            (name, ratings[name][0]) for name in self.candidates[1:]
+            if name == top or self._level(ratings, name, top, local, folds)
         )  # fmt: skip
 
     def _worth(
@@ -272,25 +274,25 @@ class Trials:
     ) -> tuple[float, float]:
         """The gain over these clients, and its variance; a client counts by how sure its gain is, to a degree."""
         gains = [self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)]
-        known = [gain for gain in gains if gain is not None]
-        if not known:
+        determined = [gain for gain in gains if gain is not None]
+        if not determined:
             return 0.0, 0.0
-        v = INFLATED * np.array([gain.variance for gain in known])
+        v = INFLATED * np.array([gain.variance for gain in determined])
         weight = 1 / (v + v.mean() + 1e-12)
-        weight = weight / weight.sum() * len(known)
-        value = float((weight * [gain.value for gain in known]).sum())
+        weight = weight / weight.sum() * len(determined)
+        value = float((weight * [gain.value for gain in determined]).sum())
         return value, float((np.square(weight) * v).sum())
 
     def _level(
-        self, made: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
+        self, ratings: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
         folds: Sequence[int],
     ) -> bool:  # fmt: skip
         """Whether a candidate is at most one standard error below the best, with all that do better alone."""
         behind, variance = 0.0, 0.0
-        first, second = (top, made[top][0]), (name, made[name][0])
-        both = made[top][1] & made[name][1]
+        first, second = (top, ratings[top][0]), (name, ratings[name][0])
+        both = ratings[top][1] & ratings[name][1]
         for mine, theirs, ids in (
-            (first, second, both), (first, local, made[top][1] - both), (local, second, made[name][1] - both),
+            (first, second, both), (first, local, ratings[top][1] - both), (local, second, ratings[name][1] - both),
         ):  # fmt: skip
             value, error = self._worth(mine, theirs, ids, folds)
             behind, variance = behind + value, variance + error
@@ -331,20 +333,20 @@ class Judged:
             mine = [(name, trials.rate(name, without[fold])) for fold in folds]
             alone = [(first, trials.rate(first, without[fold])) for fold in folds]
             raw = {id: trials.gain(mine, alone, id, folds) for id in sorted(trials.shares[name])}
-            found = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
+            estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
             sure = SURE if _mean(raw).gains(SURELY) else SURELY
-            return found, frozenset(id for id, one in found.items() if one.gains(sure))
+            return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
-        found, takes = gains(candidate, agreed if len(agreed) > 1 else every)
-        return cls(candidate, rate, trials.rate(first, every), found, takes, gains(whole, every)[0], len(agreed))
+        estimates, takes = gains(candidate, agreed if len(agreed) > 1 else every)
+        return cls(candidate, rate, trials.rate(first, every), estimates, takes, gains(whole, every)[0], len(agreed))
 
 
 def _mean(gains: Mapping[str, Gain | None]) -> Estimate:
     """The mean gain of these clients, each by how sure it is."""
-    known = [gain for gain in gains.values() if gain is not None]
-    if not known:
+    determined = [gain for gain in gains.values() if gain is not None]
+    if not determined:
         return Estimate(0.0, 0.0)
-    g = np.array([gain.value for gain in known])
-    v = INFLATED * np.array([max(gain.variance, 1e-12) for gain in known])
+    g = np.array([gain.value for gain in determined])
+    v = INFLATED * np.array([max(gain.variance, 1e-12) for gain in determined])
     weight = 1 / (v + _between(g, v, np.ones((len(g), 1))))
     return Estimate(float((weight * g).sum() / weight.sum()), float(weight.sum()) ** -0.5)

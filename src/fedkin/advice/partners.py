@@ -35,7 +35,7 @@ def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) ->
     >>> ["".join(sorted(each)) for each in coalitions_of([frozenset("ab"), frozenset("c")], ["a", "b", "c"], 0)]
     ['abc', 'ab', 'ac', 'bc']
     """
-    found = {frozenset(ids)}
+    coalitions = {frozenset(ids)}
     for group in set(groups):
         members = sorted(group)
         base = [frozenset(some) for size in range(1, len(members) + 1) for some in combinations(members, size)]
@@ -44,11 +44,11 @@ def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) ->
             base = [group, *(frozenset({id}) for id in members)]
             for _ in range(ORDERS):
                 order = [members[place] for place in draw.permutation(len(members))]
-                found |= {frozenset(order[:size]) for size in range(2, len(members))}
-            found |= {group - {id} for id in members}
-        found |= {coalition | {id} for coalition in base for id in (*members[:1], *ids)}
-        found |= set(base)
-    return sorted((each for each in found if len(each) > 1), key=lambda each: (-len(each), sorted(each)))
+                coalitions |= {frozenset(order[:size]) for size in range(2, len(members))}
+            coalitions |= {group - {id} for id in members}
+        coalitions |= {coalition | {id} for coalition in base for id in (*members[:1], *ids)}
+        coalitions |= set(base)
+    return sorted((each for each in coalitions if len(each) > 1), key=lambda each: (-len(each), sorted(each)))
 
 
 def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
@@ -128,7 +128,7 @@ def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: M
     for id in sorted(marks):
         alone, group = frozenset({id}), groups[id]
         folds = _Folds(marks[id])
-        if not folds.known:
+        if not folds.determined:
             continue
         adds[id], last[id] = {}, {}
         for partner in sorted(everybody - alone):
@@ -152,7 +152,7 @@ class _Folds:
             for fold in folds
         ]
         self.kind = next((one.kind for fold in folds for one in fold.values()), "")
-        self.known = bool(folds) and self._sum(np.zeros(len(self.number))) is not None
+        self.determined = bool(folds) and self._sum(np.zeros(len(self.number))) is not None
 
     def gain(self, one: Coalition, other: Coalition) -> Estimate:
         """The gain of one coalition over another."""

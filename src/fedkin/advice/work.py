@@ -173,18 +173,21 @@ class Work:
         return [(rate, chunk) for rate in range(len(self.rates)) for chunk in chunks]
 
     def done(
-        self, folder: Path | None, told: Callable[[int, int], None], goes_on: Callable[[int], bool] = lambda rate: True
+        self,
+        folder: Path | None,
+        progress: Callable[[int, int], None],
+        goes_on: Callable[[int], bool] = lambda rate: True,
     ) -> dict[tuple[int, int, int], dict[str, Values]]:
         """{(rate, split, shape): {id: what the model did on each validated sample}}; what is in `folder` is read.
 
-        told(runs done, runs in all) is called before each run, and at the end; goes_on(rate) before the first rate and
-        each that is not in `folder`: if it says no, this rate and those after it are left out.
+        progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate) before the first rate
+        and each that is not in `folder`: if it says no, this rate and those after it are left out.
         """
         found: dict[tuple[int, int, int], dict[str, Values]] = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
         for number, (rate, parts) in enumerate(jobs):
-            told(number, len(jobs))
+            progress(number, len(jobs))
             path = paths[number]
             # What was done is read, however little time there is.
             missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
@@ -197,7 +200,7 @@ class Work:
                     _write(path, kept)
             for place, (split, shape) in enumerate(parts):
                 found[rate, split, shape] = {id: kept[f"{place}/{id}"] for id in self.federation}
-        told(len(jobs), len(jobs))
+        progress(len(jobs), len(jobs))
         return found
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:

@@ -284,7 +284,7 @@ def advise(
     root = data_root if data_root is not None else Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder), _advice_progress(json, folder) as step:
-        advice = recommend(plan, root, folder, budget=limit, together=together, partners=partners, told=step)
+        advice = recommend(plan, root, folder, budget=limit, together=together, partners=partners, progress=step)
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
@@ -348,9 +348,7 @@ def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
 
 @data.command("fetch")
 def _fetch(
-    name: str | None = typer.Argument(
-        None, help="A data set; without it, all are listed.", autocompletion=options.data_set_names
-    ),
+    name: str | None = typer.Argument(None, help="A data set; without it, all are listed."),
     root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
     json: bool = options.JSON,
 ) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.options import method_lists
 from fedkin.cli.output import as_json, print_lines, print_paths
+from fedkin.cli.progress import hearing
 from fedkin.running.progress import make_console
 
 
 def bench(
-    method: str = typer.Argument(..., help="A method, or FILE.py:CLASS.", autocompletion=method_lists),
+    method: str = typer.Argument(..., help="A method, or FILE.py:CLASS."),
     suite: str = typer.Option("quick", "--suite", help="quick, or a Python file with SUITE = Suite(...)."),
     change: list[str] | None = typer.Option(None, "--set", help="A setting of the method, such as lam=0.1."),
     out: Path | None = typer.Option(None, "--out", help="Folder of the runs (default: runs/bench/METHOD)."),
@@ -44,12 +44,8 @@ def bench(
     built = parse(kind, options, "method")
     label = name + "".join(f", {setting}={value}" for setting, value in options.items())
     folder = out or Path("runs") / "bench" / label.replace(", ", "-").replace("=", "-").replace("/", "-")
-    console = make_console(stderr=True, soft_wrap=True)
-    try:
-        data = benching.bench(chosen, built, label, folder, lambda text: None if json else console.print(text))
-    except KeyboardInterrupt:
-        console.print(f"stopped; {folder} keeps the runs that ended: the same command goes on")
-        raise
+    with hearing(folder, json, "the same command") as hears:
+        data = benching.bench(chosen, built, label, folder, hears)
     if store:
         benching.store(chosen, label, folder)
     (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")

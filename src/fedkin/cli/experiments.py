@@ -19,6 +19,7 @@ from fedkin.records.files import read_json
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
+    from fedkin.records.reading import Plan
     from fedkin.running.experiment import Experiment
     from fedkin.running.grid import Choice
     from fedkin.running.tune import Candidate, Equal
@@ -38,13 +39,11 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
-    options.check_experiment(experiment)
     from fedkin.running.loop import run_experiment
 
     if seed is not None:
         changes = [*changes, f"run.seed={seed}"]
-    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart)
-    root = data_root_of(folder, data_root, resume is not None)
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, restart, data_root)
     with stop_on_signals(folder) as stop:
         result = run_experiment(
             plan, root, folder, resume=resume is not None, restart=restart,
@@ -89,28 +88,23 @@ def compare(
     ),
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
-    options.check_experiment(experiment)
     from fedkin.records.comparison import table, unlike_conditions
-    from fedkin.records.controls import changes_of, with_controls
-    from fedkin.records.reading import plan_in
+    from fedkin.records.controls import with_controls
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
     from fedkin.running.grid import Runs, listed
     from fedkin.running.grid import compare as run_comparison
 
-    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "compare", methods)
-    if resume is not None:
-        if methods is not None or seeds is not None or leave_out is not None or controls:
-            raise ConfigError("--resume continues the methods and seeds in its folder: give no others")
-        begun = plan_in(folder)
-        for name in begun.methods:
-            changes_of(name, f"{folder / 'plan.json'}: methods")
+    plan, folder, root = start_or_resume(
+        experiment, changes, rounds, out, resume, restart, data_root, "compare", methods
+    )
+    begun = None if resume is None else _begun(folder, methods, seeds, leave_out is not None or controls)
+    if begun is not None:
         names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
         plan, names, seed_list = _methods_and_seeds(plan, methods, seeds, changes)
-    root = data_root_of(folder, data_root, resume is not None)
     if controls:
         names = with_controls(names, plan.federation(root).planted is not None)
     if groups is not None:
@@ -197,21 +191,17 @@ def tune(
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    options.check_experiment(experiment)
-    from fedkin.records.reading import plan_in
     from fedkin.running.grid import Choice
     from fedkin.running.holdout import HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
-    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "tune", methods)
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, restart, data_root, "tune", methods)
     searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
-    if resume is not None:
-        if methods is not None or seeds is not None or searches or grid:
-            raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
-        begun = plan_in(folder)
+    begun = None if resume is None else _begun(folder, methods, seeds, searches or bool(grid))
+    if begun is not None:
         names, seed_list, candidates = begun.methods, begun.seeds, plan_choices(begun)
         swept, hold_out = begun.command == "sweep", begun.hold_out
     else:
@@ -221,7 +211,6 @@ def tune(
             [Choice.parse(text, "--grid") for text in grid] if swept
             else _candidates(choices, equal, rates)
         )  # fmt: skip
-    root = data_root_of(folder, data_root, resume is not None)
     if swept:
         assert isinstance(candidates, list)
         _run_sweep(plan, names, candidates, seed_list, root, folder, restart, json)
@@ -322,9 +311,9 @@ def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
 
 def start_or_resume(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    restart: bool = False, command: str = "run", methods: str | None = None,
-) -> tuple[Any, Path]:  # fmt: skip
-    """Return the experiment and the folder of its records; raises ConfigError.
+    restart: bool, data_root: Path | None, command: str = "run", methods: str | None = None,
+) -> tuple[Any, Path, Path]:  # fmt: skip
+    """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
 
     command: what the folder to resume is of: run, compare or tune. methods: of --methods, which `changes` may name.
     """
@@ -339,7 +328,7 @@ def start_or_resume(
         if experiment is not None or changes or out is not None or rounds is not None:
             raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
         _check_resumable(resume, command)
-        return load(resume / "experiment.toml"), resume
+        return load(resume / "experiment.toml"), resume, _data_root(resume, data_root)
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
     if methods is not None:
@@ -347,15 +336,26 @@ def start_or_resume(
     if rounds is not None:
         changes = [*changes, f"training.rounds={rounds}"]
     plan = load(experiment, changes)
-    if out is not None:
-        if not free(out):
-            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
-        return plan, out
-    number, folder = 1, Path("runs") / plan.name
-    while folder.exists():
+    if out is not None and not free(out):
+        raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
+    number, folder = 1, out or Path("runs") / plan.name
+    while out is None and folder.exists():
         number += 1
         folder = Path("runs") / f"{plan.name}-{number}"
-    return plan, folder
+    return plan, folder, _data_root(None, data_root)
+
+
+def _begun(folder: Path, methods: str | None, seeds: str | None, more: bool) -> Plan:
+    """Return what is gone on with in a folder; raises ConfigError for other options. more: if there are any."""
+    from fedkin.records.controls import changes_of
+    from fedkin.records.reading import plan_in
+
+    if methods is not None or seeds is not None or more:
+        raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
+    begun = plan_in(folder)
+    for name in begun.methods:
+        changes_of(name, f"{folder / 'plan.json'}: methods")
+    return begun
 
 
 def _check_resumable(folder: Path, command: str) -> None:
@@ -382,10 +382,10 @@ def _check_resumable(folder: Path, command: str) -> None:
             )
 
 
-def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
-    """Return the folder of data sets: as given, else the one with which the run began; raises RunError."""
-    path = folder / "data-root.json"
-    if given is None and resume and path.exists():
+def _data_root(begun: Path | None, given: Path | None) -> Path:
+    """Return the folder of data sets: as given, else the one with which a run began; raises RunError."""
+    path = Path() if begun is None else begun / "data-root.json"
+    if given is None and path.is_file():
         root = read_json(path)
         if not isinstance(root, str) or not root:
             raise RunError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedkin.cli import participant
 from fedkin.cli.options import ROOT
 from fedkin.cli.output import say, write_run_report
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.running.progress import make_console
+from fedkin.running.progress import Progress, StopFlag, make_console
 from fedkin.untrusted import said
 
 if TYPE_CHECKING:
@@ -112,24 +112,6 @@ def _listening(path: Path, name: str) -> Iterator[Link]:
 # -- the server's app -----------------------------------------------------------------------------------------------
 
 
-class _RoundLog:
-    """Says how far the run is, in the log that `flwr run --stream` shows."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-
-    def started(self, rounds: int, done: int) -> None:
-        self.rounds = rounds
-        _say(f"{done} of {rounds} rounds are done")
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        _say(f"round {row['round']} of {self.rounds} is done")
-
-    def stopping(self) -> bool:
-        """Flower kills an app whose run is stopped; the run goes on from its last round when it is submitted again."""
-        return False
-
-
 def server_app(experiment: Path) -> Any:
     """Return the ServerApp of an experiment file; raises ImportError without Flower."""
     from flwr.serverapp import ServerApp
@@ -142,9 +124,11 @@ def server_app(experiment: Path) -> Any:
         from fedkin.running.flowered import run_app
 
         calls = GridCalls(grid, _say)
+        # Flower kills an app whose run is stopped; the run goes on from its last round when it is submitted again.
+        watcher = Progress("fedkin", StopFlag(), console=make_console(soft_wrap=True, force_terminal=False))
         Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
         try:
-            result, folder = run_app(experiment, calls, context.run_config, _say, _RoundLog())
+            result, folder = run_app(experiment, calls, context.run_config, _say, watcher)
             write_run_report([folder], folder)
         except FedkinError as error:
             raise RuntimeError(said(error)) from None

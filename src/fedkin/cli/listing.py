@@ -12,8 +12,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli.options import JSON, KINDS, check_kind, check_name, kind_names
+from fedkin.cli.options import JSON, KINDS
 from fedkin.cli.output import as_json, print_table
+from fedkin.errors import ConfigError, nearest
 from fedkin.running.progress import make_console
 
 if TYPE_CHECKING:
@@ -32,17 +33,16 @@ _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
 def list_names(
-    kind: str = typer.Argument(..., help=f"{', '.join(KINDS)}.", metavar="KIND", autocompletion=kind_names),
+    kind: str = typer.Argument(..., help=f"{', '.join(KINDS)}.", metavar="KIND"),
     name: str | None = typer.Argument(None, help="Show this one in full; also FILE.py:CLASS.", metavar="NAME"),
     json: bool = JSON,
 ) -> None:
     """List methods, scenarios, sources, models, metrics or presets, or show one of them with all its settings."""
-    check_kind(kind)
+    if kind not in KINDS:
+        raise ConfigError(f"list: no kind {kind!r}; {nearest(kind, KINDS)}")
     if kind == "presets":
         _presets(name, json)
         return
-    if name is not None:
-        check_name(kind, name)
     from fedkin.running.plugins import KINDS as PARTS
     from fedkin.running.plugins import add_installed
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
+from fedkin.cli.experiments import finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
 from fedkin.cli.output import as_json
 from fedkin.cli.participant import (
@@ -312,8 +312,7 @@ def _serve(
     from fedkin.network.join_file import read_join
     from fedkin.running import networked
 
-    plan, folder = start_or_resume(experiment, [], None, out, resume, restart)
-    root = data_root_of(folder, data_root, resume is not None)
+    plan, folder, root = start_or_resume(experiment, [], None, out, resume, restart, data_root)
     invited = read_join(invitation)
     plan = networked.invited(plan, invited)
     console = make_console(stderr=True, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedkin.cli.options import JSON, comma_list, table_names
+from fedkin.cli.options import JSON, comma_list
 from fedkin.cli.output import as_json, print_table, say
 from fedkin.cli.progress import hearing
 from fedkin.errors import ConfigError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def reproduce(
     name: str | None = typer.Argument(
-        None, help="A table, or all; without it, the tables are listed.", autocompletion=table_names
+        None, help="A table, or all; without it, the tables are listed."
     ),
     quick: bool = typer.Option(False, "--quick", help="A few rounds of each, to test the command."),
     data_root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
@@ -39,18 +39,17 @@ def reproduce(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
-    from fedkin.running.papers import known_tables, table_folder, unread_tables
+    from fedkin.running.papers import known_tables, table_folder
     from fedkin.settings import choose
 
     folder = table_folder(tables)
-    known = known_tables(folder, lambda each: name in (each, "all"))
-    others = unread_tables(folder, known)
+    known = known_tables(folder)
     if name is None:
-        _list(known, others, json)
+        _list(known, json)
         return
     from fedkin.report.results import settings_text
 
-    choose({**known, **others, "all": None}, name, "NAME")
+    choose({**known, "all": None}, name, "NAME")
     if name == "all" and (federation or methods):
         raise ConfigError(f"--{'federation' if federation else 'methods'}: give the name of one table with it, not all")
     wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
@@ -67,7 +66,7 @@ def reproduce(
             some = _chosen(this, federation or [])
             how = settings_text(key, this, folder, quick, comma_list(methods or ""))
             _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears, how)
-    _index(known, others, shown)
+    _index(known, shown)
     say(f"index: {shown / 'index.md'}")
 
 
@@ -137,29 +136,28 @@ def _write(
         write_bytes(pages / file, text.encode())
 
 
-def _index(tables: Mapping[str, PaperTable], others: Mapping[str, str], pages: Path) -> None:
+def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
     """Write the index of all claims from the pages in this folder."""
     from fedkin.records.files import write_bytes
     from fedkin.report.results import index
 
     kept = {
         name: path.read_text(encoding="utf-8")
-        for name in (*tables, *others) if (path := pages / f"{name}-claims.csv").is_file()
+        for name in tables if (path := pages / f"{name}-claims.csv").is_file()
     }  # fmt: skip
     pages.mkdir(parents=True, exist_ok=True)
-    write_bytes(pages / "index.md", index(tables, kept, others).encode())
+    write_bytes(pages / "index.md", index(tables, kept).encode())
 
 
-def _list(tables: Mapping[str, PaperTable], others: Mapping[str, str], json: bool) -> None:
+def _list(tables: Mapping[str, PaperTable], json: bool) -> None:
     from fedkin.running.reproduce import runs_of
 
     rows = [
         {"table": name, "what": table.title, "federations": len(table.federation), "runs": runs_of(table),
          "claims": len(table.claim)} for name, table in tables.items()
     ]  # fmt: skip
-    unread = "names Python files, which only its run reads"
     if json:
-        print(as_json([*rows, *({"table": name, "what": f"{title} ({unread})"} for name, title in others.items())]))
+        print(as_json(rows))
         return
-    listing = [*(tuple(map(str, row.values())) for row in rows), *((n, f"{t} ({unread})") for n, t in others.items())]
-    print_table(("table", "what", "federations", "runs", "claims"), listing, right=("federations", "runs", "claims"))
+    counts = ("federations", "runs", "claims")
+    print_table(("table", "what", *counts), [tuple(map(str, row.values())) for row in rows], right=counts)

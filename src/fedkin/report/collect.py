@@ -178,12 +178,12 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
         sent += sum(row["bytes"][way] for way in ways)
         if row["round"] not in kept:
             continue
-        own, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
+        figures, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
         curve["round"].append(row["round"])
         curve["bytes"].append(sent)
         curve["seconds"].append(_rounded(seconds.get(row["round"])))
         for name in ("mean", "worst10", "worst20", "std"):
-            curve[name].append(_rounded(own.get(name)))
+            curve[name].append(_rounded(figures.get(name)))
         if run.unseen:
             curve["unseen"].append(_rounded(unseen.get("mean")))
             curve["gap"].append(_rounded(row.get("gap")))
@@ -222,10 +222,10 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
 
 
 def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
+    numbers = [float(value) for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
         return None
-    return [sum(known) / len(known), half_interval(known)]
+    return [sum(numbers) / len(numbers), half_interval(numbers)]
 
 
 def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:

@@ -86,10 +86,10 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
     return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn}
 
 
-def _read(run: Result, round: int, known: Container[str]) -> Features:
+def _read(run: Result, round: int, clients: Container[str]) -> Features:
     """The features of a round; raises RunError if they are of clients that the run does not have."""
     features = read_features(run.features[round])
-    if strangers := [id for id in features.ids if id not in known]:
+    if strangers := [id for id in features.ids if id not in clients]:
         raise RunError(
             f"{run.features[round]}: features of client {strangers[0]!r}, which the run does not have; is the file "
             "another run's? Put the run's own back, or remove it"
@@ -114,14 +114,16 @@ def _drawn(cloud: Cloud, place: Sequence[int], at: Points) -> dict[str, Any]:
 
 def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
     """Mean silhouettes of the clients' points, in all dimensions: by class, planted group and last found group."""
-    own = cloud.client >= 0
-    points, ids = cloud.points[own], [features.ids[c] for c in cloud.client[own].tolist()]
-    silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[own].tolist())}
+    of_clients = cloud.client >= 0
+    points, ids = cloud.points[of_clients], [features.ids[c] for c in cloud.client[of_clients].tolist()]
+    silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[of_clients].tolist())}
     silhouettes["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
     graphs = [at for at in run.graphs if at <= round]
     groups = run.graph_at(max(graphs)).groups if graphs else None
-    known = [i for i, id in enumerate(ids) if groups and id in groups]
-    silhouettes["found"] = separation(points[known], [groups[ids[i]] for i in known]) if groups and known else None
+    grouped = [i for i, id in enumerate(ids) if groups and id in groups]
+    silhouettes["found"] = (
+        separation(points[grouped], [groups[ids[i]] for i in grouped]) if groups and grouped else None
+    )
     return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
 
 

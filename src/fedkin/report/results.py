@@ -340,7 +340,7 @@ def _tuning(table: PaperTable) -> str:
 
 
 def _setting(part: Part, table: PaperTable, presets: Path) -> str:
-    experiment = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
+    experiment = load(presets / part.preset).with_changes(**part.set)
     training = experiment.training
     local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
     chosen = training.clients_per_round
@@ -404,26 +404,22 @@ def _line(cells: Sequence[str]) -> str:
 # -- the index --------------------------------------------------------------------------------------------------------
 
 
-def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: Mapping[str, str] | None = None) -> str:
+def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     """The index in Markdown: all claims of the papers, a line each, and how many of ours hold on each page.
 
-    claims: the claims' CSV of each table that has a page. others: titles of tables of which only the page is known.
+    claims: the claims' CSV of each table that has a page.
     """
-    titles = {name: table.title for name, table in tables.items()} | dict(others or {})
-    rows = {
-        name: csv_rows(claims[name]) if name in claims else claim_rows(tables[name], [])
-        for name in titles if name in claims or name in tables
-    }  # fmt: skip
+    rows = {name: csv_rows(claims[name]) if name in claims else claim_rows(table, []) for name, table in tables.items()}
     of_papers: dict[str, list[str]] = {}
     verdicts: list[str] = []
     ours: list[str] = []
     for name, several in rows.items():
-        paper = tables[name].paper if name in tables else None
+        paper, title = tables[name].paper, tables[name].title
         theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
         verdicts += [row["verdict"] for row in theirs]
         of_papers.setdefault(paper or "", []).extend(_index_line(row, name if name in claims else "") for row in theirs)
         if left := [row["verdict"] for row in several if row not in theirs]:
-            page_of = f"[{titles[name]}]({name}.md)" if name in claims else titles[name]
+            page_of = f"[{title}]({name}.md)" if name in claims else title
             ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")

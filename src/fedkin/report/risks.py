@@ -36,11 +36,11 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     bins: [mean risk, share of events, its interval, samples] of 2 to 10 groups of about equal size, by risk. slope and
     large: with Wald's intervals, None where there is none. net: the net benefit at the thresholds 0.01 to 0.99.
     """
-    known = [one for id, one in run.outcomes.items() if one.labels is not None and id not in run.unseen]
-    if not known:
+    labelled = [one for id, one in run.outcomes.items() if one.labels is not None and id not in run.unseen]
+    if not labelled:
         return None
-    risks = probabilities(np.concatenate([one.values for one in known]))
-    labels = np.concatenate([one.labels for one in known if one.labels is not None])
+    risks = probabilities(np.concatenate([one.values for one in labelled]))
+    labels = np.concatenate([one.labels for one in labelled if one.labels is not None])
     fit, share, events = calibration(risks, labels), float(labels.mean()), int(labels.sum())
     points = min(_POINTS, max(2, min(events, len(labels) - events) // _EVENTS_OF_A_POINT))
     return {
@@ -99,8 +99,8 @@ def _count(values: Sequence[int]) -> str:
 
 
 def _with_interval(fits: Sequence[Sequence[float] | None]) -> str:
-    known = [fit for fit in fits if fit is not None]
-    if len(known) < len(fits):
+    estimates = [fit for fit in fits if fit is not None]
+    if len(estimates) < len(fits):
         return Markup('<span class="quiet" title="risks are equal, or a threshold separates the events">–</span>')
-    value, (low, high) = over_seeds(known)
+    value, (low, high) = over_seeds(estimates)
     return small(f"{value:.2f}".replace("-", "−"), f"{low:.2f} to {high:.2f}".replace("-", "−"))

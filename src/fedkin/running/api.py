@@ -8,7 +8,7 @@ from contextlib import closing
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import nn
 
@@ -100,6 +100,19 @@ def run(
         )
     _warn(result.summary.get("missing", {}), experiment.faults)
     return result
+
+
+class RunOptions(TypedDict, total=False):
+    """Arguments that `run`, `compare` and `sweep` have in common; `run` says what they are."""
+
+    rounds: int | None
+    model: AnyModel | None
+    head: str | None
+    training: Training | Mapping[str, Any] | None
+    settings: Mapping[str, Any] | None
+    faults: Faults | Mapping[str, Any] | None
+    privacy: Privacy | Mapping[str, Any] | None
+    metrics: Sequence[str | Measure]
 
 
 def handed_over(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,20 +22,22 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedkin.analysis.intervals import added
 from fedkin.analysis.ranking import Diagram, diagram
-from fedkin.errors import FedkinError, RunError
+from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.controls import controls_of, named, parted
 from fedkin.records.files import write_bytes
+from fedkin.records.reading import Plan
 from fedkin.records.run import Result
-from fedkin.running.api import run
-from fedkin.running.experiment import assign
-from fedkin.running.holdout import HoldOut, held_out
+from fedkin.running.api import handed_over
+from fedkin.running.grid import Cell, Choice, Hears, Runs, run_cells
+from fedkin.running.holdout import HoldOut
+from fedkin.running.loop import Watcher
 from fedkin.running.suites import Entry, Suite
-from fedkin.settings import parse
+from fedkin.running.tune import RATE, best, tune
 
 Line = dict[str, Any]
-Runs = Mapping[int, Line]  # by seed
+BySeed = Mapping[int, Line]
 # Simple methods that are told nothing: the best of them, by its mean, is what a method has to reach.
 REFERENCE = ("local", "fedavg", "fedavg-ft", "ditto", "fedper")
 _HELD = HoldOut("samples", 0.2)
@@ -43,18 +45,12 @@ _DECIMALS = 2  # of a client's figure
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the runs in a file, which may be a .gz; a last line that was cut off is left out."""
+    """Return the runs in a file, which may be a .gz; none if there is no file."""
     if not path.exists():
         return []
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    lines = []
-    for line in text.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def points(federation: Federation, result: Result) -> dict[str, float | None]:
@@ -76,109 +72,73 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Bench:
-    """A method and its controls on a suite: runs what `path` does not have yet, a line for each run.
+def _lines(
+    suite: Suite, name: str, method: ServerMethod | PeerMethod, label: str, folder: Path, hears: Hears | None
+) -> list[Line]:
+    """Choose the rate of a method on a federation, and run it and its controls; a line for each run."""
+    entry = suite.federations[name]
+    federation = lru_cache(maxsize=8)(entry.make)
+    key: Line = {"federation": name, "method": label, "stage": "rate", "lr": None, "seed": suite.seeds[0], "mean": None,
+                 "points": {}}  # fmt: skip
 
-    label: the name under which results are kept; progress: told what has been done.
-    """
+    def clients(seed: int) -> Federation:
+        """The clients without their groups, which no method is told."""
+        made = federation(seed)
+        return Federation([replace(client, group=None) for client in made.values()], made.task)
 
-    suite: Suite
-    method: ServerMethod | PeerMethod
-    label: str
-    path: Path
-    progress: Callable[[str], None] | None = None
+    try:
+        plan = handed_over(
+            clients, method, rounds=suite.rounds, seed=suite.seeds[0], model=entry.model,
+            training={"local_steps": suite.local_steps, "batch_size": suite.batch_size},
+            settings={"evaluate_every": max(1, suite.rounds), "models": "none"},
+        ).with_method(method)  # fmt: skip
+        tried = tune(
+            plan.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
+            [Choice(RATE, entry.rates)], _HELD, suite.seeds[:1], None, folder / "rates", resume=True, hears=hears,
+        )[method.name]  # fmt: skip
+    except ConfigError as error:
+        return [{**key, "failed": str(error)}]
+    chosen = best(tried, federation(suite.seeds[0]).task.metric.higher)
+    if chosen is None:
+        return [{**key, "failed": next((one.failed for one in tried if one.failed), "no rate works")}]
+    rate = chosen.settings[RATE]
+    base = Runs(plan.with_changes(**{RATE: rate}), None)
+    of_method = controls_of(type(method))
+    controls = ["", *(control for control in suite.controls if control in of_method)]
+    cells = [
+        Cell(each, {RATE: rate}, base.for_method(each), each)
+        for each in (named(method.name, control) if control else method.name for control in controls)
+    ]
 
-    def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")  # a line that was cut off stays, and is not read
-        self.lines = [line for line in read_lines(self.path) if parted(line["method"])[0] == self.label]
-        self.federation = lru_cache(maxsize=8)(lambda name, seed: self.suite.federations[name].make(seed))
-
-    def runs(self) -> list[Line]:
-        """Run all that is missing, and return the lines of all runs, those of the choice of a rate too."""
-        controls = controls_of(type(self.method))
-        for name, entry in self.suite.federations.items():
-            rate = self._rate(name, entry)
-            for seed in () if rate is None else self.suite.seeds:
-                assert rate is not None
-                self._once(name, entry, "run", rate, seed)
-                for control in self.suite.controls:
-                    if control in controls:
-                        self._once(name, entry, "run", rate, seed, control)
-        return self.lines
-
-    def _rate(self, name: str, entry: Entry) -> float | None:
-        """The best rate on held-out samples, the smaller one of equal ones; None if none works."""
-        tried = {lr: self._once(name, entry, "rate", lr, self.suite.seeds[0]) for lr in entry.rates}
-        means = {lr: line["mean"] for lr, line in tried.items() if line["mean"] is not None}
-        return max(means, key=lambda lr: means[lr]) if means else None
-
-    def _once(self, name: str, entry: Entry, stage: str, lr: float, seed: int, control: str = "") -> Line:
-        """One run, or its line from an earlier start."""
-        label = named(self.label, control) if control else self.label
-        key = {"federation": name, "method": label, "stage": stage, "lr": lr, "seed": seed}
-        for earlier in self.lines:
-            if key.items() <= earlier.items():
-                return earlier
-        line: Line = {**key, "mean": None, "points": {}, **self._measured(name, entry, stage, lr, seed, control)}
-        self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if self.progress is not None:
-            mean = "-" if line["mean"] is None else f"{line['mean']:.2f}"
-            failed = f" failed: {line['failed']}" if "failed" in line else ""
-            self.progress(f"{label} on {name}: {stage} seed {seed} rate {lr:g}: {mean}{failed}")
-        return line
-
-    def _measured(self, name: str, entry: Entry, stage: str, lr: float, seed: int, control: str) -> Line:
-        """The figures of a run."""
-        federation = self.federation(name, seed)
-        planted = federation.planted
-        if stage == "rate":
-            federation = held_out(federation, _HELD, seed)
-        data = federation.fingerprint()[:16]
-        # No method is told the groups.
-        federation = Federation([replace(one, group=None) for one in federation.values()], federation.task)
-        rounds = self.suite.rounds if stage == "run" else max(1, self.suite.rounds // 2)
-        method, settings = self._controlled(control)
-        begun = time.process_time()
+    def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> Line:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # rates that are too large for a method are part of what is tried
-                result = run(
-                    method, federation, rounds=rounds, seed=seed, model=entry.model,
-                    training={"lr": lr, "local_steps": self.suite.local_steps, "batch_size": self.suite.batch_size},
-                    settings={"evaluate_every": rounds, **settings},
-                )  # fmt: skip
-        except FedkinError as error:
-            return {"data": data, "failed": str(error), "seconds": round(time.process_time() - begun, 2)}
-        values = points(federation, result)
-        figures = {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()}
-        judged = [value for value in values.values() if value is not None]
-        groups = result.groups
-        return {
-            "data": data,
-            "points": figures,
-            "mean": round(sum(judged) / len(judged), 4) if judged and np.isfinite(judged).all() else None,
-            "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
-            "trained": sum(row["samples"] for row in result.rounds),
-            "groups": result.summary["groups"]["found"],
-            "ari": round(adjusted_rand_score([planted[id] for id in groups], list(groups.values())), 4)
-            if planted and groups else None,
-            "seconds": round(time.process_time() - begun, 2),
-        }  # fmt: skip
+            result = runs.run(seed, home, resume=True, restart=False, watcher=watcher)
+        except MethodError as error:
+            return {"failed": str(error)}
+        return _figures(federation(seed), result)
 
-    def _controlled(self, control: str) -> tuple[ServerMethod | PeerMethod, dict[str, Any]]:
-        """The method, and settings of the run, of a control; "" is the method itself."""
-        if not control:
-            return self.method, {}
-        table: dict[str, Any] = {"method": self.method.model_dump(), "run": {}}
-        for path, value in controls_of(type(self.method))[control].items():
-            assign(table, path, value, path)
-        return parse(type(self.method), table["method"], "method"), table["run"]
+    plan_file = Plan(methods=[cell.method for cell in cells], seeds=list(suite.seeds))
+    results = run_cells(base, cells, folder / "runs", plan_file, lambda _: {}, run, resume=True, hears=hears)
+    return [
+        {**key, "method": named(label, control) if control else label, "stage": "run", "lr": rate, "seed": seed, **line}
+        for control, by_seed in zip(controls, results, strict=True) for seed, line in by_seed.items()
+    ]  # fmt: skip
+
+
+def _figures(federation: Federation, result: Result) -> Line:
+    """What is kept of a run."""
+    values, groups, planted = points(federation, result), result.groups, federation.planted
+    judged = [value for value in values.values() if value is not None]
+    return {
+        "data": federation.fingerprint()[:16],
+        "points": {id: None if value is None else round(value, _DECIMALS) for id, value in values.items()},
+        "mean": round(sum(judged) / len(judged), 4) if judged and np.isfinite(judged).all() else None,
+        "bytes": result.summary["bytes"]["up"] + result.summary["bytes"]["down"],
+        "trained": sum(row["samples"] for row in result.rounds),
+        "groups": result.summary["groups"]["found"],
+        "ari": round(adjusted_rand_score([planted[id] for id in groups], list(groups.values())), 4)
+        if planted and groups else None,
+    }  # fmt: skip
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -225,7 +185,7 @@ def standing(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line
     return places, diagram(means) if label in means and len(means) > 2 else None
 
 
-def _place(entry: Entry, label: str, rows: Mapping[str, Runs]) -> Line:
+def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
     mine = rows[label]
     others = {m: _mean(runs) for m, runs in rows.items() if m != label and parted(m)[1] is None}
     simple = [m for m in REFERENCE if m in others]
@@ -251,21 +211,21 @@ def _place(entry: Entry, label: str, rows: Mapping[str, Runs]) -> Line:
     return place | ({} if None in aris else {"ari": float(np.mean(aris))})  # type: ignore[arg-type]
 
 
-def _mean(runs: Runs) -> float:
+def _mean(runs: BySeed) -> float:
     return float(np.mean([line["mean"] for line in runs.values()]))
 
 
-def _total(runs: Runs, key: str) -> float:
+def _total(runs: BySeed, key: str) -> float:
     return float(sum(line[key] for line in runs.values()))
 
 
-def difference(one: Runs, other: Runs) -> dict[str, Any] | None:
+def difference(one: BySeed, other: BySeed) -> dict[str, Any] | None:
     """The paired difference of clients' figures, with Student's interval over seeds, as a table."""
     gain = added({seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other})
     return None if gain is None else gain._asdict()
 
 
-def _lost(one: Runs, other: Runs) -> list[tuple[float, bool]]:
+def _lost(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
     """Of each client (points lost over seeds, whether Student's 95 % interval says that they are lost)."""
     gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
     lost = []
@@ -285,14 +245,18 @@ def _gaps(one: Line, other: Line) -> dict[str, float]:
 
 
 def bench(
-    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path,
-    progress: Callable[[str], None] | None = None,
+    suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, hears: Hears | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Run a method on a suite and place it; writes runs.jsonl and bench.json in `out`, and returns what this holds.
 
     It goes on where it was stopped.
     """
-    mine = Bench(suite, method, label, out / "runs.jsonl", progress).runs()
+    mine: list[Line] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rates that are too large for a method are part of what is tried
+        for name in suite.federations:
+            mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), hears)
+    write_bytes(out / "runs.jsonl", _text(mine).encode())
     stored = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
     keys = [(line["federation"], line["seed"], line["data"]) for line in stored]
@@ -323,7 +287,10 @@ def store(suite: Suite, label: str, out: Path) -> None:
     """Put the runs of a method into the stored results of its suite, in the place of those that it had."""
     others = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
     mine = [line for line in read_lines(out / "runs.jsonl") if parted(line["method"])[0] == label]
-    kept = [{k: v for k, v in line.items() if k != "seconds"} for line in mine if line["stage"] == "run"]
-    lines = sorted([*others, *kept], key=lambda line: (line["method"], line["federation"], line["seed"]))
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    kept = [line for line in mine if line["stage"] == "run"]
+    data = _text(sorted([*others, *kept], key=lambda line: (line["method"], line["federation"], line["seed"]))).encode()
     write_bytes(suite.stored, gzip.compress(data, mtime=0) if suite.stored.suffix == ".gz" else data)
+
+
+def _text(lines: Sequence[Line]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)

@@ -220,8 +220,8 @@ class Runs:
         scenario, dataset = self.experiment.scenario, self.dataset()
         if self.hold is None:
             return scenario.federation(dataset, seed)
-        whole = scenario.model_copy(update={"pooled": False}).federation(dataset, seed)
-        judged = held_out(whole, self.hold, seed)
+        apart = scenario.model_copy(update={"pooled": False}) if scenario.pooled else scenario
+        judged = held_out(apart.federation(dataset, seed), self.hold, seed)
         return pooled(judged) if scenario.pooled else judged
 
     def dataset(self) -> Dataset:

@@ -222,9 +222,10 @@ def run_experiment(
     it can neither be read nor be gone on with, begins anew at round 0; else it is refused. federation: a function that
     makes the clients, by default those of the experiment.
     """
-    if folder is not None and (done := finished(experiment, folder, resume, restart)) is not None:
+    clients = partial(experiment.federation, data_root) if federation is None else federation
+    if folder is not None and (done := finished(experiment, folder, resume, restart, clients)) is not None:
         return done
-    setup = experiment.setup(experiment.federation(data_root) if federation is None else federation(), data_root)
+    setup = experiment.setup(clients(), data_root)
     with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
         return execute(
             setup, experiment.run, name=experiment.name or setup.federation.name, scenario=experiment.scenario.name,
@@ -243,15 +244,20 @@ def lasting(result: Result) -> Result:
     return result
 
 
-def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) -> Result | None:
-    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not."""
+def finished(
+    experiment: Experiment, folder: Path, resume: bool, restart: bool, clients: Callable[[], Federation] | None = None
+) -> Result | None:  # fmt: skip
+    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not.
+
+    clients: what makes the clients; those that a program handed over must be the same.
+    """
     if not (folder / "summary.json").exists():
         return None
     experiment.check_claim(folder, resume)
-    if experiment.handed is not None:
-        clients = experiment.federation(None)
+    if experiment.handed is not None and clients is not None:
+        federation = clients()
         with held(folder):
-            Records(folder, restart).describe(clients.task, partial(facts_of, clients))
+            Records(folder, restart).describe(federation.task, partial(facts_of, federation))
     if untidy(folder):
         with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
             tidy(folder)

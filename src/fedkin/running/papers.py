@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -12,16 +10,14 @@ from pydantic import Field, field_validator, model_validator
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, controls_of, named, parted
-from fedkin.running.experiment import read_table, taken_changes
+from fedkin.running.experiment import read_table
 from fedkin.running.holdout import HoldOut
-from fedkin.running.plugins import named_in, read_own
+from fedkin.running.plugins import add_installed
 from fedkin.running.presets import preset_folder
 from fedkin.running.tune import Equal
 from fedkin.settings import Settings, choose, parse
-from fedkin.untrusted import shown
 
 OURS = "ours:"
-_IN_FILE = re.compile(r"\.py:\w")
 
 Paper = Literal["FLT", "SFMTL-Graph", "MAPL", "TFL"]
 PAPERS: tuple[str, ...] = get_args(Paper)
@@ -133,8 +129,7 @@ class PaperTable(Settings):
     """A table of a paper. paper: which of the four. summary: a sentence for the index, what of the paper holds.
 
     apart: how far this setting is from the paper's. methods: rows with the methods as they are.
-    controls: the controls that every row has. seeds: those of the compared runs. own: files of own parts, with their
-    hashes; methods, and parts in `set`, may be named FILE.py:NAME, relative to the definition.
+    controls: the controls that every row has. seeds: those of the compared runs.
     """
 
     title: str
@@ -142,7 +137,6 @@ class PaperTable(Settings):
     paper: Paper | None = None
     summary: str = ""
     apart: str = ""
-    own: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     controls: tuple[Literal["self", "one", "random", "oracle"], ...] = ("self",)
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
@@ -253,51 +247,7 @@ def table_folder(given: Path | None) -> Path:
     return given or (here if here.is_dir() else preset_folder() / "tables")
 
 
-def known_tables(folder: Path, code: Callable[[str], bool] = lambda name: True) -> Mapping[str, PaperTable]:
-    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field.
-
-    code: of which definitions the Python files that they name may run; others that name some are left out.
-    """
-    tables = {}
-    for path in sorted(folder.glob("*.toml")):
-        if not code(path.stem) and _names_files(read_table(path)):
-            continue
-        try:
-            table = _taken(read_table(path), path.parent)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        tables[path.stem] = parse(PaperTable, table, str(path))
-    return tables
-
-
-def unread_tables(folder: Path, known: Collection[str]) -> dict[str, str]:
-    """The titles of the definitions that are not among `known`, by name."""
-    paths = [path for path in sorted(folder.glob("*.toml")) if path.stem not in known]
-    return {path.stem: shown(str(read_table(path).get("title", "")), 200) for path in paths}
-
-
-def _names_files(value: object) -> bool:
-    """Whether a definition names files of own parts."""
-    if isinstance(value, Mapping):
-        return "own" in value or any(map(_names_files, value.values()))
-    if isinstance(value, list):
-        return any(map(_names_files, value))
-    return isinstance(value, str) and _IN_FILE.search(value) is not None
-
-
-def _taken(table: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a definition with the names of parts for FILE.py:NAME, and the files of these in `own`."""
-    own_files = read_own(table, folder)
-    methods = table.get("methods")
-    if isinstance(methods, list) and all(isinstance(name, str) for name in methods):
-        table["methods"], files = named_in(methods, "method", folder, "methods")
-        own_files += files
-    lists = [several for kind in ("row", "federation") if isinstance(several := table.get(kind), list)]
-    for each in [one for several in (*lists, [table.get("quick")]) for one in several if isinstance(one, dict)]:
-        if isinstance(method := each.get("method"), str):
-            (each["method"],), files = named_in([method], "method", folder, "row: method")
-            own_files += files
-        if isinstance(changes := each.get("set"), Mapping):
-            each["set"], files = taken_changes(changes, folder)
-            own_files += files
-    return {**table, "own": list(dict.fromkeys(own_files))} if own_files else table
+def known_tables(folder: Path) -> dict[str, PaperTable]:
+    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field."""
+    add_installed()
+    return {path.stem: parse(PaperTable, read_table(path), str(path)) for path in sorted(folder.glob("*.toml"))}

@@ -126,7 +126,7 @@ def reproduce(
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
-        base = Runs(load(presets / part.preset).with_own(table.own).with_changes(**part.set), data_root)
+        base = Runs(load(presets / part.preset).with_changes(**part.set), data_root)
         names = table.names(base.planted(table.seeds[0]))
         if finished and not runs.ended(part, names):
             continue

@@ -91,13 +91,14 @@ class Tracker(Protocol):
 class PackageTracker(Tracker):
     """A tracker that needs a package, and by default a run folder to write to.
 
-    package: name of the package, which is also the name of the extra that installs it.
+    package: name of the package, which is also the name of the extra that installs it. last: the last round that the
+    package has, so that a resumed run repeats none.
     """
 
     package: ClassVar[str]
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+        self.folder, self.last = folder, -1
         # The file that keeps the id of the package's run.
         self.id_file = None if folder is None else folder / f"{self.package}.json"
 
@@ -109,13 +110,20 @@ class PackageTracker(Tracker):
 
     def read_id(self) -> str | None:
         """Return the id of the package's run of an earlier start, if there is one."""
-        exists = self.id_file is not None and self.id_file.exists()
-        return str(read_json(self.id_file)["run"]) if exists and self.id_file is not None else None
+        return str(read_json(self.id_file)["run"]) if self.id_file is not None and self.id_file.exists() else None
 
     def write_id(self, id: str) -> None:
         """Keep the id of the package's run."""
         if self.id_file is not None:
             write_json(self.id_file, {"run": id})
+
+    def log(self, round: int, figures: Mapping[str, float]) -> None:
+        if round > self.last:
+            self.send(round, figures)
+            self.last = round
+
+    def send(self, round: int, figures: Mapping[str, float]) -> None:
+        """Log the figures of a round that the package does not have."""
 
     def log_earlier(self, done: int) -> None:
         """Log rounds 1 to `done` from the records of a resumed run."""
@@ -132,33 +140,34 @@ def need(*packages: str, extra: str) -> None:
 
 
 class TensorBoard(PackageTracker):
-    """Event files in the run's folder, under `tensorboard/`; a resumed run writes all its rounds anew."""
+    """Event files in the run's folder, under `tensorboard/`; a resumed run goes on in the same curves."""
 
     package = "tensorboard"
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
-        self.events = self.place()
+        self.events = str(self.place())
         self.writer: Any = None
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        for old in self.events.glob("events.out.tfevents.*"):
+        for old in Path(self.events).glob("events.out.tfevents.*") if not done else ():
             old.unlink()
-        self.writer = SummaryWriter(str(self.events))
-        rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
-        self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
-        self.log_earlier(done)
+        # Readers drop what was logged from this step on.
+        self.writer = SummaryWriter(self.events, purge_step=done + 1)
+        if not done:
+            rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
+            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
 
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
+    def send(self, round: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.writer.add_scalar(name, value, round)
         self.writer.flush()  # for who watches the run
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
-            self.log(summary["rounds"], totals_of(summary))
+            self.send(summary["rounds"], totals_of(summary))
         self.writer.close()
 
 
@@ -177,7 +186,6 @@ class MLflow(PackageTracker):
             need("mlflow", "sqlalchemy", "alembic", extra="mlflow")
         self.client: Any = None
         self.run = ""
-        self.last: dict[str, int] = {}  # the last round of each figure that is stored
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from mlflow.entities import Param
@@ -192,8 +200,7 @@ class MLflow(PackageTracker):
         id = self.read_id()
         if id is not None:
             self.run = id
-            for key in self.client.get_run(id).data.metrics:
-                self.last[key] = max(each.step for each in self.client.get_metric_history(id, key))
+            self.last = max((each.step for each in self.client.get_metric_history(id, "bytes/up")), default=-1)
             self.client.update_run(id, status="RUNNING")
         else:
             title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
@@ -210,18 +217,17 @@ class MLflow(PackageTracker):
         # The store may have been unreachable in some of these rounds.
         self.log_earlier(done)
 
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
+    def send(self, round: int, figures: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        named = {_plain(key): value for key, value in figures.items()}
-        new = [Metric(key, value, now, round) for key, value in named.items() if round > self.last.get(key, -1)]
-        for first in range(0, len(new), 1000):
-            self.client.log_batch(self.run, metrics=new[first : first + 1000])
+        metrics = [Metric(_plain(key), value, now, round) for key, value in figures.items()]
+        for first in range(0, len(metrics), 1000):
+            self.client.log_batch(self.run, metrics=metrics[first : first + 1000])
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
-            self.log(summary["rounds"], totals_of(summary))
+            self.send(summary["rounds"], totals_of(summary))
         # MLflow prints the address of the run. On stdout this could break a summary that a program reads.
         with contextlib.redirect_stdout(sys.stderr):
             self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
@@ -243,7 +249,6 @@ class WandB(PackageTracker):
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
         self.run: Any = None
-        self.last = -1
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         import wandb
@@ -276,10 +281,8 @@ class WandB(PackageTracker):
             if old.resolve() != Path(self.run.dir).parent.resolve():
                 shutil.rmtree(old)
 
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
-        if round > self.last:
-            self.run.log(dict(figures), step=round)
-            self.last = round
+    def send(self, round: int, figures: Mapping[str, float]) -> None:
+        self.run.log(dict(figures), step=round)
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:

@@ -148,7 +148,7 @@ def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
 
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
-    seeds: Sequence[int], data_root: Path, folder: Path, *, resume: bool = False, restart: bool = False,
+    seeds: Sequence[int], data_root: Path | None, folder: Path, *, resume: bool = False, restart: bool = False,
     hears: Hears | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
@@ -159,7 +159,7 @@ def tune(
     if not isinstance(choices, Equal):
         check_choices(choices, methods, "--try")
     base = Runs(experiment, data_root, hold=hold)
-    metric = base.dataset().task.metric
+    metric = base.federation(seeds[0]).task.metric
     cells: list[Cell] = []
     for name in methods:
         runs = base.for_method(name)
