@@ -47,7 +47,7 @@ def python(code: str, status: int) -> str:
     "words",
     [
         ["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"], ["run", "nothere.toml"],
-        ["compare", "digits-rotatd"], ["list", "methods", "fltt"], ["list", "models", "mlpp"],
+        ["compare", "digits-rotatd"], ["list", "metods"],
         ["new", "metod", "mine"], ["new", "method", "Mine"],
     ],
 )  # fmt: skip

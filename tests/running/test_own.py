@@ -267,9 +267,9 @@ def test_a_stage_of_a_file_from_python_is_noted_with_the_run(place: Path, monkey
     found = fedkin.sweep(
         small_federation(), "sfmtl-graph", {"method.graph.groups": ["louvain", "own_stage.py:own_halves"]}, **few
     )
-    tried = [one.settings["method.graph.groups"] for one in found]
+    tried = [one.settings["method.graph.groups"] for one in found.grid]
     assert tried == ["louvain", f"{place / 'own_stage.py'}:own_halves"]
-    assert found[1].results[0].groups == result.groups
+    assert found.grid[1].results[0].groups == result.groups
 
 
 def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: Path) -> None:
@@ -412,7 +412,7 @@ def test_a_grid_for_one_method_names_its_file(parts_place: Path, monkeypatch: py
         small_federation(), ["fedavg", "own_parts.py:Mine"], {"own_parts.py:Mine:method.mu": [0.1, 1.0]}, rounds=1,
         training={"local_steps": 1},
     )  # fmt: skip
-    assert [(one.method, dict(one.settings)) for one in found] == [
+    assert [(one.method, dict(one.settings)) for one in found.grid] == [
         ("fedavg", {}), ("my-prox", {"method.mu": 0.1}), ("my-prox", {"method.mu": 1.0}),
     ]  # fmt: skip
 

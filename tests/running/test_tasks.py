@@ -144,7 +144,6 @@ def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     assert f"{metric.title}, mean over 1 unseen clients" in text
     data = collect([tmp_path / "local", tmp_path / "fedavg"])
     assert data["metric"] == {"title": metric.title, "higher": metric.higher, "share": metric.share}
-    assert "over 1 unseen client" in data["sentence"]
     assert data["federations"][0]["unseen"] == [False] * 4 + [True]
     assert data["runs"][1]["curve"]["unseen"] == [
         pytest.approx(r["unseen"]["mean"], abs=1e-6) for r in runs["fedavg"].rounds

@@ -39,6 +39,7 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
+    options.check_experiment(experiment)
     from fedkin.running.loop import run_experiment
 
     if seed is not None:
@@ -88,6 +89,7 @@ def compare(
     ),
 ) -> None:  # fmt: skip
     """Run several methods on the same federations and print means with intervals over seeds."""
+    options.check_experiment(experiment)
     from fedkin.records.comparison import table, unlike_conditions
     from fedkin.records.controls import with_controls
     from fedkin.report.ranks import tested
@@ -191,6 +193,7 @@ def tune(
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
+    options.check_experiment(experiment)
     from fedkin.running.grid import Choice
     from fedkin.running.holdout import HoldOut
     from fedkin.running.tune import plan_choices

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
+
+from fedkin.running import presets
 
 # The kinds of `fedkin list`.
 KINDS = ("methods", "scenarios", "sources", "models", "metrics", "presets")
+
+
+def check_experiment(path: Path | None) -> None:
+    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
+    try:
+        if path is not None:
+            presets.preset_or_file(path).stat()
+    except FileNotFoundError:
+        raise presets.missing(path or Path()) from None
+    except (OSError, ValueError):
+        pass  # the reader of the file reports what is wrong with it
 
 
 def comma_list(names: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
 from fedkin.records.files import flat
 from fedkin.records.run import Result
+from fedkin.report.html import render
 
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed
@@ -324,42 +324,28 @@ def svg(diagram: Diagram) -> str:
     methods, count = diagram.methods, len(diagram.methods)
     side = 16 + 8.4 * (max(map(len, methods)) + 6)  # room for the longest name and its rank, also in wide fonts
     right, axis = max(760.0, 2 * side + 240) - side, 58.0
-    parts: list[str] = []
+    lines: list[tuple[float, float, float, float, float]] = []  # x, y, x, y, width
+    texts: list[tuple[float, float, str, str]] = []  # x, y, words, anchor
 
     def at(rank: float) -> float:
         return side + (rank - 1) / (count - 1) * (right - side)
 
-    def line(x: float, y: float, x2: float, y2: float, width: float = 1) -> None:
-        parts.append(
-            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="currentColor" '
-            f'stroke-width="{width:g}"/>'
-        )
-
-    def text(x: float, y: float, words: str, anchor: str = "middle") -> None:
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>')
-
-    line(side, axis, right, axis, 1.5)
+    lines.append((side, axis, right, axis, 1.5))
     for whole in range(1, count + 1):
-        line(at(whole), axis - 7, at(whole), axis)
-        text(at(whole), axis - 12, str(whole))
+        lines.append((at(whole), axis - 7, at(whole), axis, 1))
+        texts.append((at(whole), axis - 12, str(whole), "middle"))
     if diagram.difference is not None:
         end = min(at(1 + diagram.difference), right)
-        line(side, 18, end, 18, 3)
-        text(end + 8, 22, f"critical difference {diagram.difference:.2f}", "start")
+        lines.append((side, 18, end, 18, 3))
+        texts.append((end + 8, 22, f"critical difference {diagram.difference:.2f}", "start"))
     for number, group in enumerate(diagram.groups):
-        ranks = [diagram.ranks[methods.index(name)] for name in group]
-        line(at(min(ranks)) - 5, axis + 10 + 8 * number, at(max(ranks)) + 5, axis + 10 + 8 * number, 4)
+        ranks, y = [diagram.ranks[methods.index(name)] for name in group], axis + 10 + 8 * number
+        lines.append((at(min(ranks)) - 5, y, at(max(ranks)) + 5, y, 4))
     base, half = axis + 24 + 8 * len(diagram.groups), (count + 1) // 2
     for place, (name, rank) in enumerate(zip(methods, diagram.ranks, strict=True)):
         left = place < half
         y = base + 22 * (place if left else count - 1 - place)
         end = side - 8 if left else right + 8
-        line(at(rank), axis, at(rank), y)
-        line(at(rank), y, end, y)
-        text(end + (-5 if left else 5), y + 4, f"{name} {rank:.2f}", "end" if left else "start")
-    label = escape(f"Mean ranks: {', '.join(methods)}")
-    size = f'viewBox="0 0 {side + right:.0f} {base + 22 * half:.0f}" width="{side + right:.0f}"'
-    return (
-        f'<svg class="ranks" role="img" aria-label="{label}" {size} fill="currentColor" font-size="13">'
-        f"{''.join(parts)}</svg>"
-    )
+        lines += [(at(rank), axis, at(rank), y, 1), (at(rank), y, end, y, 1)]
+        texts.append((end + (-5 if left else 5), y + 4, f"{name} {rank:.2f}", "end" if left else "start"))
+    return render("ranks.svg", methods=methods, wide=side + right, high=base + 22 * half, lines=lines, texts=texts)
