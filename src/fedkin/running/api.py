@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -145,9 +146,11 @@ def handed_over(
     own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
     table |= {"own": own} if own else {}
-    modules = None if isinstance(net, Model) else net
-    handed = HandedOver(clients, modules, None if modules is None else head, measures)
-    return Experiment.of_objects(handed, net if isinstance(net, Model) else None, method, table)
+    if isinstance(net, Model):
+        handed = HandedOver(clients, settings=net, measures=measures)
+    else:
+        handed = HandedOver(clients, modules=net, head=head, measures=measures)
+    return replace(Experiment.of(table, handed), method=method)
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:

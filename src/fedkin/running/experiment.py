@@ -304,11 +304,12 @@ _HANDED = ("name", "data", "scenario", "model")
 class HandedOver:
     """Clients and a net from a program: they stand for the sections [data], [scenario] and [model] of a file.
 
-    clients: a federation, or a function that makes one for a seed. modules, head: the net, if it has no settings; see
-    `fedkin.run`. measures: further metrics, beside those of `run.metrics`. last: the federation made last.
+    clients: a federation, or a function that makes one for a seed. settings: of the net; modules, head: the net, if it
+    has none; see `fedkin.run`. measures: metrics beside those of `run.metrics`. last: the federation of a seed.
     """
 
     clients: Federation | Callable[[int], Federation]
+    settings: Model | None = None
     modules: Modules | None = None
     head: str | None = None
     measures: Sequence[Measure] = ()
@@ -360,28 +361,17 @@ class Experiment:
     handed: HandedOver | None = None
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Experiment:
-        """Check a table; raises one ConfigError naming every field that is wrong, in all sections."""
+    def of(cls, table: Mapping[str, Any], handed: HandedOver | None = None) -> Experiment:
+        """Check a table; raises one ConfigError naming every field that is wrong, in all sections.
+
+        Where clients and net are handed over, the table has none, and its method may be missing: Local then.
+        """
         add_installed()
-        return cls(**_sections(table, ()), table=table)
-
-    @classmethod
-    def of_objects(
-        cls, handed: HandedOver, model: Model | None, method: ServerMethod | PeerMethod, table: Mapping[str, Any]
-    ) -> Experiment:
-        """Check a table without clients and net, which a program handed over. model: settings of the net, if any."""
-        parts = {**_sections({**table, "method": {"name": "local"}}, _HANDED), "method": method, "name": ""}
-        net: Any = handed if model is None else model
-        sources: Any = handed
-        return cls(**parts, data=sources, scenario=sources, model=net, table=table, handed=handed)
-
-    def _varied(self, table: Mapping[str, Any]) -> Experiment:
-        """Check another table for the same clients and net, if a program handed these over."""
-        if self.handed is None:
-            return Experiment.of(table)
-        parts = {"name": "", "data": self.data, "scenario": self.scenario, "model": self.model}
+        if handed is None:
+            return cls(**_sections(table, ()), table=table)
+        objects: dict[str, Any] = {"name": "", "data": handed, "scenario": handed, "model": handed.settings or handed}
         sections = _sections({"method": {"name": "local"}, **table}, _HANDED)
-        return Experiment(**parts, **sections, table=table, handed=self.handed)  # type: ignore[arg-type]
+        return cls(**objects, **sections, table=table, handed=handed)
 
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
@@ -390,21 +380,21 @@ class Experiment:
         """
         table, changes = _table_of(self.table, method)
         try:
-            return self._varied(table)
+            return Experiment.of(table, self.handed)
         except ConfigError as error:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_own(self, files: Sequence[str]) -> Experiment:
         """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
         every_file = list(dict.fromkeys([*self.table.get("own", []), *files]))
-        return self._varied({**self.table, "own": every_file}) if every_file else self
+        return Experiment.of({**self.table, "own": every_file}, self.handed) if every_file else self
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
         table, name = copy.deepcopy(dict(self.table)), method.name
         sections = dict(_section(table, "methods", {}))
         sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
-        experiment = self._varied({**table, "methods": sections})
+        experiment = Experiment.of({**table, "methods": sections}, self.handed)
         if (written := experiment.for_method(name).method) != method:
             raise ConfigError(
                 f"{name}: its settings cannot be written to an experiment file: {method} became {written}"
@@ -420,7 +410,7 @@ class Experiment:
         for path, value in values.items():
             assign(table, path, value, "--set")
         own = list(dict.fromkeys([*table.get("own", []), *files]))
-        return self._varied({**table, "own": own} if files else table)
+        return Experiment.of({**table, "own": own} if files else table, self.handed)
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""
