@@ -465,16 +465,15 @@ def recommend(
     folder: Path,
     *,
     budget: Budget | None = None,
-    plan: Plan | None = None,
     together: str | None = None,
     partners: bool | None = None,
     progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
 
-    budget: how long it may take (None: everything is tried); plan: what to try instead. together: a column whose
-    equal values are never split between folds. partners: whether to say what each partner adds (None: without
-    a budget, for at most 6 clients). What was done in `folder` is not done again.
+    budget: how long it may take (None: everything is tried). together: a column whose equal values are never split
+    between folds. partners: whether to say what each partner adds (None: without a budget, for at most 6 clients). What
+    was done in `folder` is not done again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
@@ -482,7 +481,8 @@ def recommend(
     federation = experiment.scenario.federation(experiment.data.load(data_root), experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
-    if budget is not None and plan is None:
+    plan: Plan | None = None
+    if budget is not None:
         progress("plan", 0, 1)
         plan = budget.plan(federation, bench, folder)
     goes_on = (lambda rate: True) if budget is None else budget.goes_on

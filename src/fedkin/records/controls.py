@@ -86,10 +86,10 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
     return controls
 
 
-def changes_of(name: str, where: str = "--methods", kinds: Mapping[str, type[Method]] = METHODS) -> dict[str, Any]:
+def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
     """Return the changes of settings of a method or control by its name; raises ConfigError for an unknown one."""
     method, control = parted(name)
-    kind = choose(kinds, method, where)
+    kind = choose(METHODS, method, where)
     if control is None:
         return {}
     controls = controls_of(kind)
@@ -99,9 +99,7 @@ def changes_of(name: str, where: str = "--methods", kinds: Mapping[str, type[Met
     return controls[control]
 
 
-def with_controls(
-    methods: Sequence[str], planted: bool, only: Sequence[str] = CONTROLS, kinds: Mapping[str, type[Method]] = METHODS
-) -> list[str]:
+def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, type[Method]] = METHODS) -> list[str]:
     """Return the methods, each with its controls behind it; `oracle` only where planted groups are known.
 
     >>> with_controls(["local", "fedavg", "fedu"], planted=False)
@@ -111,7 +109,7 @@ def with_controls(
     for name in methods:
         method, control = parted(name)
         controls = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
-        names += [name, *(named(name, each) for each in controls if each in only and (planted or each != "oracle"))]
+        names += [name, *(named(name, each) for each in controls if planted or each != "oracle")]
     return list(dict.fromkeys(names))
 
 
