@@ -153,13 +153,9 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
     elif goal.classes:
         about += f" ({len(goal.classes)} classes)"
     inputs = f"{len(encoding.names)} inputs of {len(encoding.kinds)} columns"
-    rows = [
-        {**one, "means": None if one["mean"] is None else [one["mean"]], "counts": list(one["classes"].values()),
-         "empty": f"{one['missing']:.0%}"}
-        for one in clients
-    ]  # fmt: skip
     head = {"risk": goal.classes[1] if goal.classes else "", "regression": "mean"}.get(goal.kind, "classes")
-    _print_clients(rows, f"rows, {about}, {inputs}", head, "empty")
+    empty = [f"{one['missing']:.0%}" for one in clients]
+    _print_clients(clients, f"rows, {about}, {inputs}", head, ("empty", empty))
     _print_findings(inspection.findings)
     if not inspection.findings:
         from fedkin.data.inspection import CHECKS
@@ -174,13 +170,8 @@ def _print_federation(federation: Federation, json: bool) -> None:
     if json:
         print(as_json({"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}))
         return
-    rows = [
-        {**one, "id": one["id"] if one["seen"] else f"{one['id']} (unseen)", "means": one.get("mean"),
-         "counts": one.get("classes", [])[:60], "group": str((groups or {}).get(one["id"], ""))}
-        for one in facts
-    ]  # fmt: skip
     head = {"risk": "events", "regression": "mean"}.get(task, "classes")
-    _print_clients(rows, f"samples, {task}", head, "group" if groups else None)
+    _print_clients(facts, f"samples, {task}", head, ("group", [groups[one["id"]] for one in facts]) if groups else None)
     if skew is not None and skew.matters:
         text = f"targets differ between clients beyond chance (effect {skew.effect:.2f} of 1)"
         say(f"skew: {text}; furthest from all: {', '.join(skew.apart)}")
@@ -205,18 +196,20 @@ def _skew(federation: Federation) -> Skew | None:
     return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
 
 
-def _print_clients(rows: Sequence[Mapping[str, Any]], about: str, head: str, last: str | None) -> None:
+def _print_clients(
+    rows: Sequence[Mapping[str, Any]], about: str, head: str, last: tuple[str, Sequence[str]] | None
+) -> None:  # fmt: skip
     """Print one line per client: sizes, a bar of its size, events or classes or means, and a last column."""
     train, test = sum(one["train"] for one in rows), sum(one["test"] for one in rows)
     say(f"{len(rows):,} clients, {train:,} training and {test:,} test {about}")
     largest = max([1, *(one["train"] + one["test"] for one in rows)])
     cells = []
-    for one in rows[:_MAX_CLIENTS]:
+    for number, one in enumerate(rows[:_MAX_CLIENTS]):
+        id = one["id"] if one.get("seen", True) else f"{one['id']} (unseen)"
         bar = "█" * max(1, round(_BAR_WIDTH * (one["train"] + one["test"]) / largest))
-        cells.append(
-            [one["id"], f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *([one[last]] if last else [])]
-        )
-    heads = ["client", "train", "test", "", head, *([last] if last else [])]
+        more = [last[1][number]] if last else []
+        cells.append([id, f"{one['train']:,}", f"{one['test']:,}", bar, _target(one), *more])
+    heads = ["client", "train", "test", "", head, *([last[0]] if last else [])]
     print_table(heads, cells, right=("train", "test", "empty"))
     if len(rows) > _MAX_CLIENTS:
         say(f"... and {len(rows) - _MAX_CLIENTS:,} more clients")
@@ -224,9 +217,10 @@ def _print_clients(rows: Sequence[Mapping[str, Any]], about: str, head: str, las
 
 def _target(client: Mapping[str, Any]) -> str:
     """Return a client's means, its events and their share, or its classes as bars; no bar for 0."""
-    if client["means"] is not None:
-        return ", ".join(f"{value:.4g}" for value in client["means"][:3])
-    counts = client["counts"]
+    if (mean := client.get("mean")) is not None:
+        return ", ".join(f"{value:.4g}" for value in (mean if isinstance(mean, list) else [mean])[:3])
+    classes = client.get("classes") or []
+    counts = list(classes.values() if isinstance(classes, dict) else classes)[:60]
     if not sum(counts):
         return ""
     if len(counts) == 2:
