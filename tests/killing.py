@@ -187,7 +187,7 @@ def prepare() -> None:
     from sklearn.datasets import load_digits
 
     import fedkin.cli
-    import fedkin.cli.progress
+    import fedkin.cli.output
     import fedkin.records.checking
     import fedkin.report.collect
     import fedkin.report.page

@@ -45,8 +45,7 @@ from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import load
-from fedkin.running.grid import Choice, listed, numbers
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import Choice, HoldOut, listed, numbers
 from fedkin.running.tune import plan_choices
 from fedkin.tasks import Task
 from report.made import make_run

@@ -35,7 +35,7 @@ from town import Town, free_port
 
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
 _FORKS = multiprocessing.get_context("forkserver")
-_IMPORTED = ["fedkin.cli.commands", "fedkin.cli.progress", "fedkin.network.client", "fedkin.network.zenoh_link",
+_IMPORTED = ["fedkin.cli.commands", "fedkin.cli.output", "fedkin.network.client", "fedkin.network.zenoh_link",
              "fedkin.running.networked", "fedkin.report", "network.processes",
              # What torch and pyarrow import when they first count operations, and write a table.
              "torch._dynamo", "torch.utils.flop_counter", "pandas"]  # fmt: skip

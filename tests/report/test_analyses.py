@@ -20,7 +20,7 @@ from fedkin.report.collect import collect
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
-from fedkin.report.traffic import phases_in
+from fedkin.report.sections import phases_in
 from report.made import make_comparison, make_run
 
 

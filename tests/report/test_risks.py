@@ -13,7 +13,7 @@ from sklearn.metrics import brier_score_loss
 import fedkin
 from fedkin.records.run import read_run
 from fedkin.report.collect import collect
-from fedkin.report.risks import over_seeds
+from fedkin.report.sections import over_seeds
 from kinds import federation_of, model_of
 
 

@@ -18,8 +18,7 @@ from fedkin.errors import ConfigError
 from fedkin.learning.metrics import MEASURES, Measure, code_of, file_of
 from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
-from fedkin.running.grid import Choice
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
 from fedkin.running.networked import settings_of
 from fedkin.running.plugins import named, named_in

@@ -19,8 +19,7 @@ from fedkin.federation import Client, Federation
 from fedkin.methods import METHODS
 from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment
-from fedkin.running.grid import Choice
-from fedkin.running.holdout import HoldOut, held_out
+from fedkin.running.grid import Choice, HoldOut, held_out
 from fedkin.running.tune import RATE, Candidate, Equal, at_the_border, best, tune
 from fedkin.settings import Span
 from support import small_federation

@@ -8,8 +8,7 @@ import typer
 
 from fedkin._version import __version__
 from fedkin.cli.begin import advise, data, init, new
-from fedkin.cli.bench import bench
-from fedkin.cli.experiments import compare, run, tune
+from fedkin.cli.experiments import bench, compare, run, tune
 from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
 from fedkin.cli.listing import list_names

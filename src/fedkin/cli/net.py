@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedkin.cli.experiments import finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
-from fedkin.cli.output import as_json
+from fedkin.cli.output import as_json, stop_on_signals
 from fedkin.cli.participant import (
     DATA,
     DEVICE,
@@ -33,7 +33,6 @@ from fedkin.cli.participant import (
     ledger_in,
     read_samples,
 )  # fmt: skip
-from fedkin.cli.progress import stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held, write_new
 from fedkin.report.units import megabytes

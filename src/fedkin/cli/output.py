@@ -1,17 +1,19 @@
-"""Print text, tables, JSON and paths: never as markup, and without control characters."""
+"""Print text, tables, JSON and paths: never as markup, and without control characters; stop cleanly on Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from rich.table import Table
 
-from fedkin.running.progress import make_console
+from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console
 
 # The control characters that JSON itself does not escape.
 _CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -90,3 +92,30 @@ def print_notes(
 def print_paths(folder: Path, *reports: Path) -> None:
     """Print where records and reports are."""
     say(f"records: {folder}", *(f"report:  {report}" for report in reports))
+
+
+@contextmanager
+def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag]:
+    """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130.
+
+    again: how to go on (None: with --resume FOLDER).
+    """
+    from fedkin.running.loop import Stop
+
+    flag = StopFlag()
+    console = make_console(stderr=True, soft_wrap=True)
+    with flag.on_signals(lambda: console.print("stopping after this round; once more to stop at once")):
+        try:
+            yield flag
+        except (Stop, KeyboardInterrupt) as stop:
+            where = str(stop) if isinstance(stop, Stop) else "stopped at once: the last checkpoint stands"
+            flag.close()
+            console.print(f"{where}; go on with {again or f'--resume {folder}'}")
+            sys.exit(130)
+
+
+@contextmanager
+def hearing(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
+    """As `stop_on_signals`, for several runs; gives what shows the next of them."""
+    with stop_on_signals(folder, again) as stop:
+        yield ProgressOfSeveral(stop, quiet).next

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli.options import JSON, comma_list
-from fedkin.cli.output import as_json, print_table, say
-from fedkin.cli.progress import hearing
+from fedkin.cli.output import as_json, hearing, print_table, say
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from fedkin.report import ranks
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
 from fedkin.report.ranks import ReportRun
-from fedkin.report.risks import risks_of
-from fedkin.report.traffic import measures_of, missing_of, phases_of
+from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
 from fedkin.report.units import half_interval, student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 

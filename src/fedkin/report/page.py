@@ -13,9 +13,7 @@ from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
 from fedkin.report.html import NONE, part, render, small
 from fedkin.report.ranks import RULE
-from fedkin.report.risks import HEADS as RISK_HEADS
-from fedkin.report.risks import risk_rows
-from fedkin.report.traffic import missing_tables, traffic_tables
+from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
 from fedkin.report.units import megabytes
 from fedkin.report.words import LOCAL
 

@@ -30,8 +30,7 @@ from fedkin.records.files import write_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.api import handed_over
-from fedkin.running.grid import Cell, Choice, Hears, Runs, run_cells
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, run_cells
 from fedkin.running.loop import Watcher
 from fedkin.running.suites import Entry, Suite
 from fedkin.running.tune import RATE, best, tune

@@ -12,7 +12,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import HoldOut
 from fedkin.running.plugins import add_installed
 from fedkin.running.presets import preset_folder
 from fedkin.running.tune import Equal

@@ -16,8 +16,7 @@ from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.grid import Hears, Runs
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import Hears, HoldOut, Runs
 from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import best, tune

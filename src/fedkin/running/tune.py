@@ -20,8 +20,7 @@ from fedkin.records.files import add_sealed, faults, flat, json_bytes, read_json
 from fedkin.records.reading import Plan
 from fedkin.records.recorder import ANEW
 from fedkin.running.experiment import Experiment, taken_changes
-from fedkin.running.grid import Cell, Choice, Hears, Runs, check_choices, combinations, run_cells, values_of
-from fedkin.running.holdout import HoldOut
+from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_cells, values_of
 from fedkin.running.loop import Watcher
 from fedkin.settings import Span, tunables
 from fedkin.tasks import Metric
