@@ -20,7 +20,7 @@ PUBLIC = (
     "fedkin.data", "fedkin.data.scenarios", "fedkin.data.sources", "fedkin.methods", "fedkin.learning",
     "fedkin.learning.models", "fedkin.learning.encoders", "fedkin.graph", "fedkin.analysis", "fedkin.advice",
     "fedkin.report", "fedkin.running.experiment", "fedkin.running.grid",
-    "fedkin.running.holdout", "fedkin.running.tune", "fedkin.running.export", "fedkin.running.trackers",
+    "fedkin.running.tune", "fedkin.running.export", "fedkin.running.trackers",
     "fedkin.engines", "fedkin.settings", "fedkin.keys", "fedkin.codec", "fedkin.errors",
 )  # fmt: skip
 # Parts that are used through commands, files or the names above.
