@@ -274,11 +274,6 @@ class ServerMethod(Method):
     def join(self, client: ClientView[Any]) -> None:
         """Set the state of a client before its first phase."""
 
-    def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
-        """Yield requests before the clients of a round are drawn, if the draw depends on the answers (here: none)."""
-        return
-        yield
-
     @abstractmethod
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """Run a round at the server: yield Ask, update `server.state`, and set `server.graph` and `server.info`."""

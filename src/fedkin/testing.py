@@ -236,8 +236,7 @@ def _ignores(checked: Checked) -> None:
     method = checked.method
     federation = small_federation()
     dropped = sorted(federation)[2]
-    # All is lost but what is asked before the draw.
-    losing = Losing(lambda envelope: envelope.receiver == dropped and envelope.phase != "size")
+    losing = Losing(lambda envelope: envelope.receiver == dropped)
     one = _models(LocalEngine(small_setup(method, federation), transport=losing), rounds=2)
     with mock.patch.object(type(method), "sample", lambda self, server: [id for id in server.clients if id != dropped]):
         _same_bits(one, _models(LocalEngine(small_setup(method, federation)), rounds=2))

@@ -31,7 +31,7 @@ def plan_for(folder: Path) -> Experiment:
 @pytest.mark.parametrize("server", [True, False])
 def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path) -> None:
     plan, shown = plan_for(folder := written(tmp_path / "stays")), list[str]()
-    read = read_samples(plan, "north", str(folder / "north.csv"), "died", 0.2, "west")
+    read = read_samples(plan, "north", str(folder / "north.csv"), 0.2, "west")
     assert isinstance(read, OwnTable)
     assert read.group == "west"
 
@@ -53,10 +53,8 @@ def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path)
 
 def test_options_that_the_experiment_decides(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
-    with pytest.raises(ConfigError, match="--target age: the experiment learns 'died'"):
-        read_samples(plan, "north", "north.csv", "age", None)
     with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.2"):
-        read_samples(plan, "north", "north.csv", None, 0.5)
+        read_samples(plan, "north", "north.csv", 0.5)
 
 
 def test_a_folder_of_images_is_read_as_the_experiment_says(tmp_path: Path) -> None:
@@ -66,13 +64,11 @@ def test_a_folder_of_images_is_read_as_the_experiment_says(tmp_path: Path) -> No
         "scenario": {"name": "domains"}, "model": {"name": "mlp"}, "training": {"rounds": 1, "lr": 0.1},
         "method": {"name": "fedavg"}, "network": {"classes": 3},
     })  # fmt: skip
-    read = read_samples(plan, "north", str(place / "north"), None, 0.4, "west")
+    read = read_samples(plan, "north", str(place / "north"), 0.4, "west")
     assert isinstance(read, tuple)
     client, task = read
     assert (client.id, client.group, task.shape, len(client.test)) == ("north", "west", (3, 4, 4), 6)
     with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.4"):
-        read_samples(plan, "north", str(place / "north"), None, 0.5)
-    with pytest.raises(ConfigError, match="--target y: this is for a table"):
-        read_samples(plan, "north", str(place / "north"), "y", None)
+        read_samples(plan, "north", str(place / "north"), 0.5)
     with pytest.raises(DataError, match="no such folder"):
-        read_samples(plan, "north", str(place / "nobody"), None, None)
+        read_samples(plan, "north", str(place / "nobody"), None)

@@ -94,7 +94,7 @@ def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> 
     [
         (["net", "join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
         (["net", "join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: no such file"),
-        (["net", "join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
+        (["net", "join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "reads none"),
         (
             ["net", "join", "join.toml", "--data", "ann.npz", "--key", "ann.key", "--max-epsilon", "3"],
             "adds no noise to what",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.spatial.distance import cdist, directed_hausdorff
+from scipy.spatial.distance import cdist
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 
@@ -185,7 +185,7 @@ def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
 # -- distances ---------------------------------------------------------------------------------------------------------
 
 
-NAMES = ["matching", "minimum", "hausdorff"]
+NAMES = ["matching", "minimum"]
 
 
 def _sets(*, most: int = 4) -> Any:
@@ -214,15 +214,13 @@ def test_matching_is_the_best_permutation(sets: Any) -> None:
 
 
 @given(_sets())
-def test_minimum_and_hausdorff_are_scipys(sets: Any) -> None:
-    near, far = g.minimum(sets), g.hausdorff(sets)
+def test_minimum_is_scipys(sets: Any) -> None:
+    near = g.minimum(sets)
     for i, a in enumerate(sets):
         for j, b in enumerate(sets):
             if i == j:
                 continue
             assert near[i, j] == pytest.approx(cdist(a, b).min())
-            both = max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0])
-            assert far[i, j] == pytest.approx(both)
 
 
 @pytest.mark.parametrize("name", NAMES)

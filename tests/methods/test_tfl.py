@@ -378,14 +378,9 @@ def projected(v: Array, floor: float) -> Array:
     return np.maximum(v - t, floor)
 
 
-def first_lambda(start: str) -> Array:
-    n = np.array([float(SIZES[id]) for id in sorted(SIZES)])
-    return n / n.sum() if start == "samples" else np.full(len(n), 1 / len(n))
-
-
-def plain_tfl(federation: Federation, rounds: int, start: str, eta: float, q: float) -> tuple[Plain, Array]:
+def plain_tfl(federation: Federation, rounds: int, eta: float, q: float) -> tuple[Plain, Array]:
     """TFL's Algorithm 1, graph of the last known models renewed every round."""
-    ids, w, lam = sorted(SIZES), initial(), first_lambda(start)
+    ids, w, lam = sorted(SIZES), initial(), np.full(len(SIZES), 1 / len(SIZES))
     known: dict[str, Plain] = {}
     for number in range(1, rounds + 1):
         times = draw_of(lam, number)
@@ -408,9 +403,9 @@ def plain_tfl(federation: Federation, rounds: int, start: str, eta: float, q: fl
     return w, lam
 
 
-def plain_drfa(federation: Federation, rounds: int, start: str, gamma: float, floor: float) -> tuple[Plain, Array]:
+def plain_drfa(federation: Federation, rounds: int, gamma: float, floor: float) -> tuple[Plain, Array]:
     """DRFA's Algorithm 1."""
-    ids, w, lam = sorted(SIZES), initial(), first_lambda(start)
+    ids, w, lam = sorted(SIZES), initial(), np.full(len(SIZES), 1 / len(SIZES))
     for number in range(1, rounds + 1):
         times = draw_of(lam, number)
         at = math.ceil((1 - rng(SEED, "", number, "snapshot").random()) * 3)
@@ -424,21 +419,17 @@ def plain_drfa(federation: Federation, rounds: int, start: str, gamma: float, fl
     return w, lam
 
 
-@pytest.mark.parametrize("start", ["samples", "uniform"])
 @pytest.mark.parametrize("name", ["tfl", "drfa"])
-def test_three_rounds_of_a_few_unequal_clients_are_the_plain_loops(name: str, start: str) -> None:
+def test_three_rounds_of_a_few_unequal_clients_are_the_plain_loops(name: str) -> None:
     federation = unequal()
     method: ServerMethod
-    if name == "tfl":
-        method = Tfl(eta_lambda=0.1, q=0.3, lambda_start=start, graph={"every": 1})
-    else:
-        method = Drfa(gamma=0.04, floor=0.01, lambda_start=start)
+    method = Tfl(eta_lambda=0.1, q=0.3, graph={"every": 1}) if name == "tfl" else Drfa(gamma=0.04, floor=0.01)
     twice = 0
     for rounds in (1, 2, 3):
         if name == "tfl":
-            w, lam = plain_tfl(federation, rounds, start, 0.1, 0.3)
+            w, lam = plain_tfl(federation, rounds, 0.1, 0.3)
         else:
-            w, lam = plain_drfa(federation, rounds, start, 0.04, 0.01)
+            w, lam = plain_drfa(federation, rounds, 0.04, 0.01)
         result = fedkin.run(
             method, federation, rounds=rounds, seed=SEED, model=modules(), training=TRAINING,
             settings={"dtype": "float64"},
@@ -477,9 +468,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
             break
         replies = {}
         for id in request.messages:
-            if request.phase == "size":
-                replies[id] = Message(n=SIZES[id])
-            elif request.phase == "losses":
+            if request.phase == "losses":
                 replies[id] = Message(loss=torch.tensor(1.0))
             else:
                 unit = torch.eye(len(ids))[ids.index(id)]
@@ -492,12 +481,11 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
     return sampled, trained, side.view.state["params"]["head.bias"].numpy()
 
 
-@pytest.mark.parametrize("start", ["samples", "uniform"])
 @pytest.mark.parametrize("kind", [Tfl, Drfa])
-def test_a_lost_model_leaves_the_others_counting_as_often_as_drawn(kind: Any, start: str) -> None:
-    times = draw_of(first_lambda(start), 1)
+def test_a_lost_model_leaves_the_others_counting_as_often_as_drawn(kind: Any) -> None:
+    times = draw_of(np.full(len(SIZES), 1 / len(SIZES)), 1)
     for lost in times:
-        _, _, counted = by_hand(kind(lambda_start=start), lost)
+        _, _, counted = by_hand(kind(), lost)
         rest = {id: n for id, n in times.items() if id != lost}
         want = [rest.get(id, 0) / sum(rest.values()) for id in sorted(SIZES)]
         np.testing.assert_allclose(counted, want, atol=1e-7)
@@ -528,27 +516,6 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
         lam = vector(engine, "lam")
         for name, tensor in w.items():
             torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-6, atol=1e-8)
-
-
-def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
-    federation = small_federation()
-    sizes = np.array([federation[id].size for id in sorted(federation)])
-    engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation)).rounds(1)
-    np.testing.assert_allclose(vector(engine, "lam"), sizes / sizes.sum(), rtol=1e-12)
-    average = Watched(small_setup(FedAvg(), federation)).rounds(1)
-    for name, tensor in average.server.state["params"].items():
-        torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)
-    engine.round(2)
-    assert [phase for phase, _, _ in engine.asks] == ["size", "train", "losses", "train", "losses"]
-
-    gains = []
-    for decay in (1.0, 0.5):
-        engine = Watched(small_setup(Drfa(gamma=0.001, gamma_decay=decay, snapshot=False), federation))
-        for number in (1, 2):
-            before = vector(engine, "lam")
-            engine.round(number)
-        gains.append(vector(engine, "lam") - before)
-    assert np.abs(gains[1]).max() == pytest.approx(np.abs(gains[0]).max() / 2, rel=0.05)
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 4))

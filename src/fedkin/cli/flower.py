@@ -58,7 +58,6 @@ def _node(
     socket: Path = typer.Option(..., "--socket", help="The unix socket that its SuperNode is told of."),
     state: Path = typer.Option(..., "--state", help="Folder of its states; the same one when it comes back."),
     data: str = participant.DATA,
-    target: str | None = participant.TARGET,
     group: str | None = participant.GROUP,
     test_fraction: float | None = participant.HELD,
     labels: bool = participant.LABELS,
@@ -80,7 +79,7 @@ def _node(
     read_metrics(metric)
     plan = load(experiment)
     settings = networked.settings_of(plan)
-    samples = participant.read_samples(plan, name, data, target, test_fraction, group)
+    samples = participant.read_samples(plan, name, data, test_fraction, group)
     console = make_console(stderr=True, soft_wrap=True)
     consent = participant.consenting(yes, "the server of the Flower deployment")
     with (

@@ -26,7 +26,6 @@ from fedkin.cli.participant import (
     LABELS,
     METRIC,
     STATE,
-    TARGET,
     YES,
     consenting,
     leaving,
@@ -334,7 +333,6 @@ def _join(
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
     revoked: Path | None = _REVOKED,
-    target: str | None = TARGET,
     group: str | None = GROUP,
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
@@ -356,7 +354,7 @@ def _join(
     me = identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
-    samples = read_samples(plan, me, data, target, test_fraction, group)
+    samples = read_samples(plan, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server or "its neighbours")
     if invited.server:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
 
 __all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "TARGET", "YES", "consenting", "leaving",
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "YES", "consenting", "leaving",
     "ledger_in", "read_samples",
 ]  # fmt: skip
 
@@ -39,7 +39,6 @@ def _consent_option(default: Any, *names: str, **more: Any) -> Any:
 DATA = _sample_option(
     ..., "--data", help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION."
 )
-TARGET = _sample_option(None, "--target", help="The column to learn, in a table, if the experiment names none.")
 HELD = _sample_option(
     None, "--test-fraction", min=0, max=0.9,
     help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
@@ -115,7 +114,7 @@ def consenting(yes: bool, to: str) -> Consent:
 
 
 def read_samples(
-    plan: Experiment, name: str, data: str, target: str | None, fraction: float | None, group: str | None = None
+    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
 ) -> tuple[Client, Task] | OwnTable:  # fmt: skip
     """Read a participant's data, as the experiment says if its source is a table or a folder of images.
 
@@ -128,17 +127,13 @@ def read_samples(
 
     source, classes = plan.data, plan.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
-        if target is not None:
-            raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
         _check_fraction(fraction, source.test_fraction)
         return own_images(name, data, source, classes=classes, group=group)
     if not isinstance(source, TableSource):
         return own_client(
-            name, data, target=target, kind=plan.network.kind, classes=classes, group=group,
+            name, data, kind=plan.network.kind, classes=classes, group=group,
             test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed,
         )  # fmt: skip
-    if target not in (None, source.target):
-        raise ConfigError(f"--target {target}: the experiment learns {source.target!r}; leave the option out")
     _check_fraction(fraction, source.test_fraction)
     # Before anything of a table is told; others tell the server which metric they lack.
     check_metrics(plan.run.metrics)

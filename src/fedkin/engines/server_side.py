@@ -85,11 +85,6 @@ class Alone:
     def start(self, server: ServerView[Any]) -> None:
         """Begin with no server; a client's is made when it is first needed."""
 
-    def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
-        """Nothing: no draw depends on answers."""
-        return
-        yield
-
     def sample(self, server: ServerView[Any]) -> list[str]:
         """Draw as every method without a draw of its own."""
         return Method.sample(self.method, server)
@@ -132,7 +127,6 @@ class Alone:
         return offers
 
     def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
-        yield from self.method.prepare(view)
         yield from self.method.round(view, [id])
 
     def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
@@ -193,7 +187,6 @@ class ServerSide:
         """Yield the requests of this round, after a check of each; returns the ids that were sampled."""
         method = self.serving
         assert isinstance(method, ServerMethod | Alone)
-        yield from self._checked(method.prepare(self.view), self.view.clients)
         sampled = method.sample(self.view)
         yield from self._checked(method.round(self.view, sampled), self.known)
         return sampled

@@ -35,7 +35,7 @@ from fedkin.graph.record import Evidence, Graph, load_graph
 from fedkin.graph.recovery import ari, modularity, nmi
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
 from fedkin.graph.similarity import (
-    anchor_similarity, cosine, dot, hausdorff, matching, minimum, minmax, negative_l1, negative_l2,
+    anchor_similarity, cosine, dot, matching, minimum, minmax, negative_l1, negative_l2,
     pca, rbf, response_similarity, umap,
 )  # fmt: skip
 from fedkin.graph.stages import (
@@ -48,7 +48,7 @@ __all__ = [
     "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "cfl", "closeness",
     "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness", "degree",
     "dot", "draw", "eigenvector", "epsilon", "find", "gamma", "gap_threshold", "groups_stage",
-    "hausdorff", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "look",
+    "hierarchical", "kmeans", "knn", "knn_graph", "laplacian_step", "leiden", "load_graph", "look",
     "louvain", "matching", "minimum", "minmax", "modularity", "negative_l1", "negative_l2", "network", "nmi",
     "nonnegative", "oracle", "pca", "place", "project", "rbf", "read_rows", "read_signatures", "read_signed",
     "response_similarity", "same_alpha", "sampled_betweenness", "sign", "similarity_stage", "softmax", "sparsify_stage",

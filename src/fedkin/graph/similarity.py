@@ -239,16 +239,6 @@ def minimum(u: Any, v: Any = None) -> Array:
     return _between(u, v, lambda squares: np.sqrt(squares.min()))
 
 
-def hausdorff(u: Any, v: Any = None) -> Array:
-    """Return max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): the farthest centre from the other set.
-
-    >>> hausdorff([[[0.0], [5.0]], [[6.0], [9.0]]])
-    array([[0., 6.],
-           [6., 0.]])
-    """
-    return _between(u, v, lambda squares: np.sqrt(max(squares.min(axis=1).max(), squares.min(axis=0).max())))
-
-
 def matching(u: Any, v: Any = None) -> Array:
     """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
 

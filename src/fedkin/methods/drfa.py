@@ -48,7 +48,7 @@ class Snapshotting:
 class Drfa(Minimax):
     """lambda <- projection of lambda + gamma tau v, v the losses of the mean model at a random local step.
 
-    gamma: rate of lambda; tau is the mean number of local steps. gamma_decay: gamma is multiplied by it each round.
+    gamma: rate of lambda; tau is the mean number of local steps.
     snapshot: the losses are those of the model at a step drawn uniformly from the round's steps; else at the last step.
     """
 
@@ -59,7 +59,6 @@ class Drfa(Minimax):
     travels: ClassVar[str] = "the whole model, down; it and its snapshot, up; their mean down again for its loss"
 
     gamma: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
-    gamma_decay: float = Field(1.0, gt=0, le=1)
     snapshot: bool = True
     ask_losses: Literal["all", "sampled"] = "sampled"
     floor: float = Field(1e-3, ge=0)
@@ -96,6 +95,5 @@ class Drfa(Minimax):
         losses = yield from self.heard(server, judged, sampled)
         if losses is not None:
             tau = sum(reply["steps"] for reply in replies.values()) / len(replies)
-            gamma = self.gamma * self.gamma_decay ** (server.round - 1)
-            self.ascend(server, gamma * tau * losses)
+            self.ascend(server, self.gamma * tau * losses)
         server.info = self.lambda_figures(server)

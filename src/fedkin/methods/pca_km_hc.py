@@ -8,8 +8,8 @@ after one-shot federated clustering (Dennis, Li, Smith. Heterogeneity for the wi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,14 +24,14 @@ from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.views import ClientView, ServerView
 
-_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
-_DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
+_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked["axes"]))
+RANK = 64  # rows of the factor that a client sends
 
 
 class PcaState(flt.State):
     """As in FLT. signatures: {client id: its k-means centres [k, d]}.
 
-    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known, and with basis "own".
+    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known.
     same: signatures and groups from the test, None unless `clusters` is "same".
     """
 
@@ -43,11 +43,8 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     """Centres of principal components once, groups by a hierarchy of their distances; then averages as in FLT.
 
     clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.find`); None finds it
-    where the merge heights jump the most (choose "gap") or where the mean silhouette is the largest.
-    components: dimensions that are kept. centres: k of the clients' k-means.
-    basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
-    rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
-    distance: between two clients' sets of centres. linkage: of the hierarchy.
+    where the merge heights jump the most. components: dimensions that are kept, of one PCA of all clients' samples.
+    centres: k of the clients' k-means. The hierarchy has average linkage, and its distances are best matchings.
     average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
     """
 
@@ -60,11 +57,6 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     clusters: Annotated[int, Field(ge=1)] | SameStage | None = None
     components: int = Field(32, ge=1)
     centres: int = Field(5, ge=1)
-    basis: Literal["shared", "own"] = "shared"
-    rank: Annotated[int, Field(ge=1)] | Literal["all"] = 64
-    distance: Literal["matching", "minimum", "hausdorff"] = "matching"
-    linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
-    choose: Literal["gap", "silhouette"] = "gap"
     regroup_changed: int | None = Field(None, ge=1)
     graph: ClassVar[flt.GraphSettings] = flt.GraphSettings()  # type: ignore[misc]
 
@@ -82,15 +74,14 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     @phase(mean=Shaped("size"), factor=Shaped(Upto("size"), "size"), n=COUNT)
     def moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
-        mean, rows = factor(rows_of(client.train), self.rank)
+        mean, rows = factor(rows_of(client.train), RANK)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
     @phase(centres=_CENTRES, n=COUNT)
     def sign(self, client: ClientView[flt.ClientState], message: Message) -> Message:
-        """k-means centres of the samples in the common basis, or of their own components in input space."""
-        axes = {name: tensor.double() for name, tensor in message.items()}
-        seed = int(client.rng("k-means").integers(2**31))
-        centres = component_centres(rows_of(client.train), axes, self.components, self.centres, seed)
+        """k-means centres of the samples in the common basis."""
+        projected = (rows_of(client.train) - message["mean"].double()) @ message["axes"].double().T
+        centres = centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)))
         client.state["signed"] = flt.content(client.train)
         return Message(centres=centres.to(client.net.dtype), n=client.size)
 
@@ -106,7 +97,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
             state["same"] = yield from ask_for_count(server, state["same"], ids, self.clusters)
             if group_count(self.clusters, state["same"]) is None:
                 return {}
-        if self.basis == "shared" and not state["basis"]:
+        if not state["basis"]:
             replies = yield from Ask("moments", {id: Message() for id in ids})
             if not replies:
                 return {}
@@ -123,9 +114,8 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     def related(self, server: ServerView[PcaState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from a hierarchy of the distances between the clients' centres."""
         clusters = None if self.clusters is None else group_count(self.clusters, server.state["same"])
-        between = np.asarray(_DISTANCES[self.distance](sets))
-        count = clusters and min(clusters, len(ids))
-        labels = graph.hierarchical(between, count, linkage=self.linkage, choose=self.choose)
+        between = np.asarray(graph.matching(sets))
+        labels = graph.hierarchical(between, clusters and min(clusters, len(ids)), linkage="average")
         gamma = flt.threshold(between, labels, "groups")
         linked = flt.adjacency(between, gamma)
         np.fill_diagonal(linked, 0.0)
@@ -135,7 +125,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         return fitted, new
 
     def distances(self, sets: flt.Sets, others: flt.Sets) -> flt.Array:
-        return np.asarray(_DISTANCES[self.distance](sets, others))
+        return np.asarray(graph.matching(sets, others))
 
 
 def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,15 +145,14 @@ def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
     return lengths[:kept], axes
 
 
-def factor(x: Tensor, rank: int | Literal["all"]) -> tuple[Tensor, Tensor]:
-    """(mean [d], F [r, d]), where F'F is the scatter of x [n, d] around its mean.
+def factor(x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """(mean [d], F [r, d]), where F'F is the best approximation of rank r of the scatter of x [n, d] around its mean.
 
-    rank: at most this many rows, those of the best approximation of this rank; "all": F'F is exact.
+    rank: the largest r.
     """
     mean = x.mean(0)
     values, axes = spectrum(x - mean)
-    rows = values[:, None] * axes
-    return mean, rows if rank == "all" else rows[:rank]
+    return mean, (values[:, None] * axes)[:rank]
 
 
 def principal(rows: Tensor, components: int) -> Tensor:
@@ -190,18 +179,6 @@ def pooled(
     between = counts.sqrt()[:, None] * (centres - mean)
     rows = torch.cat([*(rows.double() for rows in factors), between])
     return mean, principal(rows, components)
-
-
-def component_centres(x: Tensor, basis: Mapping[str, Tensor], components: int, k: int, seed: int) -> Tensor:
-    """k-means centres of x [n, d] in the basis "mean" [d], "axes" [r, d]: [k, r].
-
-    Without a basis: in the first principal components of x itself, and given in input space [k, d].
-    """
-    if basis:
-        return centres_of((x - basis["mean"]) @ basis["axes"].T, k, seed)
-    mean = x.mean(0)
-    axes = principal(x - mean, components)
-    return centres_of((x - mean) @ axes.T, k, seed) @ axes + mean
 
 
 def rows_of(samples: Samples) -> Tensor:

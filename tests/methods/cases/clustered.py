@@ -7,7 +7,6 @@ from fedkin.methods.pca_km_hc import PcaKmHc
 
 CASES = {
     "pca-km-hc-two": PcaKmHc(clusters=2, centres=2, components=3),
-    "pca-km-hc-own": PcaKmHc(clusters=3, basis="own", distance="minimum", linkage="ward"),
     "fedsem-three": FedSem(clusters=3, weights="equal"),
     "fedsem-head": FedSem(compare="head"),
     "ifca-anew": Ifca(clusters=3, choose="anew", share="body"),

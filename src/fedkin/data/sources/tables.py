@@ -171,13 +171,12 @@ def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
     return {name: value for name, value in code_like(table).items() if name not in named}
 
 
-def warn(
-    table: pa.Table, reading: Reading, where: str, advice: str = "if they are codes, name them in data.categories"
-) -> None:
+def warn(table: pa.Table, reading: Reading, where: str) -> None:
     """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
     if codes := unnamed_codes(table, reading):
         columns = listed([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
-        _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; %s", where, columns, advice)
+        _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; if they are codes, name them in "
+                     "data.categories", where, columns)  # fmt: skip
     notes = [
         f"column {shown(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
     ]

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, Number
+from fedkin.forms import Number
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, per_sample
 from fedkin.learning.net import BodyHead
@@ -91,11 +91,11 @@ def tensors_by_id(ids: Sequence[str], values: Array) -> dict[str, Tensor]:
 class State(averaging.State):
     """params: the global model, {name: tensor}.
 
-    lam: lambda_k of each client, {id: 0-d float64 tensor}; absent until the sizes are known, if they decide it.
+    lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first.
     drawn: how often each client was drawn for this round, {id: count}; absent where all take part.
     """
 
-    lam: NotRequired[dict[str, Tensor]]
+    lam: dict[str, Tensor]
     drawn: NotRequired[dict[str, int]]
 
 
@@ -109,28 +109,20 @@ class Minimax(OneModel):
     is drawn twice counts twice: in expectation the mean is sum_k lambda_k theta_k. Where all take part, it is that sum.
 
     ask_losses: the second broadcast goes to "all" clients, or to as many as train, "sampled" uniformly. A loss is
-    scaled by K / the number of answers; a client without an answer has loss 0. lambda_start: "uniform", or by
-    "samples"; then all clients are asked for their size before the first draw. floor: the least lambda_k; 1 / (2 K)
-    if that is smaller.
+    scaled by K / the number of answers; a client without an answer has loss 0. floor: the least lambda_k;
+    1 / (2 K) if that is smaller.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn")
 
     ask_losses: Literal["all", "sampled"] = "all"
-    lambda_start: Literal["uniform", "samples"] = "uniform"
     floor: float = Field(0.0, ge=0)
 
     def start(self, server: ServerView[S]) -> None:
         super().start(server)
-        if self.lambda_start == "uniform":
-            self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
+        self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
 
     # -- at a client ------------------------------------------------------------------------------------------
-
-    @phase(n=COUNT)
-    def size(self, client: ClientView, message: Message) -> Message:
-        """The number of training samples."""
-        return Message(n=client.size)
 
     def leave(self, server: ServerView[S], ids: Collection[str]) -> None:
         """The others share what those had who have left."""
@@ -152,23 +144,8 @@ class Minimax(OneModel):
         """Whether all clients take part in every round."""
         return server.training.count(len(server.clients)) == len(server.clients)
 
-    def prepare(self, server: ServerView[S]) -> ServerFlow[None]:
-        """Before the first draw: lambda_k = n_k / n, if sizes decide it; the mean size for a client without an answer.
-
-        If no client answers, lambda stays unknown, and the next round asks again.
-        """
-        if "lam" in server.state:
-            return
-        replies = yield from Ask("size", dict.fromkeys(server.clients, Message()))
-        if replies:
-            mean = sum(reply["n"] for reply in replies.values()) / len(replies)
-            n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
-            self.keep(server, n / n.sum())
-
     def sample(self, server: ServerView[S]) -> list[str]:
-        """This round's clients, each once; the draw itself stays in the state, for `drawn`. None without a lambda."""
-        if "lam" not in server.state:
-            return []
+        """This round's clients, each once; the draw itself stays in the state, for `drawn`."""
         if self.full(server):
             return list(server.clients)
         server.state["drawn"] = self.draw(server)
