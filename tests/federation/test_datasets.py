@@ -128,18 +128,3 @@ def test_pictures_are_bytes_channels_first() -> None:
 def test_what_is_wrong_is_named(given: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         Federation.from_datasets(given)
-
-
-def test_more_than_fits_is_refused_after_the_first_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1e9 samples would take an hour to read."""
-
-    class Endless(Sites):
-        def __len__(self) -> int:
-            return 10**9
-
-    monkeypatch.setattr("fedkin.federation.datasets.half_of_memory", lambda: 2e9)
-    with pytest.raises(DataError, match=r"client 'a': sample 0: the samples up to this one take more than half of"):
-        Federation.from_datasets({"a": Endless(0)})
-    monkeypatch.setattr("fedkin.federation.datasets.half_of_memory", lambda: 700)
-    with pytest.raises(DataError, match=r"client 'b': sample \d+: the samples up to this one take more"):
-        Federation.from_datasets({"a": DataLoader(Sites(0), 5), "b": DataLoader(Sites(1), 5)})

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of, hold_out
@@ -68,23 +66,15 @@ def picture(image: Any) -> npt.NDArray[Any]:
     return held[None] if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
 
 
-def half_of_memory() -> float:
-    """Bytes; 8 GB where the system does not say."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if hasattr(os, "sysconf") else 8e9
-
-
 class _Reader:
     """Reads datasets into one array for the targets and each input. target: its name where samples are dicts."""
 
     def __init__(self, target: str | None) -> None:
-        self.target, self.room = target, half_of_memory()
+        self.target = target
         self.arrays = dict[str, list[npt.NDArray[Any]]]()
 
     def read(self, data: Any, where: str) -> int:
         """Add the samples of a dataset, in order; returns their number."""
-        if isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
-            rows = torch.as_tensor(list(data.indices), dtype=torch.int64)
-            data = TensorDataset(*(tensor[rows] for tensor in data.dataset.tensors))
         batched = isinstance(data, DataLoader)
         if type(data) is TensorDataset and len(data.tensors) == 2 and len(data):
             # All samples as one batch.
@@ -104,26 +94,17 @@ class _Reader:
                 break
             except Exception as error:  # the dataset is the user's code
                 raise DataError(f"{where}sample {count}: {type(error).__name__}: {said(error)}") from None
-            # The first sample says what all will take.
-            expected = len(data) if not count and not batched and hasattr(data, "__len__") else 1
-            count += self._add(item, where, count, batched, expected)
+            count += self._add(item, where, count, batched)
         if not count:
             raise DataError(f"{where}no samples")
         return count
 
-    def _add(self, item: Any, where: str, row: int, batched: bool, expected: int) -> int:
-        """Add a sample, or a batch, that must be like those before; expected: how many such there will be."""
+    def _add(self, item: Any, where: str, row: int, batched: bool) -> int:
+        """Add a sample, or a batch, that must be like those before; returns its number of samples."""
         place = f"{where}sample {row}"
         x, y = _apart(item, place, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
         arrays = {name: _array(value, place, batched) for name, value in {**entries, _TARGET: y}.items()}
-        size = sum(array.nbytes for array in arrays.values())
-        if size * expected > self.room:
-            raise DataError(
-                f"{place}: the samples up to this one take more than half of the memory (this one {size:,} bytes, of "
-                f"{expected:,}); give fewer or smaller samples: resize images in the dataset, keep bytes"
-            )
-        self.room -= size
         if self.arrays and arrays.keys() != self.arrays.keys():
             raise DataError(f"{place}: has {', '.join(arrays)}, the samples before have {', '.join(self.arrays)}")
         count = len(arrays[_TARGET])
