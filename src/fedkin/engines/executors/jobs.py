@@ -127,26 +127,11 @@ def whose(job: Job) -> str:
     return job.ids[0] if isinstance(job, ScoreJob) else job.id
 
 
-def own_rows(data: Samples, client: Client) -> Tensor | None:
-    """Return which of the client's training samples these are; None if they are others."""
-    whole = client.train
-    if data.x is not whole.x or data.y is not whole.y or data.scale != whole.scale:
-        return None
-    if whole.rows is None:
-        return torch.arange(len(data)) if data.rows is None else data.rows
-    if data.rows is None:
-        return None
-    sorted_rows, order = whole.rows.sort(stable=True)
-    at = torch.searchsorted(sorted_rows, data.rows).clamp(max=len(order) - 1)
-    return order[at] if torch.equal(sorted_rows[at], data.rows) else None
-
-
-def bare(job: Job, federation: Mapping[str, Client]) -> tuple[Job, Tensor | None]:
-    """Return a job for another process that has the clients and the net, and which of its client's rows it is about."""
+def bare(job: Job) -> Job:
+    """Return a job for another process, which has the clients and the net."""
     if isinstance(job, ScoreJob) or job.data is None:
-        return replace(job, net=None), None
-    rows = own_rows(job.data, federation[job.id].at(job.round))
-    return replace(job, net=None, data=job.data.own() if rows is None else None), rows
+        return replace(job, net=None)
+    return replace(job, net=None, data=job.data.own())
 
 
 def with_own_rows(client: Client) -> Client:

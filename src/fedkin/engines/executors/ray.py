@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt, bare, with_own_rows
 from fedkin.errors import ConfigError, RunError
@@ -79,10 +77,9 @@ class RayTasks(Executor):
         net = job.net or self.net
         if id(net) not in self.nets:
             self.nets[id(net)] = self.ray.put(net), net
-        work, rows = bare(job, self.federation)
         ids = job.ids if isinstance(job, ScoreJob) else (job.id,)
         # In a list, a reference is not resolved: a process that has the net does not read it again.
-        reference = self.task.remote(work, rows, [self.nets[id(net)][0]], ids, *(self.clients[each] for each in ids))
+        reference = self.task.remote(bare(job), [self.nets[id(net)][0]], ids, *(self.clients[each] for each in ids))
         self.jobs[reference] = job
 
     def collect(self) -> Sequence[tuple[Job, Any]]:
@@ -149,7 +146,7 @@ _NETS: dict[str, Net] = {}
 _MODULES = Modules()
 
 
-def _work(job: Job, rows: Tensor | None, net: list[Any], ids: Sequence[str], *clients: Client) -> Any:
+def _work(job: Job, net: list[Any], ids: Sequence[str], *clients: Client) -> Any:
     """Return the result of a job, or the error that a user can act on."""
     import ray
 
@@ -160,6 +157,4 @@ def _work(job: Job, rows: Tensor | None, net: list[Any], ids: Sequence[str], *cl
         if len(_NETS) > _KEPT:  # those of earlier runs
             del _NETS[next(iter(_NETS))]
     here = dict(zip(ids, clients, strict=True))
-    if rows is not None and not isinstance(job, ScoreJob):
-        job = replace(job, data=here[job.id].at(job.round).train.take(rows))
     return attempt(job, _NETS[name], _MODULES, here)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -58,7 +57,7 @@ class Workers(Executor):
     def submit(self, job: Job) -> None:
         self.note(job, "in processes", "run.mode is 'workers'")
         try:
-            net, sent = self._net(job.net or self.net), _bytes(bare(job, self.federation))
+            net, sent = self._net(job.net or self.net), _bytes(bare(job))
         except Exception as error:  # the loss and the net are the user's
             raise RunError(f"this job cannot go to another process ({error}); set run.mode = 'one-by-one'") from None
         try:
@@ -131,7 +130,7 @@ def _net_at(path: Path) -> Net:
 def _work(sent: bytes, net: Path, client: str) -> bytes:
     """Do a job and return its result, or the error that a user can act on."""
     try:
-        job, rows = _read(sent)
+        job = _read(sent)
         known = _net_at(net)
     except Exception as error:  # the code that is loaded is the user's
         return _bytes(
@@ -140,7 +139,5 @@ def _work(sent: bytes, net: Path, client: str) -> bytes:
                 "nets, losses and functions in a module that can be imported, or set run.mode = 'one-by-one'"
             )
         )
-    if rows is not None:
-        job = replace(job, data=_CLIENTS[client].at(job.round).train.take(rows))
     result = attempt(job, known, _MODULES, _CLIENTS)
     return _bytes(type(result)(str(result)) if isinstance(result, FedkinError) else result)
