@@ -35,10 +35,10 @@ def of_arrays(data: Path, kind: str | None = None) -> Found:
     """Of a .npz file; kind: of the task, else found from y. Raises DataError and ConfigError."""
     arrays = opened(data)
     x, y = arrays["x"], arrays["y"]
-    told = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
-    made = _read(told)
-    scale = _scale(made[1].train.x)
-    return _read({**told, **scale}) if scale else made
+    settings = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
+    read = _read(settings)
+    scale = _scale(read[1].train.x)
+    return _read({**settings, **scale}) if scale else read
 
 
 def of_images(data: Path) -> Found:
@@ -48,39 +48,39 @@ def of_images(data: Path) -> Found:
     return _read({"source": "folder", "path": str(data), "folders": "clients", "size": size})
 
 
-def of_saved(data: Path, told: dict[str, Any]) -> Found:
-    """Of a folder that `save_to_disk` wrote. told: settings that are known. Raises DataError and ConfigError."""
-    held = saved(data)
-    client = told.get("client") or ("client" if "client" in held.roles else None)
-    target = told.get("target") or held.target(but=(client, told.get("group")))
+def of_saved(data: Path, settings: dict[str, Any]) -> Found:
+    """Of a folder that `save_to_disk` wrote. settings: those that are known. Raises DataError and ConfigError."""
+    columns = saved(data)
+    client = settings.get("client") or ("client" if "client" in columns.roles else None)
+    target = settings.get("target") or columns.target(but=(client, settings.get("group")))
     if target is None:
-        raise ConfigError(f"--target: name the column to predict; {data} has {listed(list(held.roles))}")
-    image, tokens = held.image(but=target), held.tokens(but=target)
+        raise ConfigError(f"--target: name the column to predict; {data} has {listed(list(columns.roles))}")
+    image, tokens = columns.image(but=target), columns.tokens(but=target)
     if (client, image, tokens) == (None, None, None):
         raise ConfigError(
-            f"--client: name the column that says whose each row is; {data} has {listed(list(held.roles))}; only "
+            f"--client: name the column that says whose each row is; {data} has {listed(list(columns.roles))}; only "
             "pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
         )
-    told = {"source": "hub", "path": str(data), **told, "train": held.train, "target": target, "client": client,
-            "image": image, "tokens": None if image else tokens}  # fmt: skip
-    return _read(told) if image is None else _pictures(told)
+    settings = {"source": "hub", "path": str(data), **settings, "train": columns.train, "target": target,
+                "client": client, "image": image, "tokens": None if image else tokens}  # fmt: skip
+    return _read(settings) if image is None else _pictures(settings)
 
 
-def _pictures(told: dict[str, Any]) -> Found:
+def _pictures(settings: dict[str, Any]) -> Found:
     """Pictures as they are if all are small and of one size, else stretched."""
-    stretched = {**told, "size": _SIDE}
+    stretched = {**settings, "size": _SIDE}
     try:
-        made = _read(told)
+        read = _read(settings)
     except DataError:
         # Of unlike sizes; whatever else is wrong is refused again.
         return _read(stretched)
-    return made if max(made[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
+    return read if max(read[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
 
 
-def _read(told: dict[str, Any]) -> Found:
+def _read(settings: dict[str, Any]) -> Found:
     """The data set, and the settings that have a value."""
-    given = {name: value for name, value in told.items() if value is not None}
-    dataset: Dataset = parse(SOURCES[told["source"]], given, "data").load(Path())
+    given = {name: value for name, value in settings.items() if value is not None}
+    dataset: Dataset = parse(SOURCES[settings["source"]], given, "data").load(Path())
     return given, dataset
 
 
@@ -158,8 +158,8 @@ class Saved:
 
     def tokens(self, but: str) -> str | None:
         """The column of token ids: "input_ids", else the only one with lists of whole numbers."""
-        found = [name for name, role in self.roles.items() if role == "ids" and name not in (*_BESIDE, but)]
-        return "input_ids" if "input_ids" in found else found[0] if len(found) == 1 else None
+        ids = [name for name, role in self.roles.items() if role == "ids" and name not in (*_BESIDE, but)]
+        return "input_ids" if "input_ids" in ids else ids[0] if len(ids) == 1 else None
 
 
 def is_saved(folder: Path) -> bool:

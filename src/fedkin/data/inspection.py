@@ -355,8 +355,8 @@ def _shuffled(table: Any, value: float, draws: int = 2000) -> float:
         draws, random_state=rng
     )
     expected = table.sum(1)[:, None] * table.sum(0) / table.sum()
-    found = ((drawn - expected) ** 2 / expected).sum((1, 2))
-    return float((1 + (found >= value * (1 - 1e-12)).sum()) / (draws + 1))
+    statistics = ((drawn - expected) ** 2 / expected).sum((1, 2))
+    return float((1 + (statistics >= value * (1 - 1e-12)).sum()) / (draws + 1))
 
 
 # -- more that looks wrong -------------------------------------------------------------------------------------------

@@ -74,11 +74,11 @@ class OwnTable:
 
     def client(self, shared: SharedEncoding) -> tuple[Client, Task]:
         """Return this participant with its samples, encoded as all are, and the task."""
-        made = dataset_of(self.table, self.reading, self.data, shared)
-        train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
+        dataset = dataset_of(self.table, self.reading, self.data, shared)
+        train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in ("train", "test"))
         mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
         columns = [*shared.encoding.names, f"(encoding {mark})"]
-        return Client(self.name, train, test, self.group, about={"columns": columns}), made.task
+        return Client(self.name, train, test, self.group, about={"columns": columns}), dataset.task
 
 
 def own_client(
@@ -119,14 +119,14 @@ def own_images(
     names of the classes are in `Client.about["columns"]`, by which participants compare how they number them.
     classes: how many the experiment says that there are.
     """
-    made, named = source.of_one(name, Path(data))
+    dataset, named = source.of_one(name, Path(data))
     if classes not in (None, len(named)):
         raise DataError(
             f"{data}: images of {len(named)} classes, and network.classes is {classes}; name all of them in "
             "data.classes"
         )
-    train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
-    return Client(name, train, test, group, about={"columns": [f"{CLASS} {each}" for each in named]}), made.task
+    train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in ("train", "test"))
+    return Client(name, train, test, group, about={"columns": [f"{CLASS} {each}" for each in named]}), dataset.task
 
 
 def _returned(data: str) -> dict[str, Any]:

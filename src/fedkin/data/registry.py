@@ -14,7 +14,7 @@ def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[
 
     The order is alphabetical. Raises TypeError if two have the same name.
     """
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for module in iter_modules(path):
         full = f"{package}.{module.name}"
         for entry in vars(import_module(full)).values():
@@ -24,7 +24,7 @@ def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[
             # Imported classes, and base classes without a name of their own, are not entries.
             if entry.__module__ != full or not isinstance(name, str):
                 continue
-            if name in found:
-                raise TypeError(f"{package}: {found[name].__name__} and {entry.__name__} are both {name!r}")
-            found[name] = entry
-    return dict(sorted(found.items()))
+            if name in entries:
+                raise TypeError(f"{package}: {entries[name].__name__} and {entry.__name__} are both {name!r}")
+            entries[name] = entry
+    return dict(sorted(entries.items()))

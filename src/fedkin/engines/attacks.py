@@ -189,8 +189,8 @@ def poisoned(federation: Federation, attacks: Attacks | None, adversaries: froze
     def changed(client: Client) -> Client:
         if client.id not in adversaries:
             return client
-        made = replace(first, id=client.id) if same else client
-        return _each(made, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
+        attacked = replace(first, id=client.id) if same else client
+        return _each(attacked, lambda samples: _flipped(samples, federation.task.classes, share, seed, client.id))
 
     clients = [changed(client) for client in federation.values()]
     return type(federation)(clients, federation.task, federation.name)
@@ -246,19 +246,19 @@ class Forgery:
         self, phase: str, asked: Mapping[str, Message], replies: Mapping[str, Message], round: int
     ) -> dict[str, Message]:
         """Return the replies to a server's request as they are sent."""
-        made = dict(replies)
-        own = sorted(self.adversaries & set(made))
-        victims = [made[id] for id in self.victims if id in made]
+        forged = dict(replies)
+        own = sorted(self.adversaries & set(forged))
+        victims = [forged[id] for id in self.victims if id in forged]
         for attack in self.attacks.each if own else ():
             if attack.kind in FORGERS:
-                made |= {id: self._forged(attack, made[id], victims, (id, round, phase)) for id in own}
+                forged |= {id: self._forged(attack, forged[id], victims, (id, round, phase)) for id in own}
             elif attack.kind in ("alie", "ipm"):
-                made |= self._colluded(attack, {id: made[id] for id in own}, asked)
-        return made
+                forged |= self._colluded(attack, {id: forged[id] for id in own}, asked)
+        return forged
 
     def posts(self, posts: Mapping[str, Outbox], round: int, turn: int) -> dict[str, Outbox]:
         """Return the messages of peers to their neighbours as they are sent."""
-        made = dict(posts)
+        forged = dict(posts)
         for id in sorted(self.adversaries & set(posts)):
             there = [posts[v].messages for v in self.victims if v in posts and posts[v].phase == posts[id].phase]
             sent = dict(posts[id].messages)
@@ -266,23 +266,23 @@ class Forgery:
                 for receiver in sorted(sent):
                     seen = [box.get(receiver, box[min(box)]) for box in there if box]
                     sent[receiver] = self._forged(attack, sent[receiver], seen, (id, round, f"{turn} to {receiver}"))
-            made[id] = replace(posts[id], messages=sent)
+            forged[id] = replace(posts[id], messages=sent)
         for attack in self.attacks.of("alie", "ipm"):
-            made |= self._colluding_peers(attack, made)
-        return made
+            forged |= self._colluding_peers(attack, forged)
+        return forged
 
     def _colluding_peers(self, attack: Attack, posts: Mapping[str, Outbox]) -> dict[str, Outbox]:
         """Each colluder's first message stands for all of its messages that are equal to it, or alike in form."""
         own = {id: posts[id] for id in sorted(self.adversaries & set(posts)) if posts[id].messages}
-        made: dict[str, Outbox] = {}
+        forged: dict[str, Outbox] = {}
         for phase in sorted({box.phase for box in own.values()}):
             boxes = {id: box.messages for id, box in own.items() if box.phase == phase}
             sent = self._colluded(attack, {id: box[min(box)] for id, box in boxes.items()}, {})
             for id, box in boxes.items():
                 changed = {name: sent[id][name] for name in sent[id] if sent[id][name] is not box[min(box)][name]}
                 shared = {to: Message(**{**message, **changed}) for to, message in box.items()}
-                made[id] = replace(own[id], messages=shared)
-        return made
+                forged[id] = replace(own[id], messages=shared)
+        return forged
 
     def _forged(self, attack: Attack, own: Message, victims: Sequence[Message], key: tuple[str, int, str]) -> Message:
         """Return this message with the victim's fields in place of its own."""
@@ -304,7 +304,7 @@ class Forgery:
 
     def _colluded(self, attack: Attack, own: Mapping[str, Message], asked: Mapping[str, Message]) -> dict[str, Message]:
         """Return the colluders' messages with parameters that they have agreed on."""
-        made = dict(own)
+        forged = dict(own)
         for name in sorted({name for message in own.values() for name in message}):
             alike: dict[Any, list[str]] = {}
             for id, message in own.items():
@@ -313,8 +313,8 @@ class Forgery:
             for ids in alike.values():
                 starts = {id: self._start(id, own[id][name], asked.get(id, Message())) for id in ids}
                 for id, params in _agreed(attack, {id: own[id][name] for id in ids}, starts).items():
-                    made[id] = Message(**{**made[id], name: params})
-        return made
+                    forged[id] = Message(**{**forged[id], name: params})
+        return forged
 
     def _is_params(self, id: str, value: Any) -> bool:
         """Whether these are parameters of the client's net."""
@@ -323,15 +323,15 @@ class Forgery:
 
     def _start(self, id: str, params: Params, asked: Message) -> Params:
         """Return what these parameters were trained from, as far as the request tells."""
-        near = [found for found in _trees(asked) if _covers(found, params)]
+        near = [tree for tree in _trees(asked) if _covers(tree, params)]
         if not near:
             return self.net_of(id).initial
-        return min(near, key=lambda found: sum(float((params[n] - found[n]).double().square().sum()) for n in params))
+        return min(near, key=lambda tree: sum(float((params[n] - tree[n]).double().square().sum()) for n in params))
 
 
 def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
     """Return start + what the colluders have agreed on, for each of them; integer buffers stay."""
-    made: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
+    agreed: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
     for name, first in next(iter(params.values())).items():
         if not first.is_floating_point():
             continue
@@ -341,9 +341,9 @@ def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, P
             common = -attack.strength * mean
         else:
             common = mean - attack.strength * updates.std(0, correction=0)
-        for id, own in made.items():
+        for id, own in agreed.items():
             own[name] = starts[id][name] + common
-    return {**made}
+    return {**agreed}
 
 
 def _trees(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

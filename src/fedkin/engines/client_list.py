@@ -105,13 +105,13 @@ class Roster(Mapping[str, Entry]):
 def facts_of(federation: Federation) -> dict[str, Any]:
     """Return the facts of the clients: sizes, counts of labels, planted groups and a hash, but no samples."""
     task = federation.task
-    told: dict[str, Any] = {"classes": task.classes, "shape": _shape(task)}
+    facts: dict[str, Any] = {"classes": task.classes, "shape": _shape(task)}
     if task.kind != "classification":
-        told |= {"kind": task.kind, "outputs": task.outputs, "metric": task.metric.name}
+        facts |= {"kind": task.kind, "outputs": task.outputs, "metric": task.metric.name}
     return {
         "name": federation.name,
         "fingerprint": federation.fingerprint(),
-        "task": told,
+        "task": facts,
         "clients": {id: _client(client, task) for id, client in sorted(federation.items())},
     }
 

@@ -73,11 +73,11 @@ def forgotten(method: object, name: str, flow: Any) -> None:
     if hasattr(flow, "send"):
         return
     code = getattr(unwrap(getattr(type(method), name)), "__code__", None)
-    made = [each for each in _REQUESTS if code is not None and each in code.co_names]
-    if made:
+    requests = [each for each in _REQUESTS if code is not None and each in code.co_names]
+    if requests:
         raise MethodError(
-            f"{place_in(method, name)}{name!r} makes {made[0]} and never yields it: write "
-            f"`answer = yield from {made[0]}(...)`"
+            f"{place_in(method, name)}{name!r} makes {requests[0]} and never yields it: write "
+            f"`answer = yield from {requests[0]}(...)`"
         )
 
 

@@ -122,8 +122,8 @@ class Alone:
         """Offer each client what a server offers that never heard of anyone."""
         offers: dict[str, Message] = {}
         for id in ids:
-            found = yield from self.method.welcome(self._own(server, id), [id])
-            offers[id] = found[id]
+            offered = yield from self.method.welcome(self._own(server, id), [id])
+            offers[id] = offered[id]
         return offers
 
     def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:

@@ -137,13 +137,13 @@ def check_calls(kind: type[Method]) -> None:
 def _taken(function: object, count: int) -> str | None:
     """Return the arguments of a function that does not take `count` of them by place; None if it does."""
     try:
-        found = signature(function)  # type: ignore[arg-type]
+        taken = signature(function)  # type: ignore[arg-type]
     except (TypeError, ValueError):  # what is no function of Python says nothing of its arguments
         return None
     try:
-        found.bind(*range(count))
+        taken.bind(*range(count))
     except TypeError:
-        plain = [each.replace(annotation=Parameter.empty) for each in found.parameters.values()]
+        plain = [each.replace(annotation=Parameter.empty) for each in taken.parameters.values()]
         return str(Signature(plain))
     return None
 

@@ -211,17 +211,17 @@ def spoiled(message: Mapping[str, Any], kind: str) -> Message:
         "type": lambda leaf: "garbage",
     }.get(kind)  # fmt: skip
     other: dict[str, Any] = {} if kind == "missing" else {**fields, "garbage": 1}
-    made = other if change is None else _changed(fields, change)
-    same = len(made) == len(fields) and all(made[name] is value for name, value in fields.items())
-    return Message(**{**made, "garbage": float("nan")} if same else made)
+    spoilt = other if change is None else _changed(fields, change)
+    same = len(spoilt) == len(fields) and all(spoilt[name] is value for name, value in fields.items())
+    return Message(**{**spoilt, "garbage": float("nan")} if same else spoilt)
 
 
 def _changed(tree: Any, change: Any) -> Any:
     """Return the tree with all leaves changed; parts without a change are the same objects."""
     if not isinstance(tree, Mapping):
         return change(tree)
-    made = {name: _changed(item, change) for name, item in tree.items()}
-    return tree if all(made[name] is item for name, item in tree.items()) else made
+    changed = {name: _changed(item, change) for name, item in tree.items()}
+    return tree if all(changed[name] is item for name, item in tree.items()) else changed
 
 
 def _with(leaf: Any, number: float) -> Any:
@@ -230,9 +230,9 @@ def _with(leaf: Any, number: float) -> Any:
         return number
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not leaf.numel():
         return leaf
-    made = leaf.detach().clone(memory_format=torch.contiguous_format)
-    made.view(-1)[0] = number
-    return made
+    spoilt = leaf.detach().clone(memory_format=torch.contiguous_format)
+    spoilt.view(-1)[0] = number
+    return spoilt
 
 
 class Refusal(NamedTuple):

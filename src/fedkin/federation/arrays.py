@@ -173,23 +173,23 @@ def as_parts(values: Any, where: str) -> Inputs:
     """[N, ...] numbers, or a dict of such arrays [N] or [N, ...] (booleans stay booleans there). Raises DataError."""
     if not isinstance(values, Mapping):
         return as_inputs(values, where, codes=True)
-    made: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] = {}
     for name, entry in values.items():
         place = f"{where}[{name!r}]"
         if not isinstance(name, str):
             raise DataError(f"{place}: the arrays of a dict are named by text")
         array = as_numpy(entry, place)
-        made[name] = as_inputs(array, place, codes=True, least=1)
+        arrays[name] = as_inputs(array, place, codes=True, least=1)
         if array.dtype == np.bool_:
-            made[name] = made[name].bool()
-    if not made:
+            arrays[name] = arrays[name].bool()
+    if not arrays:
         raise DataError(f"{where}: a dict without a single array; expected at least one")
-    counts = {name: len(part) for name, part in made.items()}
+    counts = {name: len(part) for name, part in arrays.items()}
     first = next(iter(counts))
     for name, count in counts.items():
         if count != counts[first]:
             raise DataError(f"{where}[{name!r}]: {count} rows, {where}[{first!r}] has {counts[first]}")
-    return made
+    return arrays
 
 
 def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:

@@ -157,9 +157,9 @@ class Federation(Mapping[str, Client]):
         return self._like([self[id] for id in ids])
 
     def _like(self, clients: Sequence[Client]) -> Self:
-        made = type(self)(clients, self.task, self.name)
-        made.encoding, made.target = self.encoding, self.target
-        return made
+        federation = type(self)(clients, self.task, self.name)
+        federation.encoding, federation.target = self.encoding, self.target
+        return federation
 
     @classmethod
     def from_arrays(

@@ -17,7 +17,7 @@ __all__ = ["METHODS"]
 
 def _found() -> dict[str, type[ServerMethod] | type[PeerMethod]]:
     """Methods by name; raises TypeError when two share one."""
-    found: dict[str, type[ServerMethod] | type[PeerMethod]] = {}
+    methods: dict[str, type[ServerMethod] | type[PeerMethod]] = {}
     for module in iter_modules(__path__):
         if module.name.startswith("_"):
             continue
@@ -28,11 +28,11 @@ def _found() -> dict[str, type[ServerMethod] | type[PeerMethod]]:
             name = entry.__dict__.get("name")
             if not f"{entry.__module__}.".startswith(f"{full}.") or name is None:
                 continue
-            if name in found:
-                raise TypeError(f"{found[name].__name__} and {entry.__name__} are both {name!r}")
-            found[name] = entry
-    first = [name for name in ("local", "fedavg") if name in found]
-    return {name: found[name] for name in [*first, *sorted(set(found) - set(first))]}
+            if name in methods:
+                raise TypeError(f"{methods[name].__name__} and {entry.__name__} are both {name!r}")
+            methods[name] = entry
+    first = [name for name in ("local", "fedavg") if name in methods]
+    return {name: methods[name] for name in [*first, *sorted(set(methods) - set(first))]}
 
 
 METHODS = _found()

@@ -149,7 +149,7 @@ class Cfl(WholeModel, SigningMethod):
         A client trains the model that was split and goes to the side in whose direction its update points more.
         """
         state = server.state
-        found: dict[str, str] = {}
+        nodes: dict[str, str] = {}
         at = {id: state["node"].get(id, _ROOT) for id in ids}
         while waiting := {id: node for id, node in at.items() if _is_split(state, node)}:
             start = {id: state["models"][node] for id, node in waiting.items()}
@@ -158,8 +158,8 @@ class Cfl(WholeModel, SigningMethod):
             for id, reply in sorted(replies.items()):
                 parts = [f"{waiting[id]}{label}" for label in (0, 1)]
                 turned = [along(reply.params, start[id], state["directions"][part]) for part in parts]
-                at[id] = found[id] = parts[int(turned[1] > turned[0])]
-        return found
+                at[id] = nodes[id] = parts[int(turned[1] > turned[0])]
+        return nodes
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

@@ -104,8 +104,8 @@ class FedCollab(WholeModel):
         for other, params in sorted(message["models"].items()):
             side = 1.0 if client.id < other else -1.0
             outputs = yield from Infer(params, "logits", data=held)
-            told = side * own_output(outputs, held.labels()) > 0
-            right[other] = float(told.double().mean()) if len(held) else 0.0
+            hits = side * own_output(outputs, held.labels()) > 0
+            right[other] = float(hits.double().mean()) if len(held) else 0.0
             if message["train"]:
                 extras = {"side": torch.tensor(side, dtype=client.net.dtype)}
                 models[other] = (yield from Fit(params, Discriminates(), extras, data=kept)).params
@@ -170,9 +170,9 @@ class FedCollab(WholeModel):
                 trained = {id: reply["models"][mate] for id, (reply, mate) in sides.items() if mate in reply["models"]}
                 if trained:
                     models[one, other] = weighted_mean(trained, dict.fromkeys(trained, 1.0))
-                told = [reply["right"][mate] for reply, mate in sides.values() if mate in reply["right"]]
-                if len(told) == 2:
-                    best[one, other] = max(best.get((one, other), 0.0), sum(told) - 1)
+                rates = [reply["right"][mate] for reply, mate in sides.values() if mate in reply["right"]]
+                if len(rates) == 2:
+                    best[one, other] = max(best.get((one, other), 0.0), sum(rates) - 1)
         return {pair: min(best.get(pair, 1.0), 1.0) for pair in pairs}
 
     # -- the model that a client uses -------------------------------------------------------------------------

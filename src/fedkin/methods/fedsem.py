@@ -117,16 +117,16 @@ class FedSem(WholeModel, SigningMethod):
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part train once from the common model and take the centre nearest to the result."""
-        found = {id: self.offer(server, id) for id in ids}
+        offers = {id: self.offer(server, id) for id in ids}
         if len(server.state["models"]) < 2:
-            return found
-        replies = yield from Ask("train", found)
+            return offers
+        replies = yield from Ask("train", offers)
         if replies:
             came, centres = sorted(replies), list(_by_number(server.state["models"]).values())
             rows = [replies[id].params for id in came]
             labels = squared_distances(rows, centres, self.compared(server)).argmin(1)
-            found |= {id: Message(params=centres[label]) for id, label in zip(came, labels.tolist(), strict=True)}
-        return found
+            offers |= {id: Message(params=centres[label]) for id, label in zip(came, labels.tolist(), strict=True)}
+        return offers
 
 
 def _by_number(models: Mapping[str, Params]) -> dict[str, Params]:

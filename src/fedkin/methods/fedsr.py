@@ -124,8 +124,8 @@ class FedSr(FedAvg):
         width = net.width(task)
         with seeded(key):
             body = GaussianBody(copy.deepcopy(net.module.body), width)
-        made = Net(body, net.module.head, net.dtype, net.extra, net.precision)
-        return made.extended(lambda: {"reference": ClassReference(task.classes, width)}, key)
+        equipped = Net(body, net.module.head, net.dtype, net.extra, net.precision)
+        return equipped.extended(lambda: {"reference": ClassReference(task.classes, width)}, key)
 
     # -- at a client ------------------------------------------------------------------------------------------
 

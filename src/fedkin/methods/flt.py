@@ -412,8 +412,8 @@ class Taskonomy(ServerMethod):
     def found_groups(self, server: ServerView[Any], ids: Sequence[str]) -> Related:
         """Make graph and groups of these clients; a new group starts from the model of the group it comes from."""
         state = server.state
-        found = self.related(server, ids, self.signed(server, ids))  # 13 to 19
-        labels = found.groups.tolist()
+        related = self.related(server, ids, self.signed(server, ids))  # 13 to 19
+        labels = related.groups.tolist()
         numbers = continued(labels, [state["group"].get(id) for id in ids], state["group"].values())
         group = {id: numbers[label][0] for id, label in zip(ids, labels, strict=True)}
         if self.average == "groups":
@@ -423,10 +423,10 @@ class Taskonomy(ServerMethod):
             }
             state["model"] = {id: str(number) for id, number in group.items()}
         else:
-            adopt_models(server, ids, found)
+            adopt_models(server, ids, related)
         state["group"], state["row"] = group, {id: place for place, id in enumerate(ids)}
-        state["founders"], state["gamma"], state["adjacency"] = len(ids), found.gamma, stored(found.adjacency)
-        return found
+        state["founders"], state["gamma"], state["adjacency"] = len(ids), related.gamma, stored(related.adjacency)
+        return related
 
     def attach(self, server: ServerView[Any]) -> None:
         """Give clients without a group the group and the model of their nearest; no other client moves.

@@ -102,11 +102,11 @@ class FltSame(flt.Taskonomy, SigningMethod):
         return flt.Related(linked, groups, gamma, between)
 
     def found_groups(self, server: ServerView[SameState], ids: Sequence[str]) -> flt.Related:
-        found = super().found_groups(server, ids)
+        related = super().found_groups(server, ids)
         # From the labels of the tests to the numbers that groups keep over time.
-        number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, found.groups, strict=True)}
+        number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
         server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
-        return found
+        return related
 
     def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
         return fitted, new

@@ -159,9 +159,9 @@ def mixed_bodies(bodies: Sequence[Params], weights: Array) -> list[dict[str, Ten
     for name, first in bodies[0].items():
         stack = torch.stack([body[name] for body in bodies])
         if first.is_floating_point():
-            made = (by @ stack.flatten(1).double()).to(first.dtype).reshape(-1, *first.shape)
+            mean = (by @ stack.flatten(1).double()).to(first.dtype).reshape(-1, *first.shape)
         else:
-            made = stack.amax(0).expand(len(weights), *first.shape)
-        for own, tensor in zip(mixed, made, strict=True):
+            mean = stack.amax(0).expand(len(weights), *first.shape)
+        for own, tensor in zip(mixed, mean, strict=True):
             own[name] = tensor.clone()
     return mixed

@@ -59,7 +59,7 @@ class Partitioned(Scenario):
 
     def _parts(self, dataset: Dataset, split: Split, seed: int) -> list[Rows]:
         """The rows of each partition of a split, in the partitioner's order."""
-        part, made = dataset.part(split), self._made(seed)
+        part, partitioner = dataset.part(split), self._made(seed)
         order = rng(seed, self.name, split, "order").permutation(len(part))
         columns = {_ROW: order, "label": part.y.numpy().squeeze()[order]}
         named = {"client": part.client, "group": part.group}
@@ -69,8 +69,8 @@ class Partitioned(Scenario):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of packages to each other
-                made.dataset = Table.from_dict(columns)
-                tables = [made.load_partition(number) for number in range(made.num_partitions)]
+                partitioner.dataset = Table.from_dict(columns)
+                tables = [partitioner.load_partition(number) for number in range(partitioner.num_partitions)]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
             raise ConfigError(f"{_TITLE}: {self.partitioner}, {split} samples: {said(error)}") from None
         if any(_ROW not in table.column_names for table in tables):

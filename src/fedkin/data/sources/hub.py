@@ -127,11 +127,11 @@ class Hub(Source):
     def _names(self, held: Any, column: str, where: str) -> npt.NDArray[np.str_]:
         """[n] a column of texts or whole numbers as texts; names of classes instead of their numbers."""
         values, feature = held.with_format("numpy")[column], held.features[column]
-        made = as_names(np.asarray(values), f"{where}: column {column!r}", len(held))
+        names = as_names(np.asarray(values), f"{where}: column {column!r}", len(held))
         if hasattr(feature, "int2str"):
-            made = np.array([feature.int2str(int(value)) for value in made], np.str_)
-        check_ids(np.unique(made), f"{where}: column {column!r}")
-        return made
+            names = np.array([feature.int2str(int(value)) for value in names], np.str_)
+        check_ids(np.unique(names), f"{where}: column {column!r}")
+        return names
 
     def _labels(self, held: Any, where: str) -> tuple[int, torch.Tensor]:
         """(the number of classes, labels), or (0, numbers [n, 1] as they are)."""
@@ -160,7 +160,7 @@ class Hub(Source):
 
     def _pictures(self, held: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""
-        made: npt.NDArray[np.uint8] | None = None
+        pictures: npt.NDArray[np.uint8] | None = None
         for row in range(len(held)):
             try:
                 image = held[row][self.image]
@@ -176,15 +176,15 @@ class Hub(Source):
             if self.size is not None:
                 image = image.resize((self.size, self.size), 2)
             one = picture(image)
-            if made is None:
-                made = np.empty((len(held), *one.shape), np.uint8)
-            if one.shape != made.shape[1:]:
-                shapes = f"{list(one.shape)}, those before have {list(made.shape[1:])}"
+            if pictures is None:
+                pictures = np.empty((len(held), *one.shape), np.uint8)
+            if one.shape != pictures.shape[1:]:
+                shapes = f"{list(one.shape)}, those before have {list(pictures.shape[1:])}"
                 raise DataError(f"{where}: row {row}: a picture of {shapes} [channels, height, width]; set data.size, "
                                 "or convert them")  # fmt: skip
-            made[row] = one
-        assert made is not None
-        return torch.from_numpy(made)
+            pictures[row] = one
+        assert pictures is not None
+        return torch.from_numpy(pictures)
 
     def _ids(self, held: Any, where: str) -> torch.Tensor:
         """[n, length] int64 token ids, filled up with `padding`."""

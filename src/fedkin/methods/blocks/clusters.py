@@ -71,12 +71,12 @@ def numbered_by_size(labels: npt.ArrayLike, *keys: npt.ArrayLike) -> Labels:
     >>> numbered_by_size([0, 0, 1, 1], [1.0, 1.0, 5.0, 5.0]).tolist()
     [1, 1, 0, 0]
     """
-    found = canonical(labels)
-    each = [np.ones(len(found)), *(np.asarray(key, dtype=np.float64) for key in keys)]
-    falling = [-np.bincount(found, weights=key) for key in each]
-    rank = np.empty(int(found.max()) + 1, dtype=np.int64)
+    groups = canonical(labels)
+    each = [np.ones(len(groups)), *(np.asarray(key, dtype=np.float64) for key in keys)]
+    falling = [-np.bincount(groups, weights=key) for key in each]
+    rank = np.empty(int(groups.max()) + 1, dtype=np.int64)
     rank[np.lexsort([np.arange(len(rank)), *reversed(falling)])] = np.arange(len(rank))
-    return np.asarray(rank[found])
+    return np.asarray(rank[groups])
 
 
 def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterable[int]) -> list[tuple[int, int | None]]:
@@ -99,12 +99,12 @@ def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterabl
             if old not in numbers:
                 numbers[label] = old
     free = max(used, default=-1)
-    made = []
+    continuing = []
     for number, parent in zip(numbers, parents, strict=True):
         if number is None:
             number = free = free + 1
-        made.append((number, parent))
-    return made
+        continuing.append((number, parent))
+    return continuing
 
 
 def members_graph(cluster: Mapping[str, str], clusters: Iterable[str], round: int) -> Graph:

@@ -138,5 +138,5 @@ def _descended(x: Array, base: Array, labels: Array, start: Array) -> Array:
         value = np.log(total).sum() - (outputs * labels).sum() + flat @ flat / 2
         return value, (x.T @ (chances / total - labels)).ravel() + flat
 
-    found: Any = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=_DESCENT)
-    return np.asarray(found.x.reshape(start.shape))
+    minimum: Any = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=_DESCENT)
+    return np.asarray(minimum.x.reshape(start.shape))

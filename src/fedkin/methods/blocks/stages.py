@@ -48,18 +48,18 @@ def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
 def _put_among(given: Any, kind: graph.stages.Kind, own: Sequence[str]) -> str:
     """Put a function among the stages, in place of one that it replaces in a notebook; returns its name."""
     try:
-        made = given if isinstance(given, graph.stages.Stage) else graph.stages.stage(kind)(given)
+        stage = given if isinstance(given, graph.stages.Stage) else graph.stages.stage(kind)(given)
     except ConfigError as error:
         raise ValueError(str(error)) from None
-    if made.name in own:
-        raise ValueError(f"stage {made.name!r}: this setting has this name already: give yours another")
-    before = graph.stages.STAGES.get(made.name)
-    if before is not None and before is not made:
-        one, other = ((each.part.__module__, each.part.__qualname__) for each in (before, made))
+    if stage.name in own:
+        raise ValueError(f"stage {stage.name!r}: this setting has this name already: give yours another")
+    before = graph.stages.STAGES.get(stage.name)
+    if before is not None and before is not stage:
+        one, other = ((each.part.__module__, each.part.__qualname__) for each in (before, stage))
         if one != other:
-            raise ValueError(f"there is a graph stage {made.name!r} already: give yours another name")
-    graph.stages.STAGES[made.name] = made
-    return made.name
+            raise ValueError(f"there is a graph stage {stage.name!r} already: give yours another name")
+    graph.stages.STAGES[stage.name] = stage
+    return stage.name
 
 
 SimilarityStage = Annotated[str, known_stage(graph.similarity_stage)]
