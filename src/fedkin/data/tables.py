@@ -506,30 +506,16 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
     Raises Refused if the numbers may be read in two ways, and no setting decides.
     """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
-    readings: dict[tuple[str, ...], tuple[str, str]] = {}
-    for marks, pattern in _PATTERNS.items():
-        stated = written.decimal in (None, marks[0]) and (not marks[1] or written.thousands in (None, marks[1]))
-        if stated and all(map(pattern.fullmatch, values)):
-            readings.setdefault(tuple(_canonical(value, marks) for value in values), marks)
-    if len(readings) > 1 and written.thousands is not None:
-        readings = {numbers: marks for numbers, marks in readings.items() if marks[1] == written.thousands}
-    if not values or not readings:
+    readings = _readings(values, written)
+    if not readings:
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
-        return Typed(column, _mixed(texts, values) if values and like else "")
+        return Typed(column, _mixed(texts, values) if like else "")
     if len(readings) > 1:
         mark = next(mark for mark in ",." if any(mark in value for value in values))
         if mark == "," or delimiter != ",":
-            row, as_decimal, as_thousands = next(
-                (row, _canonical(value, (mark, "")), _canonical(value, ("", mark)))
-                for row, text in enumerate(texts.to_pylist(), 1)
-                if text is not None and mark in (value := _usual_marks(text))
-            )
-            raise Refused(
-                f"column {shown(name, 60)!r}: {texts[row - 1].as_py()!r} in row {row} may be {as_decimal} or "
-                f'{as_thousands}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
-            )
-        readings = {numbers: marks for numbers, marks in readings.items() if marks[0] == mark}
-    canonical = dict(zip(values, next(iter(readings)), strict=True))
+            raise Refused(f"column {shown(name, 60)!r}: {_two_meanings(texts, mark)}")
+        readings = {marks: numbers for marks, numbers in readings.items() if marks[0] == mark}
+    canonical = dict(zip(values, next(iter(readings.values())), strict=True))
     floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
     numbers = pa.chunked_array([pa.array(floats, pa.float64())])
     if all(number.lstrip("-").isdigit() for number in canonical.values()):
@@ -537,6 +523,29 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
         numbers = numbers if exact is None else exact
     changed = next((value for value in values if canonical[value] != value), None)
     return Typed(numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}")
+
+
+def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list[str]]:
+    """What the texts mean as numbers, by (decimal sign, mark between thousands); equal readings once."""
+    readings: dict[tuple[str, str], list[str]] = {}
+    for marks, pattern in _PATTERNS.items():
+        if written.decimal not in (None, marks[0]) or (marks[1] and written.thousands not in (None, marks[1])):
+            continue
+        if values and all(map(pattern.fullmatch, values)):
+            numbers = [_canonical(value, marks) for value in values]
+            if numbers not in readings.values():
+                readings[marks] = numbers
+    if len(readings) > 1 and written.thousands is not None:
+        return {marks: numbers for marks, numbers in readings.items() if marks[1] == written.thousands}
+    return readings
+
+
+def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
+    """Say which number, and in which row, may be read with this mark in two ways."""
+    row = next(_rows_where(pc.match_substring(texts, mark)))
+    number = texts[row].as_py()
+    meanings = " or ".join(_canonical(number, marks) for marks in ((mark, ""), ("", mark)))
+    return f'{number!r} in row {row + 1} may be {meanings}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
 
 
 def _canonical(number: str, marks: tuple[str, str]) -> str:
