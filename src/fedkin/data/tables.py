@@ -545,7 +545,8 @@ def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
     row = next(_rows_where(pc.match_substring(texts, mark)))
     number = texts[row].as_py()
     meanings = " or ".join(_canonical(number, marks) for marks in ((mark, ""), ("", mark)))
-    return f'{number!r} in row {row + 1} may be {meanings}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
+    which = f'data.decimal = "{mark}", or data.thousands = "{mark}"'
+    return f"{number!r} in row {row + 1} may be {meanings}; say which: {which}"
 
 
 def _canonical(number: str, marks: tuple[str, str]) -> str:
