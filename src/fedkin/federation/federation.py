@@ -57,19 +57,13 @@ class Federation(Mapping[str, Client]):
             _check_id(client.id)
             if client.id in self._clients:
                 raise DataError(f"two clients have the id {client.id!r}: ids must differ")
-            if client.id == "server":
-                raise DataError("no client may be called 'server': records use that name for the server")
-            if client.size == 0 and client.seen:
-                raise DataError(f"client {client.id!r} has no training samples: leave it out")
             self._clients[client.id] = client
         if not self._clients:
             raise DataError("a federation needs at least one client")
         checked: set[tuple[int, int]] = set()
         for client in self._clients.values():
             _check_changes(client)
-            for now in client.phases:
-                for part, samples in (("training", now.train), ("test", now.test)):
-                    _check_samples(client.id, part, samples, task, checked)
+            _check_phases(client, task, checked)
         if not any(client.seen for client in self._clients.values()):
             raise DataError("no client takes part: all of them are unseen")
 
@@ -254,6 +248,8 @@ def _check_id(id: str) -> None:
     """Raise DataError for a client id that is no printable text without spaces around it."""
     if not isinstance(id, str) or not id or id != id.strip() or not id.isprintable():
         raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
+    if id == "server":
+        raise DataError("no client may be called 'server': records use that name for the server")
 
 
 def _check_changes(client: Client) -> None:
@@ -269,13 +265,21 @@ def _check_changes(client: Client) -> None:
     rounds = [change.round for change in client.changes]
     if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
         raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")
+    if client.size == 0 and client.seen:
+        raise DataError(f"client {client.id!r} has no training samples: leave it out")
     for change in client.changes:
         if len(change.train) == 0 and client.seen:
             raise DataError(f"client {client.id!r} has no training samples from round {change.round} on")
 
 
+def _check_phases(client: Client, task: Task, checked: set[tuple[int, int]]) -> None:
+    """Raise DataError unless a client's samples fit the task in all rounds; checked: arrays known to be finite."""
+    for now in client.phases:
+        for part, samples in (("training", now.train), ("test", now.test)):
+            _check_samples(client.id, part, samples, task, checked)
+
+
 def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
-    """Raise DataError unless these samples of a client fit the task; checked: arrays that are known to be finite."""
     _check_inputs(id, part, samples, task, checked)
     if samples.rows is not None and samples.rows.dtype != torch.int64:
         raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")

@@ -94,13 +94,8 @@ def chain_of(net: Net) -> Chain | str:
     module = net.module
     if net.precision != "float32":
         return f"run.precision is {net.precision!r}"
-    if _has_any_global_hook():  # type: ignore[no-untyped-call]
-        return "torch has a hook for all modules"
-    for name, part in module.named_modules():
-        if any(getattr(part, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
-            return f"{name or 'the net'} has a hook"
-        if {"forward", "train", "_call_impl"} & vars(part).keys():
-            return f"{name or 'the net'} has a method of its own"
+    if altered := _altered(module):
+        return altered
     flat, layers = False, list[tuple[str, nn.Module]]()
     for name, part in (*_unfolded("body", module.body), ("head", module.head)):
         if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
@@ -116,6 +111,18 @@ def chain_of(net: Net) -> Chain | str:
         return f"{odd[0]} is frozen, shared, or in no layer of the chain"
     assert isinstance(module.head, nn.Linear)
     return Chain(flat, tuple(layers[:-1]), module.head)
+
+
+def _altered(module: nn.Module) -> str | None:
+    """What makes torch call more than the forward functions of this module's classes, if anything does."""
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "torch has a hook for all modules"
+    for name, part in module.named_modules():
+        if any(getattr(part, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
+            return f"{name or 'the net'} has a hook"
+        if {"forward", "train", "_call_impl"} & vars(part).keys():
+            return f"{name or 'the net'} has a method of its own"
+    return None
 
 
 def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
