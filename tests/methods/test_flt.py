@@ -289,7 +289,7 @@ def mean(models: list[Plain], weights: list[float]) -> Plain:
 
 
 def round_by_hand(
-    setup: Setup, number: int, sampled: list[str], held: dict[str, Plain], case: str, distance: str
+    setup: Setup, number: int, sampled: list[str], held: dict[str, Plain], case: str, stale: bool, distance: str
 ) -> dict[str, Plain]:
     """Algorithm 3, lines 4 to 20: every client's model after the round."""
     weight, group = relatedness(signatures(setup), distance)
@@ -304,21 +304,23 @@ def round_by_hand(
             a_mj = float(group[m] == group[j]) if case == "groups" else weight[m, j]
             if j == m:
                 a_mj = 1.0
-            if j in came and a_mj > 0:
-                models.append(came[j])
+            if (j in came or stale) and a_mj > 0:
+                models.append(came.get(j, held[j]))
                 weights.append(a_mj * setup.federation[j].size)
         new[m] = mean(models, weights) if models else held[m]
     return new
 
 
+@pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("distance", ["matching", "min"])
 @pytest.mark.parametrize("case", ["groups", "neighbours"])
-def test_two_rounds_are_the_papers(case: str, distance: str) -> None:
+def test_two_rounds_are_the_papers(case: str, distance: str, stale: bool) -> None:
     federation = grouped(11)
     method = raw(
         GROUPS,
         k=K,
         average=case,
+        stale=stale,
         graph={"distance": distance},
     )
     setup = small_setup(method, federation, torch.float64, clients_per_round=4)
@@ -327,7 +329,7 @@ def test_two_rounds_are_the_papers(case: str, distance: str) -> None:
     for number in (1, 2):
         outcome = engine.round(number)
         assert 0 < len(outcome.sampled) < len(federation)
-        held = round_by_hand(setup, number, list(outcome.sampled), held, case, distance)
+        held = round_by_hand(setup, number, list(outcome.sampled), held, case, stale, distance)
         for id, expected in held.items():
             found = engine.model(id)
             for name, tensor in expected.items():

@@ -48,13 +48,13 @@ from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
 from fedkin.learning import encoders
-from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
+from fedkin.learning.aggregate import Mean, Rule, aggregated, weighted_mean
 from fedkin.learning.encoders import moments
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.averaging import mean_asked
-from fedkin.methods.blocks.clusters import cluster_means, continued
+from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
@@ -240,6 +240,7 @@ class State(TypedDict):
     models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
     these are the groups' numbers.
     changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
+    sizes: {client id: n_j}, with `stale` only.
     encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
     or of the clients' inputs; empty for images.
     """
@@ -251,6 +252,7 @@ class State(TypedDict):
     models: dict[str, Params]
     model: dict[str, str]
     changed: dict[str, bool]
+    sizes: dict[str, int]
     adjacency: NotRequired[Tensor]
     gamma: NotRequired[float]
     encoder: NotRequired[Params]
@@ -276,15 +278,16 @@ class Taskonomy(ServerMethod):
     """Algorithm 3, for any signature and any way from signatures to a graph and groups.
 
     average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
-    aggregate: as in FedAvg.
+    stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
     regroup_changed: lambda, the number of clients with changed data at which these sign again and the groups are made
     anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
     """
 
-    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed")
+    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
     kind: ClassVar[Literal["clustered"]] = "clustered"
 
     average: Literal["groups", "neighbours"] = "groups"
+    stale: bool = False
     aggregate: Rule = "mean"
     regroup_changed: int | None = Field(1, ge=1)
     regroup_every: int | None = Field(None, ge=1)
@@ -300,7 +303,7 @@ class Taskonomy(ServerMethod):
             stages.check_size(len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'")
 
     def start(self, server: ServerView[Any]) -> None:
-        server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={})
+        server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
 
     def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
         """Forget clients, and their rows of the graph; if no founder is left, those who joined are the founders."""
@@ -318,8 +321,8 @@ class Taskonomy(ServerMethod):
     # What a kind of signature has to say.
 
     @abstractmethod
-    def signatures(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
-        """Ask these clients for their `signature` (Algorithm 2, lines 1 to 11)."""
+    def signatures(self, server: ServerView[Any], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+        """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
 
     @abstractmethod
     def decoded(self, signature: Tensor) -> Any:
@@ -358,18 +361,17 @@ class Taskonomy(ServerMethod):
         if not training:
             return
         # Where all that is needed is one mean in each group, the server asks for no more.
-        group = {id: state["model"][id] for id in training}
-        mean = mean_asked("samples", self.aggregate, group) if self.average == "groups" else None
+        groups = self.average == "groups" and not self.stale
+        mean = mean_asked("samples", self.aggregate, {id: state["model"][id] for id in training}) if groups else None
         replies = yield from Ask("train", {id: self.offer(server, id) for id in training}, mean)
         if not replies:
             return
         flags = {id: True for id, reply in replies.items() if "changed" in reply}
         state["changed"] = {**state["changed"], **flags}  # 22: Delta
         if self.average == "neighbours":
-            state["models"], state["model"] = along_edges(state, replies, self.aggregate)  # 16, 17: Case I
+            state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
         else:
-            # 18 to 20: Case II
-            state["models"] = cluster_means(state["models"], group, replies, "samples", self.aggregate)
+            state["models"] = inside_groups(state, replies, mean, self.stale, self.aggregate)  # 18 to 20: Case II
 
     def due_to_sign(self, server: ServerView[Any], sampled: Sequence[str]) -> list[str]:
         """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
@@ -387,7 +389,7 @@ class Taskonomy(ServerMethod):
         with a control graph. Else newcomers join the groups that there are.
         """
         state = server.state
-        replies = yield from self.signatures(server, ids)  # 1 to 11
+        replies = yield from self.signatures(server, ids, self.stale)  # 1 to 11
         if not replies:
             return frozenset()
         joined = frozenset(id for id in replies if id not in state["model"])
@@ -407,6 +409,7 @@ class Taskonomy(ServerMethod):
         """Keep the signatures that came; their senders' flags are done with, line 26."""
         state = server.state
         state["signatures"] = {**state["signatures"], **{id: reply["signature"] for id, reply in replies.items()}}
+        state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
         state["changed"] = {id: True for id in state["changed"] if id not in replies}
 
     def found_groups(self, server: ServerView[Any], ids: Sequence[str]) -> Related:
@@ -502,7 +505,7 @@ class Taskonomy(ServerMethod):
         # Who has no samples to sign with gets the mean of all clients' models.
         clients = Counter(state["model"].values())
         models, sizes = state["models"], {number: float(clients[number]) for number in state["models"]}
-        signed = yield from self.signatures(server, sorted(ids))
+        signed = yield from self.signatures(server, sorted(ids), sizes=False)
         if signed:
             self.take_signatures(server, signed)
             self.attach(server)
@@ -511,18 +514,19 @@ class Taskonomy(ServerMethod):
 
 
 def along_edges(
-    state: State, replies: Mapping[str, Message], aggregate: Rule = "mean"
+    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
 ) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 
-    Returns the new models, and which of them each client has. All means are of the models as the clients sent them. A
-    client without a neighbour that took part keeps its model. Clients with equal rows share one model; with another
-    rule than the mean only if they shared one before, because updates are measured from it.
+    Returns the new models, and which of them each client has. All means are of the models as the clients sent them.
+    stale: clients that did not take part enter with the model that they have. A client without a neighbour that
+    enters keeps its model. Clients with equal rows share one model; with another rule than the mean only if they
+    shared one before, because updates are measured from it.
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
-    entering = [id for id in order if id in replies]
-    n = np.array([float(replies[id]["n"]) for id in entering])
-    entered = {id: replies[id].params for id in entering}
+    entering = [id for id in order if id in replies or stale]
+    n = np.array([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
+    entered = {id: replies[id].params if id in replies else state["models"][state["model"][id]] for id in entering}
     weights = sp.csr_array(state["adjacency"].double().numpy() + np.eye(len(order)))
     weights = sp.csr_array(weights[:, [state["row"][id] for id in entering]] @ sp.diags_array(n))
     weights.eliminate_zeros()
@@ -544,6 +548,36 @@ def along_edges(
             models[numbers[shared_by]] = mean
         model[id] = numbers[shared_by]
     return models, model
+
+
+def inside_groups(
+    state: State, replies: Mapping[str, Message], mean: Mean | None, stale: bool, aggregate: Rule = "mean"
+) -> dict[str, Params]:
+    """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
+
+    mean: what the server has asked for, if that is all (None: the replies have single models).
+    stale: members that did not take part enter with the group's model. A group without participants keeps its model.
+    To rules that weigh all alike, the members that did not take part count as one.
+    """
+    if mean is not None:
+        return {**state["models"], **mean.by_group(replies)}
+    models = dict(state["models"])
+    present: dict[str, list[str]] = {}
+    for id in replies:
+        present.setdefault(state["model"][id], []).append(id)
+    absent = dict.fromkeys(present, 0.0)
+    for id, number in state["model"].items() if stale else ():
+        if number in absent and id not in replies:
+            absent[number] += state["sizes"][id]
+    for number, ids in sorted(present.items()):
+        params = {id: replies[id].params for id in ids}
+        n = {id: float(replies[id]["n"]) for id in ids}
+        if absent[number]:
+            # No client has an empty id: it stands for all members that have the group's model.
+            params[""] = models[number]
+            n[""] = absent[number]
+        models[number] = aggregated(params, n, aggregate, models[number])
+    return models
 
 
 def adopt_models(server: ServerView[Any], ids: Sequence[str], found: Related) -> None:
@@ -672,7 +706,7 @@ class Flt(Taskonomy):
     """Centres of encoded samples once, from which the server makes a graph and groups; then averages along these.
 
     k: centres that a client sends, at most as many as it has distinct samples. encoder: what they are centres of.
-    graph: from centres to graph and groups. average, aggregate, regroup_changed, regroup_every: see Taskonomy.
+    graph: from centres to graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
     """
 
     name: ClassVar[str] = "flt"
@@ -704,13 +738,13 @@ class Flt(Taskonomy):
         count, total, squares = moments(client.train)
         return Message(count=count, total=total, squares=squares)
 
-    @phase(centres=_CENTRES)
+    @phase(centres=_CENTRES, n=COUNT.when(lambda at: at.method.stale))
     def sign(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Lines 2 to 11: the client's signature."""
         codes = yield from self.codes(client, message)  # 3 to 7
         centres = centres_of(codes, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
         client.state["signed"] = content(client.train)
-        return Message(centres=centres)  # 10
+        return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
 
     def codes(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Tensor]:
         """Lines 3 to 7: J epochs of fine-tuning on the client's samples, then their codes E_m = G(D_m), [n, dims]."""
@@ -728,14 +762,17 @@ class Flt(Taskonomy):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def signatures(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView[State], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         if not ids or not (yield from self.encoder_made(server, ids)):
             return {}
         fields = {"encoder": server.state["encoder"], "moments": server.state["moments"]}
         # An empty field does not travel.
         message = Message(**{name: value for name, value in fields.items() if value})
         replies = yield from Ask("sign", dict.fromkeys(ids, message))
-        return {id: Message(signature=reply["centres"]) for id, reply in replies.items()}
+        return {
+            id: Message(signature=reply["centres"], **({"n": reply["n"]} if sizes else {}))
+            for id, reply in replies.items()
+        }
 
     def encoder_made(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[bool]:
         """Make the encoder, once; False if the moments that it needs did not come."""

@@ -49,7 +49,7 @@ class SameState(flt.State, Planned):
 class FltSame(flt.Taskonomy, SigningMethod):
     """Signatures of moments once; groups are clients that no test of these tells apart; then averages as in FLT.
 
-    alpha: how often clients of one distribution may be told apart. average, aggregate, regroup_changed,
+    alpha: how often clients of one distribution may be told apart. average, stale, aggregate, regroup_changed,
     regroup_every, graph: as in FLT; edges are between clients nearer than gamma (`fedkin.graph.apart`).
     """
 
@@ -72,14 +72,17 @@ class FltSame(flt.Taskonomy, SigningMethod):
         client.state["signed"] = flt.content(client.train)
         return super().sign_moments(client, message)
 
-    def signatures(self, server: ServerView[SameState], ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+    def signatures(
+        self, server: ServerView[SameState], ids: Sequence[str], sizes: bool
+    ) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
         state = server.state
         if fresh := state.pop("fresh", {}):
             group = {id: str(number) for id, number in state["group"].items()}
             watched, verdict = state.get("watched", {}), state.get("verdict", {})
             state["watched"], server.drifted = watch(watched, state["signatures"], fresh, group, verdict, self.alpha)
-        return {id: Message(signature=data) for id, data in signed.items()}
+        n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
+        return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
 
     def decoded(self, signature: Tensor) -> Any:
         return Signature.from_bytes(signature.numpy().tobytes())

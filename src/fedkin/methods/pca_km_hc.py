@@ -45,7 +45,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.find`); None finds it
     where the merge heights jump the most. components: dimensions that are kept, of one PCA of all clients' samples.
     centres: k of the clients' k-means. The hierarchy has average linkage, and its distances are best matchings.
-    average, aggregate, regroup_changed, regroup_every: as in FLT.
+    average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
     """
 
     name: ClassVar[str] = "pca-km-hc"
@@ -87,7 +87,9 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def signatures(self, server: ServerView[PcaState], ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+    def signatures(
+        self, server: ServerView[PcaState], ids: Sequence[str], sizes: bool
+    ) -> ServerFlow[dict[str, Message]]:
         state = server.state
         if not ids:
             return {}
@@ -104,7 +106,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
             mean, axes = pooled(n, means, factors, self.components)
             state["basis"] = {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
         replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
-        return {id: Message(signature=reply["centres"]) for id, reply in replies.items()}
+        return {id: Message(signature=reply["centres"], n=reply["n"]) for id, reply in replies.items()}
 
     def decoded(self, signature: Tensor) -> Any:
         return np.asarray(signature.double().numpy())
