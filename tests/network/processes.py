@@ -106,6 +106,10 @@ class Place:
         """Start a client."""
         return self._start(name, "join", str(self.folder / file), *self._files(name, name), *more, space=space)
 
+    def leave(self, name: str, file: str = "join.toml") -> Process:
+        """Start the command by which a client leaves for good."""
+        return self._start(name, "leave", str(self.folder / file), "--key", str(self.folder / f"{name}.key"))
+
     def start_as(self, name: str, command: str, key: str, data: str, file: str) -> Process:
         """Start a participant with this key, these samples and this join file; it writes to the log of `name`."""
         state = ["--state", str(self.folder / f"{name}-state")]

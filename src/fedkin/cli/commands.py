@@ -63,6 +63,7 @@ EXAMPLES = {
     "export": ("fedkin export runs/wards --client north --to onnx",),
     "net serve": ("fedkin net serve EXPERIMENT.toml --join join.toml --key server.key",),
     "net join": ("fedkin net join join.toml --data stays.csv --target died --key north.key",),
+    "net leave": ("fedkin net leave join.toml --key north.key",),
     "net init": ("fedkin net init keys --name north",),
     "net ca": ("fedkin net ca ca", "fedkin net ca ca --sign north.csr"),
     "net invite": (

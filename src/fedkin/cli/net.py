@@ -33,7 +33,7 @@ from fedkin.cli.participant import (
     read_samples,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
-from fedkin.folders import held, write_new
+from fedkin.folders import held, is_held, write_new
 from fedkin.report.units import megabytes
 from fedkin.running.progress import Progress, make_console
 from fedkin.untrusted import shown
@@ -377,6 +377,34 @@ def _join(
             say=say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
+
+
+@net.command("leave", rich_help_panel=_TAKE_PART)
+def _leave(
+    invitation: Path = _JOIN,
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    revoked: Path | None = _REVOKED,
+    state: Path | None = STATE,
+) -> None:
+    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `join` only pauses."""
+    from fedkin.network.client import LEAVES, Caller
+    from fedkin.network.client import leave as say_so
+    from fedkin.network.join_file import read_join
+
+    invited = read_join(invitation)
+    identity = _identity(invited, key, certificate)
+    if not invited.server:
+        raise ConfigError("a federation of peers has no server that counts who is there: end fedkin net join")
+    if identity.name == invited.server:
+        raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which ends with Ctrl-C")
+    say, folder = make_console(stderr=True, soft_wrap=True).print, state or invitation.parent / f"{identity.name}-state"
+    if is_held(folder):
+        (folder / LEAVES).touch(mode=0o600)
+        say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
+        return
+    with held(folder), leaving(say) as (_, stop), _link(invited, identity, None, revoked) as link:
+        say_so(Caller(link, invited.server, say=say, stop=stop))
 
 
 @net.command("router", rich_help_panel=_TAKE_PART)

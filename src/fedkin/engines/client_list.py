@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -116,6 +116,16 @@ def facts_of(federation: Federation) -> dict[str, Any]:
     }
 
 
+def times_of(joins: int, away: Iterable[Absence]) -> dict[str, Any]:
+    """Return when a client is there, for its facts; empty if it always is.
+
+    >>> times_of(1, ()), times_of(4, [(6, None)])
+    ({}, {'joins': 4, 'away': [[6, None]]})
+    """
+    times = [list(absence) for absence in away]
+    return {**({"joins": joins} if joins > 1 else {}), **({"away": times} if times else {})}
+
+
 def _shape(task: Task) -> list[int] | dict[str, list[int]]:
     if isinstance(task.shape, Mapping):
         return {name: list(shape) for name, shape in task.shape.items()}
@@ -131,4 +141,5 @@ def _client(client: Client, task: Task) -> dict[str, Any]:
         "labels": {str(y): n for y, n in sorted(labels.items())},
         "about": dict(client.about),
         **({} if client.seen else {"seen": False}),
+        **times_of(client.joins, client.away),
     }

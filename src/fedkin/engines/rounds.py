@@ -231,6 +231,7 @@ class Engine:
     """
 
     name: ClassVar[str]
+    grows: ClassVar[bool] = False  # whether clients may join of whom nobody knows at the start
     adversaries: frozenset[str] = frozenset()
     undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
     missed: Sequence[Traffic] = ()

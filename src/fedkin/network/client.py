@@ -54,12 +54,13 @@ from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["ClientCheckpoints", "NetworkClient", "TakeHome"]
+__all__ = ["LEAVES", "Caller", "ClientCheckpoints", "NetworkClient", "TakeHome", "leave"]
 
 # Keeps a client's model after the last round, with the settings of the federation, its plan, and the encoding of the
 # table if there is one; returns the hash of the model.
 TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params], str]
 S = TypeVar("S", bound=Sent)
+LEAVES = "leaves"  # the file by which a client that runs is told to leave for good
 _KEPT = 3  # rounds of which a client keeps its state
 _HASH = 32  # bytes
 _HELLO = 10  # waits for an answer to a hello, before the client says hello anew
@@ -67,55 +68,21 @@ _UNABLE = 1  # waits of one that cannot take part, for the server to hear why
 _GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is not reached
 
 
-class NetworkClient:
-    """One client with its samples. `run` takes part until the run has ended.
+class Caller:
+    """Who calls a server and hears what it offers.
 
-    samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
-    where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
-    shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
-    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after the last round (None:
-    nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
-    it leaves whose server is not reached.
+    stop: set by whoever wants it to end. patience: seconds of one wait. give_up: seconds after which it ends if the
+    server is not reached.
     """
 
     def __init__(
-        self, link: Link, samples: tuple[Client, Task] | OwnTable, plan_of: PlanOf, folder: Path, *,
-        server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
-        consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-        stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
-        take_home: TakeHome | None = None,
+        self, link: Link, server: str = "server", *, say: Callable[[str], None] = lambda line: None,
+        stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP,
     ) -> None:  # fmt: skip
-        self.link, self.plan_of, self.folder, self.samples = link, plan_of, folder, samples
-        self.server, self.settings, self.labels, self.device = server, settings, labels, device
-        self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
-        self.give_up, self.ledger, self.take_home = give_up, ledger or Ledger(), take_home
+        self.link, self.server, self.say = link, server, say
+        self.stop, self.patience, self.give_up = stop or Event(), patience, give_up
         self.life = secrets.token_hex(4)
-        self.client: Client
-        self.task: Task
-        self.agreement: Agreement | None = None
-        self.encoding: SharedEncoding | None = None
-        self.consented = False
         self.away_since: float | None = None
-        self.told_round, self.told_missing = 0, ""
-        self.progress, self.federation = Progress(), ""
-
-    def run(self) -> None:
-        """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
-        with StatusFile(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress) as status:
-            self.link.offer(self.server, f"life/{self.life}", b"")  # a second process with its key is told of it
-            if isinstance(self.samples, OwnTable):
-                self.client, self.task = self._encoded(self.samples)
-            else:
-                self.client, self.task = self.samples
-            self.about = about_of(self.client, self.task, self.labels)
-            while True:
-                plan = self._agree()
-                self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
-                about = self._salted() if plan.privacy.on else self.about
-                if _ClientRun(self, plan, self._hello(about=about)).serve():
-                    self.say("the run has ended")
-                    return
-                self.say("the server has started again: joining once more")
 
     def pulled(self, subject: str) -> bytes | None:
         """Return what the server offers under this subject; None if nothing came in a while. Raises Left, RunError."""
@@ -157,6 +124,87 @@ class NetworkClient:
             self.say(f"the server is not reached: waiting for at most {hours:g} hours ({UNREACHED})")
         if now - self.away_since > self.give_up:
             raise RunError(f"the server was not reached for {self.give_up:g} s; the same command comes back")
+
+
+def leave(caller: Caller) -> None:
+    """Tell the server that this participant leaves for good; returns once that is in the server's checkpoint.
+
+    Raises Left if it is stopped before, and RunError if it takes no part.
+    """
+    _await_farewell(caller, _say_leaving(caller))
+
+
+def _say_leaving(caller: Caller) -> str:
+    nonce = secrets.token_hex(4)
+    hello = Hello(nonce=nonce, life=caller.life, agreement=Agreement(settings=""), leaves=True)
+    caller.link.offer(caller.server, "hello", encode(hello))
+    caller.say("the server is told that this client leaves; it answers when a round has ended")
+    return nonce
+
+
+def _await_farewell(caller: Caller, nonce: str) -> None:
+    while (welcome := caller.read(Welcome, f"welcome/{nonce}")) is None:
+        pass
+    if welcome.refused:
+        raise RunError(f"the server refuses: {shown(welcome.refused, 400)}")
+    caller.say(f"left: data of {caller.link.me} count no more from round {welcome.number} on")
+
+
+class NetworkClient(Caller):
+    """One client with its samples. `run` takes part until the run has ended.
+
+    samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
+    where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
+    shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
+    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after the last round (None:
+    nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
+    it leaves whose server is not reached.
+    """
+
+    def __init__(
+        self, link: Link, samples: tuple[Client, Task] | OwnTable, plan_of: PlanOf, folder: Path, *,
+        server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
+        consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
+        stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
+        take_home: TakeHome | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(link, server, say=say, stop=stop, patience=patience, give_up=give_up)
+        self.plan_of, self.folder, self.samples = plan_of, folder, samples
+        self.settings, self.labels, self.device = settings, labels, device
+        self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
+        self.client: Client
+        self.task: Task
+        self.agreement: Agreement | None = None
+        self.encoding: SharedEncoding | None = None
+        self.consented = False
+        self.told_round, self.told_missing = 0, ""
+        self.progress, self.federation = Progress(), ""
+
+    def run(self) -> None:
+        """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
+        with StatusFile(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress) as status:
+            self.leaves.unlink(missing_ok=True)
+            self.link.offer(self.server, f"life/{self.life}", b"")  # a second process with its key is told of it
+            if isinstance(self.samples, OwnTable):
+                self.client, self.task = self._encoded(self.samples)
+            else:
+                self.client, self.task = self.samples
+            self.about = about_of(self.client, self.task, self.labels)
+            while True:
+                if self.leaves.exists():
+                    leave(self)
+                    return
+                plan = self._agree()
+                self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
+                about = self._salted() if plan.privacy.on else self.about
+                if _ClientRun(self, plan, self._hello(about=about)).serve():
+                    return
+                self.say("the server has started again, or goes on without this client: joining once more")
+
+    @property
+    def leaves(self) -> Path:
+        """A file that another process makes in this client's folder to have it leave for good."""
+        return self.folder / LEAVES
 
     # -- joining --------------------------------------------------------------------------------------------------
 
@@ -273,15 +321,20 @@ class _ClientRun:
         self.checkpoints = ClientCheckpoints(client.folder / self.run)
         self.place: tuple[Any, ...] | None = None
         self.offered = self.number - 1
+        self.leaving, self.left = "", False  # the nonce of the hello by which it leaves; whether it has left
 
     def serve(self) -> bool:
-        """Answer orders; returns whether the run has ended, and False if the server has started again."""
+        """Answer orders; returns whether the run has ended or this client has left, and False to join once more."""
         with self.site.exact():
             while True:
+                if not self.leaving and self.client.leaves.exists():
+                    self.leaving = _say_leaving(self.client)
                 data = self.client.pulled(f"{self.run}/{self.epoch}/{self.number}/order")
                 if data is None:
                     if not self._same_server():
                         return False
+                    if self.left:
+                        return True
                     continue
                 try:
                     order = read(Order, data)
@@ -291,6 +344,7 @@ class _ClientRun:
                 else:
                     self._offer(self._answered(order))
                     if order.what == "end":
+                        self.client.say("the run has ended")
                         return True
                 self.number += 1
 
@@ -309,6 +363,13 @@ class _ClientRun:
         """Look which order is the newest; returns whether they are those of the server that this client joined."""
         if (now := self.client.read(Pointer, "now")) is None:
             return True
+        if now.left and self.leaving:
+            _await_farewell(self.client, self.leaving)
+            self.left = True
+            return True
+        if now.left:
+            self.client.say("the server counts this client as one that has left")
+            return False
         if now.epoch != self.epoch:
             return self.client.pulled("terms") is None
         self.number = max(self.number, now.number)
@@ -414,7 +475,7 @@ class _ClientRun:
     def _turn_to(self, order: Order) -> Answer | None:
         """Go to the order's round with the state that belongs to it; returns the answer, if it was made before."""
         side, kept_of = self.site.side, self.checkpoints.get
-        place = self.epoch, order.begun, tuple(order.undone)
+        place = self.epoch, order.begun, tuple(order.undone), order.since
         if self.place == place:
             if order.round != side.number:
                 self._begin_round(order)
@@ -422,9 +483,9 @@ class _ClientRun:
         # States of rounds that the server has given up, before it started again or since, are given up here too.
         rounds = self.checkpoints.rounds()
         rolled_back = [r for r in rounds if r > order.begun and kept_of(r)["epoch"] != self.epoch]
-        gone = [r for r in rounds if r in order.undone or r in rolled_back]
-        if [r for r in gone if r not in order.undone]:
-            self.client.say(f"going back to the state before round {min(gone)}, as the server has")
+        gone = [r for r in rounds if r in order.undone or r in rolled_back or r < order.since]
+        if wrong := [r for r in rolled_back if r not in order.undone]:
+            self.client.say(f"going back to the state before round {min(wrong)}, as the server has")
         self.checkpoints.drop(gone)
         last = max(self.checkpoints.rounds(), default=0)
         if last < order.last and order.last not in order.undone:

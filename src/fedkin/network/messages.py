@@ -86,10 +86,11 @@ def encode(message: Sent) -> bytes:
 
 
 class Pointer(Sent):
-    """The server's newest order to a client. epoch: of the server's process."""
+    """The server's newest order to a client. epoch: of the server's process. left: it counts as one that has left."""
 
     epoch: Id
     number: Count
+    left: StrictBool = False
 
 
 class Order(Sent):
@@ -97,7 +98,8 @@ class Order(Sent):
 
     what: to answer a phase, to say how well its model does (`scores`), or to end. begun: the round after which the
     server began. undone: rounds that it has given up. last: the last round in which this client answered a phase.
-    message: the fields of the request, or of the server's offer.
+    since: the round in which it joined or came back, before which its states do not count. message: the fields of the
+    request, or of the server's offer.
     """
 
     what: Literal["ask", "scores", "end"]
@@ -105,6 +107,7 @@ class Order(Sent):
     begun: Count = 0
     undone: list[Count] = Field([], max_length=100_000)
     last: Count = 0
+    since: Count = 0
     phase: _Word = "evaluate"
     message: dict[str, Any] = Field(default_factory=dict)
 

@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Condition, Event, Thread
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictStr
+from pydantic import BeforeValidator, Field, StrictBool, StrictStr
 
 from fedkin.data.own import OwnTable
-from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.client_list import Entry, Roster, times_of
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.federation import Client, Federation
+from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
@@ -74,7 +75,7 @@ Stage = Literal["columns", "profile", "about"]
 class Hello(Sent):
     """What a client says when it comes: its columns, its profile (both as JSON), or what it says of itself.
 
-    nonce: names this hello; the server answers each one once. life: names the client's process.
+    nonce: names this hello; the server answers each one once. life: names the client's process. leaves: it leaves.
     """
 
     nonce: Annotated[StrictStr, Field(pattern="^[0-9a-f]{8}$")]
@@ -82,6 +83,7 @@ class Hello(Sent):
     agreement: Agreement
     columns: StrictStr = ""
     profile: StrictStr = ""
+    leaves: StrictBool = False
     about: Annotated[About | None, BeforeValidator(_about)] = None
 
     @property
@@ -149,6 +151,12 @@ class Registration:
         self.lives: dict[str, str] = {}
         self.welcomed: set[str] = set()
         self.next_order: dict[str, int] = {}
+        # When members joined and were away; who waits for the next round, who leaves in it, and who has just left.
+        self.stays: dict[str, tuple[int, tuple[Absence, ...]]] = {}
+        self.waiting: dict[str, Hello] = {}
+        self.leaving: dict[str, Hello] = {}
+        self.parting: dict[str, Hello] = {}
+        self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
         self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
@@ -201,7 +209,7 @@ class Registration:
                     left -= 0.2
 
     def _all_back(self, left: float) -> bool:
-        return bool(self.welcomed) and (len(self.welcomed) == len(self.members) or left <= 0)
+        return bool(self.welcomed) and (self.welcomed.issuperset(self.here) or left <= 0)
 
     def _stage(self) -> Stage:
         """Return what clients are asked now."""
@@ -223,14 +231,14 @@ class Registration:
     def _missing(self, stage: Stage) -> str:
         """Return the names of those who have not come yet, as far as they are known."""
         clients = self.network.clients
-        names: Iterable[str] = self.members if self.complete else () if isinstance(clients, int) else clients
+        names: Iterable[str] = self.here if self.complete else () if isinstance(clients, int) else clients
         missing = sorted(set(names) - set(self._here(stage)))
         return ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
 
     def _wanted(self) -> int:
         """Return how many clients are needed now."""
         if self.complete:
-            return len(self.members)
+            return len(self.here)
         if time.monotonic() < self.begins:
             return self.expected
         return max(2, min(self.expected, len(self.hellos[self._stage()])))
@@ -243,8 +251,13 @@ class Registration:
     def roster(self) -> Roster:
         """Return the clients as they described themselves."""
         assert self.plan is not None
-        entries = {id: Entry(True, 1, about.n_train, about.group) for id, about in sorted(self.members.items())}
-        return Roster(entries, self.plan.task, self.name)
+        return Roster(
+            {
+                id: Entry(True, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1])
+                for id, about in sorted(self.members.items())
+            },
+            self.plan.task, self.name,
+        )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports, as far as they told them."""
@@ -260,8 +273,115 @@ class Registration:
             "fingerprint": digest.hexdigest(),
             "run": self.run,
             "task": {**tree_of_task(task), **more},
-            "clients": {id: {**about.model_dump(), "about": {}} for id, about in sorted(self.members.items())},
+            "clients": {
+                id: {**about.model_dump(), "about": {}, **times_of(*self.stay(id))}
+                for id, about in sorted(self.members.items())
+            },
         }
+
+    # -- who joins and leaves after the first round ---------------------------------------------------------------
+
+    def stay(self, name: str) -> tuple[int, tuple[Absence, ...]]:
+        """Return the first round of a member, and its absences."""
+        return self.stays.get(name, (1, ()))
+
+    @property
+    def here(self) -> list[str]:
+        """The members that have not left."""
+        return [name for name in sorted(self.members) if self._is_here(name)]
+
+    def _is_here(self, name: str) -> bool:
+        away = self.stay(name)[1]
+        return name in self.members and not (away and away[-1][1] is None)
+
+    def since(self, name: str) -> int:
+        """Return the round in which a member joined or came back last."""
+        joins, away = self.stay(name)
+        return joins if not away else (away[-1][1] or away[-1][0]) + 1
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a member has been without a connection for so long that it has left."""
+        after, now = self.network.gone_after, time.monotonic()
+        return after is not None and now - self.silent.get(name, now) > after
+
+    def turn_to(self, round: int) -> bool:
+        """From this round on, let in who waits and let go who leaves or is gone; returns whether there were any.
+
+        All that was decided for earlier rounds is in a checkpoint now, and those who left are told.
+        """
+        with self.changed:
+            self.part()
+            changed = bool(self.waiting)
+            for name in self.here:
+                if name not in self.leaving and self.is_gone(name):
+                    self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
+                elif name not in self.leaving:
+                    continue
+                joins, away = self.stay(name)
+                self.stays[name], changed = (joins, (*away, (round, None))), True
+                self.point(name)
+            self.parting, self.leaving = self.leaving, {}
+            for name, hello in sorted(self.waiting.items()):
+                assert hello.about is not None
+                joins, away = self.stay(name) if name in self.members else (round, ())
+                if away:
+                    first = away[-1][0]
+                    away = (*away[:-1], *([(first, round - 1)] if first < round else []))
+                self.members[name], self.stays[name] = hello.about, (joins, away)
+                self._welcome(name, hello)
+            self.waiting = {}
+            return changed
+
+    def part(self) -> None:
+        """Tell those who have left that they have; what they are told is in a checkpoint."""
+        for name, hello in self.parting.items():
+            self._farewell(name, hello)
+        self.parting = {}
+
+    def _farewell(self, name: str, hello: Hello) -> None:
+        first = self.stay(name)[1][-1][0]
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(run=self.run, epoch=self.epoch, number=first)))
+
+    def _hear_leaving(self, name: str, hello: Hello) -> str:
+        """Note that this client leaves, or that it has; returns why it cannot."""
+        if not self.complete or name not in self.members:
+            return "it takes no part, so that there is nothing to leave"
+        if self._is_here(name):
+            self.say(f"{name} leaves")
+            self.leaving[name] = hello
+        elif name in self.parting:
+            self.parting[name] = hello
+        else:
+            self._farewell(name, hello)
+        return ""
+
+    def has_paused(self, name: str) -> bool:
+        """Whether a member leaves whose process that took part has ended, so that it will answer no request."""
+        return name in self.leaving and self.leaving[name].life != self.lives.get(name)
+
+    def moved(self) -> dict[str, Any]:
+        """Return who joined later or left, for the state of a run."""
+        return {
+            id: {"about": self.members[id].model_dump(), "joins": joins, "away": [list(each) for each in away]}
+            for id, (joins, away) in sorted(self.stays.items())
+        }
+
+    def recall(self, moved: Mapping[str, Any]) -> None:
+        """Go back to what `moved` returned; who has said hello meanwhile is answered."""
+        with self.changed:
+            for id, tree in moved.items():
+                self.members[id] = parse(About, dict(tree["about"]), id)
+                self.stays[id] = tree["joins"], tuple((first, last) for first, last in tree["away"])
+            for name in [name for name in self.waiting if self._is_here(name)]:
+                hello = self.waiting.pop(name)
+                if words := self._refusal(name, hello):
+                    self._refuse(name, hello, words)
+                else:
+                    self._welcome(name, hello)
+            for name in [name for name in self.leaving if not self._is_here(name)]:
+                self._farewell(name, self.leaving.pop(name))
+            for name in self.members:
+                self.point(name)
 
     # -- what all have --------------------------------------------------------------------------------------------
 
@@ -336,6 +456,11 @@ class Registration:
                     present = self.link.present()
                 except LinkError:
                     return
+                for name in self.members:
+                    if name in present:
+                        self.silent.pop(name, None)
+                    else:
+                        self.silent.setdefault(name, time.monotonic())
                 for name in sorted(present - set(self.threads)):
                     self.threads[name] = Thread(target=self._attend, args=(name,), name=f"hello {name}", daemon=True)
                     self.threads[name].start()
@@ -373,25 +498,35 @@ class Registration:
         """Tell a client which order is the newest."""
         with self.changed:
             number = self.next_order.get(name, 0)
-            self.link.offer(name, "now", encode(Pointer(epoch=self.epoch, number=number)))
+            left = self.complete and name in self.members and not self._is_here(name)
+            self.link.offer(name, "now", encode(Pointer(epoch=self.epoch, number=number, left=left)))
 
     def _offer_terms(self, name: str) -> None:
         self.link.offer(name, "terms", encode(Terms(agreement=self.agreement, name=self.name)))
 
     def _answer(self, name: str, hello: Hello) -> None:
         """Keep what this client says until all have said so, or answer it now."""
-        twice = self._is_second(name, hello)
+        twice = "" if hello.leaves else self._is_second(name, hello)
         with self.changed:
-            words = twice or self._refusal(name, hello)
+            words = twice or (self._hear_leaving(name, hello) if hello.leaves else self._refusal(name, hello))
             stage = hello.stage
-            if not words:
+            if not words and not hello.leaves:
+                self.leaving.pop(name, None)  # it has come back before the round in which it would have left
                 before = self.hellos[stage].get(name)
                 if stage == "about" and (before is None or before.life != hello.life):
                     self.say(f"{name} is here" + ("" if before is None else " again"))
                 self.lives[name], self.hellos[stage][name] = hello.life, hello
-            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=self._missing(stage))))
+            late = self.complete and stage == "about" and not self._is_here(name) and not hello.leaves
+            missing = "the next round" if late else self._missing(stage)
+            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
             if words:
                 self._refuse(name, hello, words)
+            elif hello.leaves:
+                pass
+            elif late:
+                if name not in self.waiting:
+                    self.say(f"{name} takes part from the next round on")
+                self.waiting[name] = hello
             elif self._is_decided(stage):
                 self._welcome(name, hello)
             self.changed.notify_all()
@@ -436,6 +571,8 @@ class Registration:
         if words := unlike(self.agreement, hello.agreement):
             return words
         named, stage, about = self.network.clients, hello.stage, hello.about
+        if self.complete and not self._is_here(name):
+            return self._why_not_now(name, hello)
         if self.complete and about is not None and (before := self.members.get(name)) is not None:
             same = before.digest == about.digest and before.n_train == about.n_train
             return "" if same else "its samples are not those with which it was here before"
@@ -447,6 +584,24 @@ class Registration:
         if not isinstance(named, int) and name not in named:
             return f"network.clients does not name it ({', '.join(named[:8])})"
         return "" if stage == "about" else self._unlike_columns(hello)
+
+    def _why_not_now(self, name: str, hello: Hello) -> str:
+        """Return why a client cannot join or come back after the first round; empty if it can."""
+        if not self.network.newcomers:
+            how = "network.newcomers = true in the server's experiment would let it in from the next round on"
+            if name in self.members:
+                return f"it has left the federation in round {self.stay(name)[1][-1][0]}; {how}"
+            return f"the federation is complete without it ({', '.join(self.here[:8])}); {how}"
+        if hello.about is None:
+            return self._unlike_columns(hello)
+        assert self.plan is not None
+        try:
+            there = {id: Entry(True, 1, about.n_train, None) for id, about in self.members.items()}
+            there[name] = Entry(True, 1, hello.about.n_train, None)
+            self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
+        except ConfigError as error:
+            return f"method {self.plan.method.name!r} cannot take it in: {said(error)}"
+        return ""
 
     def _unlike_columns(self, hello: Hello) -> str:
         """Return why a table cannot take part; empty if it can, as far as that is known."""
@@ -460,6 +615,8 @@ class Registration:
     def close(self) -> None:
         """Let nobody in any more."""
         with self.changed:
+            for name, hello in self.waiting.items():
+                self._refuse(name, hello, "the run has ended")
             self.closed = True
             self.changed.notify_all()
 

@@ -67,7 +67,6 @@ class NetworkSite(Site):
 
     def __init__(self, plan: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
         self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
-        self.ids = tuple(sorted(registration.members))
         self.number = self.begun = 0
         # Engine that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
@@ -80,8 +79,13 @@ class NetworkSite(Site):
         # Operations are counted where the samples are.
         self.work = Work(Operations(plan.net, {}))
         self.parts: dict[str, Any] = {}
-        self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
-        self.most = {id: largest_message(plan, id) + _ROOM for id in self.ids}
+        self.most: dict[str, int] = {}
+        self.admit()
+
+    def admit(self) -> None:
+        """Have a thread for each member, also for those who joined later."""
+        self.pool = ThreadPoolExecutor(max(len(self.registration.members), 1), thread_name_prefix="client")
+        self.most = {id: largest_message(self.plan, id) + _ROOM for id in self.registration.members}
 
     # -- what a site is asked -------------------------------------------------------------------------------------
 
@@ -154,8 +158,9 @@ class NetworkSite(Site):
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
         until = time.monotonic() + _END + self.link.latency
-        with ThreadPoolExecutor(max(len(self.ids), 1)) as pool:
-            for id in filter(self._there, self.ids):
+        ids = self.registration.here
+        with ThreadPoolExecutor(max(len(ids), 1)) as pool:
+            for id in filter(self._there, ids):
                 pool.submit(self._ask_one, id, Order(what="end"), until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
@@ -167,9 +172,11 @@ class NetworkSite(Site):
         self._await_somebody(messages)
         until = time.monotonic() + self.registration.network.deadline
         place = {"round": self.number, "begun": self.begun, "undone": self.undone}
-        jobs = {}
+        jobs, since = {}, self.registration.since
         for id, message in messages.items():
-            order = Order(what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), **place)
+            order = Order(
+                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), since=since(id), **place
+            )
             jobs[id] = self.pool.submit(self._ask_one, id, order, until, self.registration.network.grace)
         answers = {}
         for id, job in jobs.items():
@@ -219,6 +226,8 @@ class NetworkSite(Site):
         absent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
+            if self.registration.has_paused(id):
+                return self._failure(id, phase, Missing.GONE, "it leaves")
             try:
                 return self.link.pull(id, subject, min(left, _SLICE), self.most[id])
             except Missed:
@@ -260,7 +269,7 @@ class NetworkSite(Site):
         """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile."""
         announced = False
         with self.registration.changed:
-            while not any(map(self._there, ids)):
+            while not any(map(self._there, ids)) and not all(map(self.registration.is_gone, ids)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:
@@ -276,6 +285,7 @@ class NetworkEngine(Engine):
     """
 
     name: ClassVar[str] = "network"
+    grows: ClassVar[bool] = True
     site: NetworkSite
 
     def __init__(
@@ -285,8 +295,7 @@ class NetworkEngine(Engine):
         self.registration, self.stopping = registration, stopping
         self.progress = Progress(0, setup.training.rounds)
         super().__init__(setup, roster, observers=observers)
-        samples = {id: about.n_train for id, about in registration.members.items()}
-        self.exchange.validator = CountingValidator(setup, registration.link.refused, samples)
+        self._count()
 
     def make_site(self) -> NetworkSite:
         return NetworkSite(self.setup, self.registration, self.stopping)
@@ -294,7 +303,21 @@ class NetworkEngine(Engine):
     def facts(self) -> dict[str, Any]:
         return self.registration.facts()
 
+    def _count(self) -> None:
+        """Let members count as many samples as they told."""
+        samples = {id: about.n_train for id, about in self.registration.members.items()}
+        self.exchange.validator = CountingValidator(self.setup, self.registration.link.refused, samples)
+
+    def _take_members(self) -> None:
+        """Have the members that the registration has now."""
+        self.server_side.whole = self.registration.roster()
+        self.site.pool.shutdown(wait=False)
+        self.site.admit()
+        self._count()
+
     def round(self, number: int) -> Outcome:
+        if self.registration.turn_to(number):
+            self._take_members()
         self.progress = replace(self.progress, round=number)
         outcome = super().round(number)
         graph, heard = outcome.graph, dict(self.site.last)
@@ -311,9 +334,12 @@ class NetworkEngine(Engine):
 
     def state(self) -> dict[str, Any]:
         spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.setup.privacy.on else {}
-        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent}
+        moved = {"moved": moved} if (moved := self.registration.moved()) else {}
+        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent, **moved}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self.registration.recall(state.get("moved", {}))
+        self._take_members()
         super().restore(state)
         self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
         self.site.spent = {id: Spent.model_validate(one) for id, one in state.get("spent", {}).items()}
@@ -326,6 +352,7 @@ class NetworkEngine(Engine):
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
+        self.registration.part()
         self.site.end()
 
 

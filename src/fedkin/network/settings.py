@@ -26,8 +26,10 @@ class NetworkSettings(Settings):
 
     clients: those who must be there before the first round: their names, or their number.
     deadline: seconds in which a client answers a request; a later answer counts as missing.
-    begin_after: seconds after which it begins with those who are there, at least two, and the others are not let in;
-    None: it waits for all.
+    begin_after: seconds after which it begins with those who are there, at least two; None: it waits for all.
+    newcomers: whether clients that the join file names may join after that, from the next round on, or come back after
+    they have left; without it they are refused.
+    gone_after: seconds without a connection after which a client has left; None: it is waited for as long as it takes.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
     kind, classes, shape, targets: the task, if the server is to set it. Without them the first client that joins does,
@@ -37,6 +39,8 @@ class NetworkSettings(Settings):
     clients: int | tuple[str, ...] = 2
     deadline: float = Field(300.0, gt=0, le=7 * 86400)
     begin_after: float | None = Field(None, gt=0, le=30 * 86400)
+    newcomers: bool = False
+    gone_after: float | None = Field(None, gt=0, le=365 * 86400)
     grace: float = Field(10.0, ge=0, le=86400)
     kind: Kind = "classification"
     classes: int | None = Field(None, ge=2)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-__all__ = ["drifts_in", "events_in", "events_of"]
+from fedkin.federation import Federation
+
+__all__ = ["drifts_in", "events_in", "events_of", "replayed"]
 
 _NAMES = 5
 _WORDS = {
@@ -37,6 +40,23 @@ def events_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def drifts_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a warning for each round in which members of groups are said to have drifted."""
     return [f"{line}; look at their data" for row in rows for line in events_of(row, "drifted")]
+
+
+def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
+    """Return a federation whose clients join and leave as in a run.
+
+    facts: the run's `federation.json` (`Result.federation`).
+    """
+    return Federation(
+        [
+            replace(
+                client, joins=facts["clients"][id].get("joins", 1),
+                away=tuple((first, last) for first, last in facts["clients"][id].get("away", ())),
+            )
+            for id, client in federation.items()
+        ],
+        federation.task, federation.name,
+    )  # fmt: skip
 
 
 def _named(ids: Sequence[str]) -> str:

@@ -177,8 +177,12 @@ class Records:
                 f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
                 "it was written; use another folder"
             )
-        self.facts = now
-        self.sealed[_FEDERATION] = files.write_json(kept, now)
+        self.redescribe(now)
+
+    def redescribe(self, facts: Mapping[str, Any]) -> None:
+        """Write `federation.json` with these facts of the clients, of whom some may have joined since the start."""
+        if self.folder is not None:
+            self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
 
     def all_graphs(self) -> Mapping[int, Graph | Path]:
         """The graphs by the round in which they changed, or their files."""

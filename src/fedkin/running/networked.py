@@ -124,8 +124,11 @@ def check_invited(experiment: Experiment, join: Join) -> None:
         raise ConfigError(
             f"network.clients: {lacking[0]!r} is not invited: give --member {lacking[0]}, or leave it out"
         )
-    if join.server and (more := sorted(set(names) - set(clients))):
-        raise ConfigError(f"--member {more[0]}: network.clients does not name it, so that it would not be let in")
+    if join.server and not experiment.network.newcomers and (more := sorted(set(names) - set(clients))):
+        raise ConfigError(
+            f"--member {more[0]}: network.clients does not name it, so that it would not be let in; network.newcomers "
+            "= true lets it join later"
+        )
     if isinstance(experiment.method, Given):
         roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), Task(2, (1,)))
         experiment.method.check(cast(Federation, roster))

@@ -1,0 +1,197 @@
+"""Clients that join a federation after it has begun, leave it, or come back: as in a simulation of the same events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.errors import ConfigError, RunError
+from fedkin.methods.fedavg import FedAvg
+from fedkin.network.client import LEAVES, Caller, leave
+from fedkin.records.events import replayed
+from fedkin.records.run import Result
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import execute
+from network.federations import Clients, Ending, clients, experiment, served
+from support import by_pattern
+
+NEW = "c07"
+
+
+class Life:
+    """A federation of eight, of whom `NEW` may come later, and what its server has said."""
+
+    def __init__(self, method: str, folder: Path, rounds: int = 6, **network: Any) -> None:
+        names = experiment(method).federation(Path())
+        first = sorted(set(names) - {NEW})
+        settings = {"clients": first, "newcomers": True, **network}
+        self.plan = experiment(method, rounds=rounds, network=settings)
+        self.folder, self.federation = folder, self.plan.federation(Path())
+        self.lines: list[str] = []
+        self.heard = threading.Condition()
+        self.threads: list[threading.Thread] = []
+
+    def say(self, line: str) -> None:
+        with self.heard:
+            self.lines.append(line)
+            self.heard.notify_all()
+
+    def await_line(self, words: str) -> None:
+        with self.heard:
+            assert self.heard.wait_for(lambda: any(words in line for line in self.lines), 60), self.lines
+
+    def serve(self, there: Clients, then: Callable[[int], None], after: int = -1) -> Result | None:
+        return served(self.plan, there.network, self.folder / "there", watcher=Ending(after, then), say=self.say)
+
+    def arrive(self, there: Clients, name: str) -> None:
+        """Start a client and wait until the server lets it in."""
+        count = sum("takes part from the next" in line for line in self.lines)
+        there.start(name)
+        with self.heard:
+            assert self.heard.wait_for(
+                lambda: sum("takes part from the next" in line for line in self.lines) > count, 60
+            )
+
+    def depart(self, there: Clients, name: str) -> list[str]:
+        """Stop a client, and say that it leaves; returns what that says, which ends when the round has."""
+        there.stop(name)
+        said: list[str] = []
+
+        def call() -> None:
+            with there.network.link(name) as link:
+                leave(Caller(link, say=said.append, patience=0.05))
+
+        self.threads.append(threading.Thread(target=call, daemon=True))
+        self.threads[-1].start()
+        self.await_line(f"{name} leaves")
+        return said
+
+    def departed(self) -> None:
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def replayed(self, result: Result) -> Result:
+        """The simulation of the events that a run's record names."""
+        federation = replayed(self.federation, result.federation)
+        plan: Experiment = replace(self.plan, run=self.plan.run.model_copy(update={"mode": "one-by-one"}))
+        return execute(plan.setup(federation), plan.run, name=plan.name, folder=self.folder / "here")
+
+
+def equal(result: Result, here: Result) -> None:
+    assert result.rounds == here.rounds
+    assert sorted(result.clients) == sorted(here.clients)
+    assert result.messages == here.messages
+
+
+@pytest.mark.parametrize("method", by_pattern(["fedavg", "kin", "flt-same", "fedamp"]))
+def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, tmp_path: Path) -> None:
+    """Also when the server stops in between, and goes on."""
+    life = Life(method, tmp_path)
+    said: list[list[str]] = []
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+
+        def then(round: int) -> None:
+            if round == 1:
+                life.arrive(there, NEW)
+            if round == 2:
+                said.append(life.depart(there, "c02"))
+            if round == 4:
+                life.departed()
+                life.arrive(there, "c02")
+
+        assert life.serve(there, then, after=3) is None
+        result = life.serve(there, then)
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    assert said[0][-1] == "left: data of c02 count no more from round 3 on"
+    events = {row["round"]: row["events"] for row in result.rounds if "events" in row}
+    assert events == {2: {"joined": [NEW]}, 3: {"left": ["c02"]}, 5: {"joined": ["c02"]}}
+    assert "c02" not in {row[1] for row in result.clients if row[0] in (3, 4)}
+    equal(result, life.replayed(result))
+
+
+def test_one_that_is_told_to_leave_answers_until_it_may_go(tmp_path: Path) -> None:
+    """No answer is missing, so that the run is the simulation, at whatever moment it is told."""
+    life = Life("fedavg", tmp_path, rounds=30)
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+
+        def then(round: int) -> None:
+            if round == 2:
+                (tmp_path / "nodes" / "c02" / LEAVES).touch()
+                there.heard("c02", "the server is told")
+
+        result = life.serve(there, then)
+        there.join()
+        assert there.errors == {}
+        assert result is not None
+        first = result.federation["clients"]["c02"]["away"][0][0]
+        assert there.said["c02"][-1] == f"left: data of c02 count no more from round {first} on"
+    equal(result, life.replayed(result))
+
+
+def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
+    life = Life("fedavg", tmp_path, rounds=8, newcomers=False, gone_after=0.01)
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+        result = life.serve(there, lambda round: there.stop("c02") if round == 2 else None)
+        there.join()
+        assert there.errors == {"c02": "left"}
+    assert result is not None
+    assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}]
+    assert "c02 was not connected for 0.01 s: it has left" in life.lines
+    assert result.federation["clients"]["c02"]["away"][0][1] is None
+
+
+def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:
+    life = Life("fedavg", tmp_path, newcomers=False)
+    said: list[str] = []
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+
+        def then(round: int) -> None:
+            if round == 1:
+                there.start(NEW)
+                there.join(NEW)
+                with there.network.link(NEW) as link, pytest.raises(RunError, match="takes no part, so that there is"):
+                    leave(Caller(link, say=said.append, patience=0.05))
+            if round == 2:
+                life.depart(there, "c02")
+            if round == 4:
+                life.departed()
+                there.start("c02")
+                there.join("c02")
+
+        assert life.serve(there, then) is not None
+        there.join()
+    assert "the federation is complete without it (c00, c01" in there.errors[NEW]
+    assert "network.newcomers = true in the server's experiment" in there.errors[NEW]
+    assert "it has left the federation in round 3" in there.errors["c02"]
+
+
+def test_who_does_not_fit_the_method_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(method: FedAvg, federation: Mapping[str, Any]) -> None:
+        if NEW in federation:
+            raise ConfigError("method.clients: seven")
+
+    monkeypatch.setattr(FedAvg, "check", check)
+    life = Life("fedavg", tmp_path, rounds=2)
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+
+        def then(round: int) -> None:
+            if round == 1:
+                there.start(NEW)
+                there.join(NEW)
+
+        assert life.serve(there, then) is not None
+        there.join()
+    assert "method 'fedavg' cannot take it in: method.clients: seven" in there.errors[NEW]
