@@ -1,6 +1,6 @@
 """The test that a group still holds: false alarms over all looks, and how late a drift is said.
 
-    OMP_NUM_THREADS=1 python benchmarks/holding.py [--federations 200] [--looks 26] [--least 0.01]
+    OMP_NUM_THREADS=1 python benchmarks/holding.py [--federations 100] [--looks 20] [--least 0.01]
 
 Six members of one group, three classes in five columns (a normal mixture); at each look every member has new samples.
 False alarms: the share of members that are ever said to have drifted while none has, with its exact 95 % interval, for
@@ -49,8 +49,8 @@ def doubts(seed: int, looks: int, n: int, alpha: float, shift: float = 0.0, begi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", type=int, default=200)
-    parser.add_argument("--looks", type=int, default=26)
+    parser.add_argument("--federations", type=int, default=100)
+    parser.add_argument("--looks", type=int, default=20)
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--least", type=float, default=0.001, help="the smallest alpha: a run is made for each")
     options = parser.parse_args()
@@ -63,18 +63,18 @@ def main() -> None:
         count = sum(value >= 1 / alpha for value in highest)
         interval = binomtest(count, len(highest)).proportion_ci()
         share, ends = count / len(highest), f"{interval.low:.4f}..{interval.high:.4f}"
-        print(f"alpha {alpha:g}: {count} of {len(highest)} members, {share:.4f} ({ends})")
+        print(f"alpha {alpha:g}: {count} of {len(highest)} members, {share:.4f} ({ends})", flush=True)
     print("shift  begins  said  looks until then (median)  others said")
     for shift in (0.25, 0.5, 1.0):
-        for begins in (1, 13):
+        for begins in (1, looks // 2 + 1):
             late, said, others = [], 0, 0
-            for seed in range(20):
+            for seed in range(10):
                 run = doubts(1000 + seed, looks, n, options.least, shift, begins)
                 if run[0][-1] >= 1 / options.least and len(run[0]) >= begins:
                     said, late = said + 1, [*late, len(run[0]) - begins + 1]
                 others += sum(values[-1] >= 1 / options.least for values in run[1:])
             when = f"{median(late):g}" if late else "-"
-            print(f"{shift:5}  {begins:6}  {said:2}/20  {when:>25}  {others:>8}/100")
+            print(f"{shift:5}  {begins:6}  {said:2}/10  {when:>25}  {others:>8}/50", flush=True)
 
 
 if __name__ == "__main__":
