@@ -338,6 +338,13 @@ class Registration:
             self._farewell(name, hello)
         self.parting = {}
 
+    def end(self) -> None:
+        """Tell those who have left that they have, and who waits for another round that the run has ended."""
+        with self.changed:
+            self.part()
+            for name, hello in {**self.waiting, **self.leaving}.items():
+                self._refuse(name, hello, "the run has ended")
+
     def _farewell(self, name: str, hello: Hello) -> None:
         first = self.stay(name)[1][-1][0]
         self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(run=self.run, epoch=self.epoch, number=first)))
@@ -615,8 +622,6 @@ class Registration:
     def close(self) -> None:
         """Let nobody in any more."""
         with self.changed:
-            for name, hello in self.waiting.items():
-                self._refuse(name, hello, "the run has ended")
             self.closed = True
             self.changed.notify_all()
 

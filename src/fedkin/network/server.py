@@ -352,7 +352,7 @@ class NetworkEngine(Engine):
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
-        self.registration.part()
+        self.registration.end()
         self.site.end()
 
 
