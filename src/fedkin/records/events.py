@@ -43,7 +43,7 @@ def drifts_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
-    """Return a federation whose clients join and leave as in a run.
+    """Return the clients of a federation that took part in a run, joining and leaving as they did there.
 
     facts: the run's `federation.json` (`Result.federation`).
     """
@@ -54,6 +54,7 @@ def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
                 away=tuple((first, last) for first, last in facts["clients"][id].get("away", ())),
             )
             for id, client in federation.items()
+            if id in facts["clients"]
         ],
         federation.task, federation.name,
     )  # fmt: skip
