@@ -1,12 +1,13 @@
 """Many participants in one process over TLS: time, memory, and bytes on the wire against bytes counted.
 
-    unshare -rn sh -c 'ip link set lo up; python benchmarks/crowd.py [--count 50] [--peers] [--rounds 10]'
+    unshare -rn sh -c 'ip link set lo up; python benchmarks/crowd.py [--count 50] [--peers] [--rounds 10] [--no-sync]'
 
 Each participant has its own key, certificate, link and samples (digits, rotated in groups that nobody is told), and
 runs in a thread. Without --peers a server asks clients (FedAvg); with it each peer exchanges with four others
 (DFedAvgM).
 In a network namespace of its own (`unshare -rn`) the counters of the loopback interface have this federation alone;
-without one, bytes on the wire are not told. At the end the same experiment runs as a simulation.
+without one, bytes on the wire are not told. At the end the same experiment runs as a simulation. Nobody answers before
+its state is on the disk; --no-sync does not wait for the disk, to show what that costs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import socket
 import statistics
 import tempfile
 import threading
+import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -82,6 +84,20 @@ def wire() -> int | None:
     return int(lines[0].split(":")[1].split()[0])
 
 
+def count_syncs(skip: bool) -> list[float]:
+    """Have each call of os.fsync note its seconds in the list that this returns; skip: whether it does nothing else."""
+    whole, seconds = os.fsync, list[float]()
+
+    def fsync(number: int) -> None:
+        begun = time.perf_counter()
+        if not skip:
+            whole(number)
+        seconds.append(time.perf_counter() - begun)
+
+    os.fsync = fsync
+    return seconds
+
+
 def client(link: ZenohLink, federation: Federation, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     NetworkClient(link, (federation[name], federation.task), plan_of, folder / name).run()
@@ -123,6 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--no-sync", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="fedkin-crowd-"))
@@ -134,7 +151,7 @@ def main() -> None:
     ports = dict(zip(who, free_ports(len(who)), strict=True))
     listening = names if args.peers else ["server"]
     book = {name: Member(locator=f"tls/127.0.0.1:{ports[name]}" if name in listening else "") for name in who}
-    before = resident(), wire()
+    before, syncs = (resident(), wire()), count_syncs(args.no_sync)
     results: list[Result] = []
     with ExitStack() as stack:
         links = []
@@ -158,6 +175,10 @@ def main() -> None:
         if not args.peers:
             equal = results[0].rounds == here.rounds
             print(f"the rounds are {'equal to those of' if equal else 'NOT those of'} a simulation")
+        waits = (
+            "did not wait" if args.no_sync else f"{1e3 * statistics.median(syncs):.1f} ms each (median), side by side"
+        )
+        print(f"fsyncs: {len(syncs) / args.rounds:.0f} a round, {waits}")
         told(args.count, links, results, here, before, folder)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import ipaddress
+import os
 import socket
+import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +21,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+from numpy.random import Generator
 
+from fedkin.keys import rng
 from fedkin.network import identity as keys
 from fedkin.network.identity import Identity, PrivateKey, make_ca, make_key, make_request, sign_request
 from fedkin.network.join_file import Member
@@ -26,6 +32,7 @@ from fedkin.network.zenoh_link import ZenohLink
 # Addresses of the two ends of a link between network namespaces.
 SHAPED = ["10.99.7.1", "10.99.7.2"]
 HOSTS = ["127.0.0.1", "localhost", *SHAPED]
+_TUNSETIFF, _TUN_WITHOUT_HEADER = 0x400454CA, 0x0001 | 0x1000  # of linux/if_tun.h
 
 
 @dataclass
@@ -261,6 +268,82 @@ class SlowWire:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+
+def ip(*words: str) -> None:
+    """Run `ip`; raises OSError with what it says."""
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+class Line:
+    """A line between two network namespaces, whose packets pass through this process: slow, far, and some are lost.
+
+    rate: bytes a second each way. delay: seconds each way. loss: the share of packets that are lost. The kernel needs
+    no qdisc for it, but root and /dev/net/tun, without which this raises OSError.
+    """
+
+    _BUFFER = 0.2  # seconds of what waits for the line; what comes when it is full is lost
+
+    def __init__(self, rate: float, delay: float, loss: float) -> None:
+        self.rate, self.delay, self.loss = rate, delay, loss
+        number = os.getpid()
+        self.server, self.clients, self.device = f"fedkin-s{number}", f"fedkin-c{number}", f"fkc{number}"
+        self._closed, self._ends = Event(), list[int]()
+        try:
+            ends = {self.server: f"fks{number}", self.clients: self.device}
+            for (space, device), address in zip(ends.items(), SHAPED, strict=True):
+                ip("netns", "add", space)
+                self._ends.append(os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK))
+                fcntl.ioctl(self._ends[-1], _TUNSETIFF, struct.pack("16sH22x", device.encode(), _TUN_WITHOUT_HEADER))
+                ip("link", "set", device, "netns", space)
+                ip("-n", space, "address", "add", f"{address}/24", "dev", device)
+                for each in ("lo", device):
+                    ip("-n", space, "link", "set", each, "up")
+                # The one that every kernel has and allows here; a lost packet halves its rate.
+                ip("netns", "exec", space, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
+        except OSError:
+            self.close()
+            raise
+        for source, target in (self._ends, self._ends[::-1]):
+            line = Queue[tuple[float, bytes]]()
+            Thread(target=self._take, args=(source, line, rng(0, "line", source)), daemon=True).start()
+            Thread(target=self._bring, args=(line, target), daemon=True).start()
+
+    def up(self, up: bool) -> None:
+        """Take the line down, so that packets are lost and nobody is told, or up again."""
+        ip("-n", self.clients, "link", "set", self.device, "up" if up else "down")
+
+    def _take(self, source: int, line: Queue[tuple[float, bytes]], draw: Generator) -> None:
+        free = 0.0
+        while not self._closed.is_set():
+            try:
+                packet = os.read(source, 1 << 16)
+            except OSError:  # nothing is there, or the line is down
+                self._closed.wait(0.001)
+                continue
+            now = monotonic()
+            if draw.random() >= self.loss and free - now < self._BUFFER:
+                free = max(free, now) + len(packet) / self.rate
+                line.put((free + self.delay, packet))
+        line.put((0.0, b""))
+
+    def _bring(self, line: Queue[tuple[float, bytes]], target: int) -> None:
+        while True:
+            due, packet = line.get()
+            if not packet:
+                return
+            self._closed.wait(max(0.0, due - monotonic()))
+            with suppress(OSError):  # the line is down
+                os.write(target, packet)
+
+    def close(self) -> None:
+        self._closed.set()
+        for space in (self.server, self.clients):
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False)
+        for end in self._ends:
+            os.close(end)
 
 
 @contextmanager
