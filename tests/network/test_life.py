@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, Caller, leave
 from fedkin.records.events import replayed
@@ -48,10 +49,10 @@ class Life:
     def serve(self, there: Clients, then: Callable[[int], None], after: int = -1) -> Result | None:
         return served(self.plan, there.network, self.folder / "there", watcher=Ending(after, then), say=self.say)
 
-    def arrive(self, there: Clients, name: str) -> None:
+    def arrive(self, there: Clients, name: str, **options: Any) -> None:
         """Start a client and wait until the server lets it in."""
         count = sum("takes part from the next" in line for line in self.lines)
-        there.start(name)
+        there.start(name, **options)
         with self.heard:
             assert self.heard.wait_for(
                 lambda: sum("takes part from the next" in line for line in self.lines) > count, 60
@@ -115,6 +116,33 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
     events = {row["round"]: row["events"] for row in result.rounds if "events" in row}
     assert events == {2: {"joined": [NEW]}, 3: {"left": ["c02"]}, 5: {"joined": ["c02"]}}
     assert "c02" not in {row[1] for row in result.clients if row[0] in (3, 4)}
+    equal(result, life.replayed(result))
+
+
+def test_one_comes_back_with_other_samples_and_the_server_goes_on(tmp_path: Path) -> None:
+    life = Life("fedavg", tmp_path)
+    other = replace(life.federation[NEW], id="c02")
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+
+        def then(round: int) -> None:
+            if round == 1:
+                life.depart(there, "c02")
+            if round == 3:
+                life.departed()
+                life.arrive(there, "c02", client=other)
+
+        assert life.serve(there, then, after=4) is None
+        result = life.serve(there, then)
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    assert result.federation["clients"]["c02"]["away"] == [[2, 3]]
+    change = Change(4, other.train, other.test)
+    life.federation = Federation(
+        [replace(c, changes=(change,)) if id == "c02" else c for id, c in life.federation.items()],
+        life.federation.task, life.federation.name,
+    )  # fmt: skip
     equal(result, life.replayed(result))
 
 

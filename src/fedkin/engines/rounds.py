@@ -231,7 +231,6 @@ class Engine:
     """
 
     name: ClassVar[str]
-    grows: ClassVar[bool] = False  # whether clients may join of whom nobody knows at the start
     adversaries: frozenset[str] = frozenset()
     undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
     missed: Sequence[Traffic] = ()
@@ -262,6 +261,10 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
         raise NotImplementedError
+
+    def last_facts(self) -> dict[str, Any] | None:
+        """Return the facts of the clients at the end of a run, if others may have joined; else None."""
+        return None
 
     @property
     def traffic(self) -> list[Traffic]:

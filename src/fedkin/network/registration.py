@@ -130,13 +130,14 @@ class Registration:
     """The clients of a federation as they come and come back.
 
     settings: what all must have in common, as TOML. reading: of tables, if the experiment learns from them. kept:
-    federation.json of a run that is gone on with. shared: the encoding of tables that was agreed on before; keep: told
-    of one that is agreed on now.
+    federation.json of a run that is gone on with. moved: who has joined and left since (see `moved`). shared: the
+    encoding of tables that was agreed on before; keep: told of one that is agreed on now.
     """
 
     def __init__(
         self, link: Link, settings: str, plan_of: PlanOf, network: NetworkSettings, *, name: str = "federation",
-        reading: Reading | None = None, kept: Mapping[str, Any] | None = None, shared: Shared | None = None,
+        reading: Reading | None = None, kept: Mapping[str, Any] | None = None,
+        moved: Mapping[str, Any] | None = None, shared: Shared | None = None,
         keep: Callable[[Shared], None] = lambda shared: None, say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.link, self.network, self.plan_of, self.name, self.say = link, network, plan_of, name, say
@@ -156,6 +157,7 @@ class Registration:
         self.waiting: dict[str, Hello] = {}
         self.leaving: dict[str, Hello] = {}
         self.parting: dict[str, Hello] = {}
+        self.fingerprint = ""  # of a run that is gone on with: of its clients as federation.json has them
         self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
         self.plan: Setup | None = None
@@ -163,6 +165,8 @@ class Registration:
         self.threads: dict[str, Thread] = {}
         if kept is not None:
             self._recall(kept)
+            self.fingerprint = self._fingerprint()
+            self.recall(moved or {})
         elif (task := network.task if shared is None else shared.task) is not None:
             self._adopt(task)
         Thread(target=self._watch, name="registration", daemon=True).start()
@@ -262,15 +266,13 @@ class Registration:
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports, as far as they told them."""
         assert self.plan is not None
-        task, digest = self.plan.task, blake2b(digest_size=16)
+        task = self.plan.task
         more: dict[str, Any] = {}
         if task.kind != "classification":
             more = {"outputs": task.outputs, "metric": task.metric.name}
-        for id, about in sorted(self.members.items()):
-            digest.update(repr((id, about.group, about.digest)).encode())
         return {
             "name": self.name,
-            "fingerprint": digest.hexdigest(),
+            "fingerprint": self.fingerprint or self._fingerprint(),
             "run": self.run,
             "task": {**tree_of_task(task), **more},
             "clients": {
@@ -278,6 +280,12 @@ class Registration:
                 for id, about in sorted(self.members.items())
             },
         }
+
+    def _fingerprint(self) -> str:
+        digest = blake2b(digest_size=16)
+        for id, about in sorted(self.members.items()):
+            digest.update(repr((id, about.group, about.digest)).encode())
+        return digest.hexdigest()
 
     # -- who joins and leaves after the first round ---------------------------------------------------------------
 
@@ -376,6 +384,9 @@ class Registration:
     def recall(self, moved: Mapping[str, Any]) -> None:
         """Go back to what `moved` returned; who has said hello meanwhile is answered."""
         with self.changed:
+            for id in set(self.stays) - set(moved):
+                if self.stays.pop(id)[0] > 1:
+                    del self.members[id]
             for id, tree in moved.items():
                 self.members[id] = parse(About, dict(tree["about"]), id)
                 self.stays[id] = tree["joins"], tuple((first, last) for first, last in tree["away"])

@@ -285,7 +285,6 @@ class NetworkEngine(Engine):
     """
 
     name: ClassVar[str] = "network"
-    grows: ClassVar[bool] = True
     site: NetworkSite
 
     def __init__(
@@ -302,6 +301,10 @@ class NetworkEngine(Engine):
 
     def facts(self) -> dict[str, Any]:
         return self.registration.facts()
+
+    def last_facts(self) -> dict[str, Any]:
+        self.registration.fingerprint = ""
+        return self.facts()
 
     def _count(self) -> None:
         """Let members count as many samples as they told."""

@@ -165,8 +165,8 @@ class _Loop:
             if self.total == 0:
                 self._record(Outcome(0, (), None, (), {}), keep_features=False)
         with self.clock.of("records"):
-            if self.engine.grows:
-                self.records.redescribe(self.engine.facts())
+            if (facts := self.engine.last_facts()) is not None:
+                self.records.redescribe(facts)
             self.records.finish(self.scores)
         return summary_of(
             self.engine, self.run, name, scenario, self.records, self.scores, self._seconds(), self._training_paths()

@@ -40,6 +40,7 @@ from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, StatusFile
 from fedkin.records.files import SEAL, read_json, write_json, write_seal
 from fedkin.records.models import ModelContext, digest_of, keep_models
+from fedkin.records.recorder import Checkpoints
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
@@ -233,7 +234,8 @@ def serve(
         reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
         registration = Registration(
             link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
-            kept=_kept(folder, restart), shared=None if restart else shared_in(folder), keep=partial(keep, folder),
+            kept=_kept(folder, restart), moved=_moved(folder, restart),
+            shared=None if restart else shared_in(folder), keep=partial(keep, folder),
             say=say,
         )  # fmt: skip
         engines: list[NetworkEngine] = []
@@ -278,6 +280,13 @@ def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
     path = folder / "federation.json"
     kept: Mapping[str, Any] | None = read_json(path) if path.exists() and not restart else None
     return kept
+
+
+def _moved(folder: Path, restart: bool) -> Mapping[str, Any] | None:
+    """Return who has joined and left, from the checkpoint that the run goes on from."""
+    checkpoint, _ = (None, {}) if restart else Checkpoints(folder).survey()
+    moved: Mapping[str, Any] | None = None if checkpoint is None else checkpoint.state["engine"].get("moved")
+    return moved
 
 
 def _served(
