@@ -350,6 +350,6 @@ def test_the_report_of_samples_that_were_handed_over_prints_no_command_that_cann
     assert found.report is not None
     page = found.report.read_text()
     assert 'id="command"' not in page
-    assert "A program in Python handed these samples over, so no command can read them" in page
+    assert "The samples came from a Python program, so no command can read them" in page
     assert "[training]" in page
     assert collect([tmp_path / "c" / "local-seed0"])["rerun"]["command"] == ""

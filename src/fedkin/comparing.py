@@ -149,7 +149,7 @@ def compare(
     for each of them. controls: whether each method's controls run too.
     rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
     "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
-    report; the same call with the same folder goes on with what was stopped. restart, progress: as of `fedkin.run`.
+    report; the same call with the same folder continues after a stop. restart, progress: as of `fedkin.run`.
 
     >>> import fedkin
     >>> found = fedkin.compare(
@@ -192,7 +192,7 @@ def sweep(
     progress: bool = False,
     **options: Unpack[RunOptions],
 ) -> Comparison:
-    """Run methods over a grid of settings: what `fedkin tune` does. Its figures are on test samples.
+    """Run methods over a grid of settings: what `fedkin tune --grid` does. Its figures are on test samples.
 
     grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of
     `compare`. With `out`, the folder has a page with a plot.

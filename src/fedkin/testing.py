@@ -1,4 +1,4 @@
-"""What every method promises, as checks for your own: `check_method(Mine)` says which is broken, and what to do.
+"""What every method promises, as checks for your own: `check_method(Mine)` says what is broken, and what to do.
 
 The checks are those of fedkin's own methods, on a federation of six small clients in two groups.
 """

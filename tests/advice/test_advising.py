@@ -46,7 +46,7 @@ def test_planted_groups_are_found_and_the_loner_stays_at_home(found: Advice) -> 
 
 def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
     assert found["hal"].advice == "not known: 2 events"
-    assert "for hal nothing can be said yet (2 events)" in found.sentence
+    assert "nothing can be said yet about hal (2 events)" in found.sentence
     assert found["hal"].gain is None
 
 

@@ -151,10 +151,10 @@ def test_the_headline_says_how_sure_it_is(found: Advice) -> None:
 
     sure, likely = Estimate(1.0, 0.1), Estimate(0.1, 0.1)
     assert headline(likely, likely, likely) == (
-        "Not sure, as all 3 intervals of gains hold 0, but likely: train one model for all 3 clients that could be "
+        "Likely, but not sure (all 3 intervals of gains contain 0): train one model for all 3 clients that could be "
         "judged."
     )
     assert headline(sure, sure, likely) == (
-        "Train one model for all 3 clients that could be judged; that useful gains is likely, not sure."
+        "Train one model for all 3 clients that could be judged; the gain of useful is likely, but not sure."
     )
     assert headline(sure, sure, sure) == "Train one model for all 3 clients that could be judged."

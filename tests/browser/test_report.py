@@ -318,15 +318,15 @@ def tested(driver: Any, address_of_tests: str) -> Any:
 
 def test_the_groups_have_their_verdicts(tested: Any) -> None:
     find(tested, "#more summary").click()
-    assert "3 groups and 1 client alone with nothing told" in find(tested, "#sentence").text
+    assert "3 groups and 1 client alone found by tests" in find(tested, "#sentence").text
     assert find(tested, "#tests-text").text.startswith(
-        "3 groups and 1 client alone with nothing told: within groups no difference"
+        "3 groups and 1 client alone found by tests: within groups no difference"
     )
     rows = [row.text for row in tested.find_elements("css selector", "#verdicts tbody tr")]
     assert len(rows) == 4
     assert all("cannot be told apart: one model serves all" in row for row in rows[:3])
     assert all(row.startswith(f"group {number}") for number, row in enumerate(rows[:3], 1))
-    assert "like nobody else: trained alone" in rows[3]
+    assert "differs from all others: trained alone" in rows[3]
     assert "site-023" in rows[3]
     assert '<b title="x">bold</b>' in find(tested, "#verdicts").text
     assert tested.execute_script("return document.querySelector('b[title=x]')") is None

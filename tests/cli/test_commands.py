@@ -43,6 +43,13 @@ def python(code: str, status: int) -> str:
     return ended.stderr
 
 
+def test_the_text_of_a_part_fills_the_lines_of_a_terminal() -> None:
+    text = said("list", "scenarios", "rotated-masked", columns=80)
+    paragraph = next(part for part in text.split("\n\n") if part.startswith("Each split is shuffled"))
+    assert all(len(line) > 60 for line in paragraph.splitlines()[:-1])
+    assert "\n>>> from fedkin.data import federate\n" in text
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -118,7 +118,7 @@ def test_history_marks_who_was_not_there(place: Path) -> None:
 
 def test_one_run_without_planted_groups_or_local(tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run", planted=False)])
-    assert "no like run of Local" in data["sentence"]
+    assert "without a comparable run of Local" in data["sentence"]
     assert "planted" not in data["sentence"]
     assert data["runs"][0]["gain"] is None
     assert data["table"][0]["ari"] is None

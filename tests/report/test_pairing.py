@@ -103,7 +103,7 @@ def test_a_local_elsewhere_counts_with_the_same_settings(tmp_path: Path, differs
     if differs not in ("", "rounds"):
         change(local, differs)
     data = collect([local, run])
-    told = "no like run of Local"
+    told = "without a comparable run of Local"
     if differs:
         assert gain_of(data, "fedavg") is None
         assert told in data["sentence"]

@@ -48,8 +48,8 @@ def sure(*counts: int, events: int | None = None) -> Gains:
             "1 of 4 clients surely gain over training alone, 0 surely hurt, 3 with too few events,",
         ),
         ([sure(1, 0, 0, 3)], "3 with too few test samples, mean gain +10 points (95 % interval over clients +10 to "),
-        ([None], "mean test accuracy 90.0 % over 40 clients, and no like run of Local to say who gains"),
-        ([plain(40), None], "mean test accuracy 90.0 % over 40 clients (means over 2 seeds), and no like run"),
+        ([None], "mean test accuracy 90.0 % over 40 clients, without a comparable run of Local to say who gains"),
+        ([plain(40), None], "mean test accuracy 90.0 % over 40 clients (means over 2 seeds), without a comparable run"),
     ],
 )
 def test_who_gains(gains: list[Gains | None], said: str) -> None:

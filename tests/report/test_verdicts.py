@@ -159,7 +159,7 @@ def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None
     )
     assert (one.verdict, one.node) == ("near", 0)
     assert "significant" not in in_words([Told.of([one], None)])
-    assert "by too little to pay for separate models" in in_words([Told.of([one], None)])
+    assert "too little for separate models to be better" in in_words([Told.of([one], None)])
 
 
 def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> None:
@@ -190,10 +190,13 @@ SHARES = "differ in how often each class occurs, not in what a class looks like"
 FOUND: list[tuple[list[Told], str, str]] = [
     ([Told({"same": 4}, p=0.104)], "4 groups", "within groups no difference is significant (smallest p 0.1)"),
     ([Told({"same": 1})], "1 group", "within groups no difference is significant"),
-    ([Told({}, 9)], "no groups found", "every client is like nobody else"),
+    ([Told({}, 9)], "no groups", "every client differs from all others"),
     ([Told({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
-    ([Told({"near": 2})], "2 groups", "within groups clients differ by too little to pay for separate models"),
-    ([Told({"offsets": 1}, 2)], "1 group and 2 clients alone", "within groups each client is shifted by itself"),
+    ([Told({"near": 2})], "2 groups", "within groups clients differ too little for separate models to be better"),
+    (
+        [Told({"offsets": 1}, 2)], "1 group and 2 clients alone",
+        "within groups each client's inputs have a shift of their own",
+    ),
     (
         [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
         f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}",
@@ -211,7 +214,7 @@ FOUND: list[tuple[list[Told], str, str]] = [
 
 @pytest.mark.parametrize(("seeds", "count", "said"), FOUND)
 def test_what_was_found_in_words(seeds: list[Told], count: str, said: str) -> None:
-    assert in_words(seeds, ", as planted") == f"{count} with nothing told, as planted: {said}"
+    assert in_words(seeds, ", as planted") == f"{count} found by tests, as planted: {said}"
 
 
 # -- the sentence and the terminal ----------------------------------------------------------------------------
@@ -221,7 +224,7 @@ def test_the_sentence_says_what_was_found(place: Path) -> None:
     text = collect([place])["sentence"]
     assert text.startswith("With Kin: ")
     assert re.search(
-        r"\. 3 groups and 1 client alone with nothing told \(ARI 0\.\d\d to the planted ones\): "
+        r"\. 3 groups and 1 client alone found by tests \(ARI 0\.\d\d to the planted ones\): "
         r"within groups no difference is significant \(alpha = [\d.]+, corrected for \d tests; "
         r"smallest p 0\.\d+\)\.$",
         text,
@@ -242,7 +245,7 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
 def test_the_terminal_has_two_lines_a_method(place: Path, tmp_path: Path) -> None:
     chosen = [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]
     first, second = groups_in_terminal("kin", {0: (place / "kin-seed0", chosen)})
-    assert first.startswith("kin: 3 groups and 1 client alone with nothing told: within groups no difference is signif")
+    assert first.startswith("kin: 3 groups and 1 client alone found by tests: within groups no difference is signif")
     assert second == "kin chosen: one model for all, a head for each client (pull 1)"
     assert groups_in_terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]

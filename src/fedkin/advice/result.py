@@ -120,7 +120,7 @@ class Advice:
         unknown = {client.id: client.unknown for client in self.clients if client.unknown is not None}
         if unknown:
             reasons = ", ".join(list(unknown.values())[:_NAMED])
-            parts.append(f"for {named(list(unknown))} nothing can be said yet ({reasons})")
+            parts.append(f"nothing can be said yet about {named(list(unknown))} ({reasons})")
         return "; ".join(parts) + "."
 
     def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
@@ -128,10 +128,10 @@ class Advice:
         likely = [id for id in takes if (gain := self[id].gain) is None or gain.low <= 0]
         if len(likely) == len(takes):
             many = "both" if len(takes) == 2 else f"all {len(takes)}"
-            hold = "the interval of the gain holds" if len(takes) == 1 else f"{many} intervals of gains hold"
-            return [f"Not sure, as {hold} 0, but likely: {parts[0][0].lower()}{parts[0][1:]}", *parts[1:]]
+            contain = "the interval of the gain contains" if len(takes) == 1 else f"{many} intervals of gains contain"
+            return [f"Likely, but not sure ({contain} 0): {parts[0][0].lower()}{parts[0][1:]}", *parts[1:]]
         if likely:
-            return [*parts, f"that {named(likely)} gain{'s' * (len(likely) == 1)} is likely, not sure"]
+            return [*parts, f"the gain of {named(likely)} is likely, but not sure"]
         return parts
 
     @property
@@ -141,9 +141,9 @@ class Advice:
         return (
             f"Judged on training samples held out in {self.folds} folds, never on test samples: "
             f"{CANDIDATES[self.judged]} was the best collaboration on all folds, "
-            f"and in {self.stable} of {self.folds} choices without one of them"
-            f"{differs}. A client shares a model only if it gains with a probability of at least {SURE:.0%}, "
-            f"and where all that could share do not gain on average, {SURELY:.0%}."
+            f"and in {self.stable} of {self.folds} choices that leave out one fold"
+            f"{differs}. A client shares a model only if it gains with a probability of at least {SURE:.0%} "
+            f"({SURELY:.0%} if it is not sure that the clients that could share it gain on average)."
         )
 
     @property

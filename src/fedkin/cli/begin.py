@@ -60,7 +60,7 @@ def init(
     data_root: Path | None = options.ROOT,
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
-    """Write a first experiment file for data, or look at them. Columns of row numbers or one value are left out."""
+    """Write a first experiment file for data, without unique and constant columns; --look only describes the data."""
     if json and not look:
         raise ConfigError("--json goes with --look: init writes an experiment file")
     from fedkin.folders import write_new
@@ -235,7 +235,7 @@ def _target(client: Mapping[str, Any]) -> str:
 def advise(
     data: Path = typer.Argument(
         ...,
-        help="As of fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
+        help="As for fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
         metavar="DATA",
     ),
     target: str | None = options.TABLE_TARGET,
@@ -245,7 +245,7 @@ def advise(
     kind: str | None = options.TABLE_KIND,
     leave_out: str = options.TABLE_LEAVE_OUT,
     together: str | None = typer.Option(
-        None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
+        None, help="A column, such as the patient: rows with the same value stay together.", metavar="COLUMN"
     ),
     budget: float | None = typer.Option(
         None,
@@ -253,13 +253,13 @@ def advise(
         metavar="MINUTES",
     ),
     partners: bool | None = typer.Option(
-        None, help="Say what each partner adds; without it, if no budget is set and at most 6 clients can be judged."
+        None, help="Say what each partner adds. Default: only without a budget, and if at most 6 clients can be judged."
     ),
     seed: int | None = options.SEED,
     changes: list[str] = options.SET,
     data_root: Path | None = options.ROOT,
     out: Path | None = typer.Option(
-        None, help="Folder for the advice (default: runs/advice-NAME). The same command goes on with it.", metavar="DIR"
+        None, help="Folder for the advice (default: runs/advice-NAME); the same command continues.", metavar="DIR"
     ),
     json: bool = options.JSON,
 ) -> None:
@@ -331,7 +331,7 @@ def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
         with nullcontext() if quiet or not console.is_terminal else status:
             yield step
     except KeyboardInterrupt:
-        console.print(f"stopped; what was done is in {folder}, and the same command goes on with it")
+        console.print(f"stopped; what was done is in {folder}, and the same command continues from it")
         raise
     finally:
         on_interrupt(before)

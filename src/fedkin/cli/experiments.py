@@ -327,7 +327,7 @@ def bench(
     store: bool = typer.Option(False, "--store", help="Keep the results among those of the suite, for later methods."),
     json: bool = typer.Option(False, "--json", help="Print what bench.json holds."),
 ) -> None:
-    """Say where a method stands: run it on a suite of federations, tuned and with seeds, among all other methods."""
+    """Rank a method among all others: on a suite of federations, equally tuned, over several seeds."""
     from fedkin.errors import ConfigError
     from fedkin.methods import METHODS
     from fedkin.report import bench_page

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from fedkin.network.link import Link
 
 
-flower = typer.Typer(
-    no_args_is_help=True, help="A federation on a Flower deployment that is there already (docs/flower.md)."
-)
+flower = typer.Typer(no_args_is_help=True, help="A federation on an existing Flower deployment (docs/flower.md).")
 
 _PATIENCE = 5.0  # seconds of one wait for the server, whose messages take seconds
 _LOOK = 5.0  # seconds between two looks at the SuperLink
@@ -41,7 +39,7 @@ def _new(
     out: Path = typer.Option(..., "--out", help="Folder for the records, on the machine of the SuperLink."),
     data_root: Path | None = ROOT,
 ) -> None:
-    """Write an app that `flwr run` accepts: the server's part, and what hands messages on at the nodes."""
+    """Write an app that `flwr run` accepts: the server's part, and a part that passes messages on at the nodes."""
     from fedkin.running.flowered import write_app
 
     write_app(folder, experiment, out, data_root)
@@ -55,7 +53,7 @@ def _new(
 def _node(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file, the same as the server's."),
     name: str = typer.Option(..., "--name", help="The name with which this machine's SuperNode was registered."),
-    socket: Path = typer.Option(..., "--socket", help="The unix socket that its SuperNode is told of."),
+    socket: Path = typer.Option(..., "--socket", help="The unix socket in the SuperNode's --node-config."),
     state: Path = typer.Option(..., "--state", help="Folder of its states; the same one when it comes back."),
     data: str = participant.DATA,
     group: str | None = participant.GROUP,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -144,11 +145,18 @@ def _print_part(name: str, part: Any, section: str, facts: Mapping[str, str], se
     console.print(Text(name, style="bold"))
     for key, value in facts.items():
         console.print(f"{key}: {value}")
-    console.print(inspect.getdoc(part) or "")
+    console.print(_flowed(inspect.getdoc(part) or ""))
     if settings:
         print_table(("setting", "default", "expected"), [list(row.values()) for row in settings])
     if tuned := _tuned_settings(part, section):
         console.print(f"tuned by `fedkin tune --equal`, beside training.lr: {tuned}")
+
+
+def _flowed(text: str) -> str:
+    """Join the lines of each paragraph; examples, equations and columns stay, and so do lines that begin a setting."""
+    parts = text.split("\n\n")
+    kept = re.compile(r"^(?: |>>>)|\S  +\S", flags=re.M)
+    return "\n\n".join(part if kept.search(part) else re.sub(r"\n(?!\w+: )", " ", part) for part in parts)
 
 
 def _tuned_settings(part: Any, section: str) -> str:

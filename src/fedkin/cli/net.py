@@ -58,7 +58,7 @@ _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes 
 _KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
 _CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (default: the key's name with .crt).")
 _REVOKED = typer.Option(
-    None, "--revoked", metavar="FILE", help="Names and fingerprints that count no more, one a line; it may change."
+    None, "--revoked", metavar="FILE", help="Names and fingerprints that are no longer accepted, one a line."
 )
 _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
@@ -103,7 +103,7 @@ def _ca(
     ),
     replace: bool = typer.Option(False, "--replace", help="With --sign: replace a certificate that is there."),
 ) -> None:
-    """Make a CA; with --sign, sign requests with the one that is there."""
+    """Make a CA; with --sign, sign requests with an existing one."""
     from fedkin.network import identity
 
     if sign:
@@ -155,7 +155,7 @@ def _invite(
         None, "--server", metavar="NAME=ADDRESS", help="Who aggregates, and its address."
     ),
     router: str | None = typer.Option(
-        None, "--router", metavar="NAME=ADDRESS", help="Who passes sealed messages between all, if they only dial."
+        None, "--router", metavar="NAME=ADDRESS", help="Who passes sealed messages on, if nobody can be dialled."
     ),
     members: list[str] = typer.Option(
         [], "--member", help="A participant; with an address if others dial it. May be repeated."
@@ -306,7 +306,7 @@ def _serve(
     restart: bool = RESTART,
     json: bool = JSON,
 ) -> None:
-    """Run an experiment as its server: wait for the clients, then the rounds, with the records of a simulation."""
+    """Run an experiment as its server: wait for the clients, run the rounds, and keep the records of a simulation."""
     from fedkin.network.join_file import read_join
     from fedkin.running import networked
 
@@ -489,7 +489,7 @@ def _status(
     watch: bool = typer.Option(False, "--watch", help="Print it again each second, until all have ended."),
     json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Say how a federation goes, as its participants on this machine see it: it needs no network."""
+    """Show the state of a federation from the folders of its participants on this machine; needs no network."""
     from fedkin.network.status import read_status
 
     files, pause = _status_files(path), Event()

@@ -46,11 +46,11 @@ HELD = _sample_option(
 METRIC = _sample_option(
     [], "--metric", metavar="FILE.py:NAME", help="This participant's own file of a metric that the experiment names."
 )
-GROUP = _consent_option(None, "--group", help="A group that it tells the server, for the records.")
-YES = _consent_option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
-LABELS = _consent_option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
+GROUP = _consent_option(None, "--group", help="The group of this participant, which the server records.")
+YES = _consent_option(False, "--yes", help="Do not ask for consent to what will leave this participant.")
+LABELS = _consent_option(False, "--tell-labels", help="Send the number of samples of each class, for the report.")
 EPSILON = _consent_option(
-    None, "--max-epsilon", min=0, help="With \\[privacy]: release nothing more above this epsilon, over all runs here."
+    None, "--max-epsilon", min=0, help="With \\[privacy]: the largest epsilon over all runs here."
 )
 STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
 DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")

@@ -24,7 +24,7 @@ def reproduce(
     ),
     quick: bool = typer.Option(False, "--quick", help="A few rounds of each, to test the command."),
     data_root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
-    out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; goes on with them."),
+    out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; continues from them."),
     pages: Path | None = typer.Option(None, "--pages", help="Folder for the pages (default: OUT/pages)."),
     tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
     finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
@@ -34,7 +34,7 @@ def reproduce(
     methods: str | None = typer.Option(
         None, "--methods", help="Only the rows of these methods, and Local; claims about others are not tested."
     ),
-    restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
+    restart: bool = typer.Option(False, "--restart", help="Start damaged runs again at round 0."),
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""

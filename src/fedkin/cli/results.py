@@ -143,7 +143,7 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, S
 def _check(
     folder: Path = typer.Argument(..., help="Folder of a run, a comparison or a tuning, or a folder that holds such."),
 ) -> None:
-    """Say whether every file of a folder is as it was written, and what can be continued; exit status 1 if not."""
+    """Check that no file of a folder is damaged, and say what can be continued; exit status 1 if one is."""
     from fedkin.records.checking import check
 
     reports = check(folder)

@@ -201,20 +201,20 @@ class Federation(Mapping[str, Client]):
     ) -> Self:  # fmt: skip
         """A federation from a table with one row per sample, which names its client in a column.
 
-        frame: a DataFrame of pandas or polars, an Arrow table, or a dict of columns. All columns that have no part of
-        their own are inputs, but for those to `leave_out`. Numbers, dates and booleans are standardised with the mean
+        frame: a DataFrame of pandas or polars, an Arrow table, or a dict of columns. All columns without another
+        role are inputs, except those in `leave_out`. Numbers, dates and booleans are standardised with the mean
         and deviation of all clients' training rows; texts, and the columns named in `categories`, get a column for each
-        value that `least` training rows have, and one for all others. Missing values are the mean, or no category, and
-        have a column that says so if they are missing in `least` training rows. Only sums and counts of each client go
-        into this (`Profile`). `federation.encoding` has the names.
+        value that `least` training rows have, and one for all others. Missing values become the mean, or no category;
+        if `least` training rows lack the value, a column marks them. Only sums and counts of each client are used for
+        this (`Profile`). `federation.encoding` has the names.
 
         target: the column to predict. kind: without it, two values are a risk, texts and up to 20 whole numbers are
         classes, other numbers a regression. positive: which of a risk's two values is the event (the later one in
         order, if unset: 1, True, "yes"). Targets of a regression are in deviations from their mean over training rows.
         group: the planted group of each client. split: "random" holds out `test_fraction` of each client's rows, drawn
         with a key of (seed, client); "time" the latest by the column `time`, which is then the default; else the name
-        of a column of "train" and "test". person: a column whose rows of one value at a client stay on one side of the
-        split, as all rows of a patient should. Raises DataError naming column, row and client.
+        of a column of "train" and "test". person: a column, such as the patient: a client's rows with
+        the same value stay on one side of the split. Raises DataError naming column, row and client.
 
         >>> rows = {"age": [61, 70, 55, 80], "died": [0, 1, 0, 1], "hospital": ["a", "a", "b", "b"]}
         >>> fed = Federation.from_frame(rows, target="died", client="hospital", test_fraction=0.5)

@@ -33,7 +33,7 @@ MEANINGS = {
     "client's own class shares",
     "offsets": "each shifted by itself, with the same relation of inputs to targets: one model, with what "
     "removes a client's shift (own normalisation)",
-    "alone": "like nobody else: trained alone",
+    "alone": "differs from all others: trained alone",
 }
 TESTS = {
     "x": "inputs", "xy": "how inputs go with targets", "y": "class shares", "offset": "shift of all classes",

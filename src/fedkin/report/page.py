@@ -90,17 +90,17 @@ def sections(data: Data, answer: bool = False) -> list[Section]:
         ((data["ranks"] or {}).get("text"), "ranks", "Ranks", "Which methods are told apart"),
         (True, "clients", "Clients", "Client by client"),
         (data["measures"], "measures", "Metrics", "Further metrics"),
-        (_any(runs, "risks"), "risks", "Risks", "Are the risks true, and worth acting on"),
+        (_any(runs, "risks"), "risks", "Risks", "Are the predicted risks right, and useful"),
         (graphs or _any(runs, "undrawn"), "graph", "Graph", "The client graph"),
         (_any(graphs, "verdicts"), "tests", "Tests", "Why these groups: the tests"),
-        (_any(graphs, "history"), "moves", "Moves", "Who moved group, and when"),
+        (_any(graphs, "history"), "moves", "Moves", "Which clients changed group, and when"),
         (graphs, "matrix", "Matrix", "Similarity of clients"),
         (_any(runs, "sharing"), "sharing", "Weights", "Weights, and what clients have in common"),
         (any(_any(graph["frames"], "values") for graph in graphs), "influence", "Influence",
          "Influential clients, by region"),
         (_any(runs, "features"), "features", "Features", "Classes in feature space, and heads"),
         (data["phases"], "traffic", "Traffic", "What was sent, once and every round"),
-        (data["missing"], "missing", "Missing", "What was lost, refused, or never came"),
+        (data["missing"], "missing", "Missing", "Messages that were lost, refused or never sent"),
         (True, "settings", "Settings", "Settings, and how to run this again"),
     ]  # fmt: skip
     return [Section(*names) for there, *names in known if there]
@@ -144,21 +144,21 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
     more, points = (_points("+"), ", in points") if share else (_plain(4, "+"), "")
     gain = f"{title} above training alone (Local)" if share else f"how much better {title} is than alone (Local)"
     return (
-        ("mean", "mean", f"mean over clients of test {title} after the last round", value),
+        ("mean", "mean", f"mean test {title} over clients, after the last round", value),
         ("weighted", "weighted", "the same, each client weighted by its number of test samples", value),
         ("pooled", "pooled", f"{title} over the test samples of all clients together", value),
         ("worst10", "worst 10 %", f"mean {title} of the worst 10 % of clients", value),
         ("worst20", "worst 20 %", f"mean {title} of the worst 20 % of clients", value),
-        ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
+        ("unseen", "unseen", f"mean test {title} over the clients that never take part", value),
         ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
         ("gain", "gain", f"mean over clients of {gain}{points}", more),
         ("adds", "exchange adds", f"the method minus its @self{points}", more),
-        ("hurt", "worse", "share of clients whose figure is lower than alone, however little", _percent(0)),
+        ("hurt", "worse", "share of clients that are worse off than alone, by any amount", _percent(0)),
         ("gained", "gained", "clients that surely gained over Local", _count),
         ("lost", "hurt", "clients that are surely worse than Local", _count),
         ("apart", "?", "clients that cannot be told apart from Local", _count),
         ("few", "too few", "clients with too few events or test samples for a verdict", _count),
-        ("events", "least events", "events, or test samples without, of the client that has fewest", _count),
+        ("events", "least events", "the smallest number of events, or of other test samples, at any client", _count),
         ("found", "groups", "groups in the last round's graph", _count),
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
         ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
@@ -182,7 +182,7 @@ def _comparison(data: Data) -> dict[str, Any]:
     # Where a mean weighted by samples is the figure over all samples, one column says both.
     if all(row["weighted"] == row["pooled"] for row in rows):
         shown = [
-            ("pooled", "weighted", "over all test samples: the mean weighted by them", column[3])
+            ("pooled", "weighted", "over all test samples together: the mean weighted by them", column[3])
             if column[0] == "pooled" else column
             for column in shown if column[0] != "weighted"
         ]  # fmt: skip
@@ -198,7 +198,7 @@ def _comparison(data: Data) -> dict[str, Any]:
     seeds = max(row["seeds"] for row in rows)
     notes = [f"Mean over {seeds} seeds, ± half the 95 % interval over seeds (Student)."] if seeds > 1 else []
     if seeds > 1 and data["rerun"]["oneSplit"]:
-        notes.append("The rows held out are the same for every seed (data.seed): ± leaves their sampling out.")
+        notes.append("All seeds have the same test rows (data.seed), so ± does not include the sampling of rows.")
     if data["chosen"]:
         title = titles[data["runs"][data["shown"]]["label"]]
         good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""

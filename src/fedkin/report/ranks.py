@@ -30,7 +30,8 @@ _NETWORKED = ("network", "peer")  # engines
 
 RULE = (
     "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
-    "all below 0. Each client is judged by itself: of 100 clients without any difference, about 5 are misjudged. "
+    "all below 0. Each client is judged separately: of 100 clients without any difference, about 5 get a wrong "
+    "verdict. "
     f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
     "samples in other tasks."
 )

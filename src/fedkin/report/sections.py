@@ -187,7 +187,7 @@ def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str
     heads = [
         "method",
         ("once, a client", "what is sent once, over the number of clients"),
-        ("once, in all", "phases that no client goes through twice, such as FLT's signatures"),
+        ("once, in all", "phases that a client goes through at most once, such as FLT's signatures"),
         ("a round", "all other messages, over the number of rounds"),
         ("repeated, a client", "all other messages, over the number of clients"),
         ("repeated, in all", "all other messages of the run"),

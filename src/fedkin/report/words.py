@@ -32,9 +32,9 @@ _MEANINGS = MEANINGS | {_NEAR: "differ, but by too little to pay for the samples
 # What a sentence says of the clients inside a group.
 _INSIDE = {
     "same": "no difference is significant",
-    _NEAR: "clients differ by too little to pay for separate models",
+    _NEAR: "clients differ too little for separate models to be better",
     "shares": "clients differ in how often each class occurs, not in what a class looks like",
-    "offsets": "each client is shifted by itself",
+    "offsets": "each client's inputs have a shift of their own",
 }
 _LEVELS = {0: "one model for all", 1: "one model for each branch", 2: "one model for each group"}
 
@@ -134,7 +134,7 @@ def _who_gains(about: Subject) -> str:
         return f"{many(about.clients, 'client')} without test data"
     if not gains:
         text = f"mean test {metric.title} {_value(about.mean, metric)} over {many(about.clients, 'client')}{seeds}"
-        return text if about.runs[0].method == LOCAL else f"{text}, and no like run of Local to say who gains"
+        return text if about.runs[0].method == LOCAL else f"{text}, without a comparable run of Local to say who gains"
     total, surely, (better, worse, apart, few) = _fates(gains)
     need = "events" if any(one.events is not None for one, _ in gains[0].sure.values()) else "test samples"
     lose = "surely hurt" if surely else "lose"
@@ -309,7 +309,7 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
 
 
 def _alone(groups: Iterable[JudgedGroup]) -> list[str]:
-    """Ids of the clients that are like nobody else."""
+    """Ids of the clients that are in no group."""
     return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
 
 
@@ -348,23 +348,23 @@ class Told:
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
-    """What was found with nothing told, by a run or by one of each seed. against: words about planted groups.
+    """What the tests found, in a run or in one of each seed. against: words about planted groups.
 
-    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:66]
-    '4 groups with nothing told: within groups no difference is signifi'
-    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[66:]
-    'cant (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
+    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
+    '4 groups found by tests: within groups no difference is significant'
+    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
+    ' (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
     >>> in_words([Told({"same": 1}, alone=1)])
-    '1 group and 1 client alone with nothing told: within groups no difference is significant'
+    '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
     low, high = min(counts), max(counts)
     if not high:
-        return f"no groups found with nothing told{against}: every client is like nobody else{_tests_seen(seeds)}"
+        return f"no groups found by tests{against}: every client differs from all others{_tests_seen(seeds)}"
     most = max(one.alone for one in seeds)
     count = many(high, "group") if low == high else f"{low} to {high} groups"
     alone = f" and {'up to ' if len(seeds) > 1 else ''}{many(most, 'client')} alone" if most else ""
-    return f"{count}{alone} with nothing told{against}: {_inside(seeds)}{_tests_seen(seeds)}"
+    return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
 def _inside(seeds: Sequence[Told]) -> str:
