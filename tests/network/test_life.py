@@ -119,7 +119,9 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
     equal(result, life.replayed(result))
 
 
-def test_one_comes_back_with_other_samples_and_the_server_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [3, 4])
+def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tmp_path: Path) -> None:
+    """Also when the server stops while it waits for the next round."""
     life = Life("fedavg", tmp_path)
     other = replace(life.federation[NEW], id="c02")
     with clients(life.federation, tmp_path / "nodes") as there:
@@ -131,14 +133,18 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(tmp_path: Path
             if round == 3:
                 life.departed()
                 life.arrive(there, "c02", client=other)
+            if round == 4 and after == 3:
+                with life.heard:
+                    assert life.heard.wait_for(lambda: sum("c02 takes part" in line for line in life.lines) == 2, 60)
 
-        assert life.serve(there, then, after=4) is None
+        assert life.serve(there, then, after=after) is None
         result = life.serve(there, then)
         there.join()
         assert there.errors == {}
     assert result is not None
-    assert result.federation["clients"]["c02"]["away"] == [[2, 3]]
-    change = Change(4, other.train, other.test)
+    first, last = result.federation["clients"]["c02"]["away"][0]
+    assert (first, last) == (2, 3) if after == 4 else last in (3, 4)
+    change = Change(last + 1, other.train, other.test)
     life.federation = Federation(
         [replace(c, changes=(change,)) if id == "c02" else c for id, c in life.federation.items()],
         life.federation.task, life.federation.name,

@@ -20,7 +20,7 @@ from network.federations import experiment, write_samples
 from network.processes import Place, ended, kill, made
 from town import Town
 
-ROUNDS = 150
+ROUNDS = 200
 
 
 def _until(place: Place, name: str, words: str) -> None:

@@ -49,7 +49,7 @@ from fedkin.network.messages import (
     read,
     tree_of,
 )
-from fedkin.network.registration import About, Heard, Hello, Welcome, about_of
+from fedkin.network.registration import NEXT_ROUND, About, Heard, Hello, Welcome, about_of
 from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
@@ -294,7 +294,8 @@ class NetworkClient(Caller):
         if heard is not None and heard.missing not in ("", self.told_missing):
             self.told_missing = heard.missing
             self.say(f"waiting for {shown(heard.missing, 400)}")
-        for _ in range(waits if heard is not None else 0):
+        # One that waits for a round says so again and again: the server may start again meanwhile.
+        for _ in range(0 if heard is None else 1 if heard.missing == NEXT_ROUND else waits):
             if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
                 return welcome
         return None

@@ -35,8 +35,9 @@ from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["About", "Heard", "Hello", "Registration", "Shared", "Welcome", "about_of", "among"]
+__all__ = ["NEXT_ROUND", "About", "Heard", "Hello", "Registration", "Shared", "Welcome", "about_of", "among"]
 
+NEXT_ROUND = "the next round"  # for which one waits that comes after the first
 _SAMPLES = 10**12
 _LARGEST_HELLO = 1 << 26  # bytes
 _SLICE = 5.0  # seconds of one look for a hello
@@ -535,7 +536,7 @@ class Registration:
                     self.say(f"{name} is here" + ("" if before is None else " again"))
                 self.lives[name], self.hellos[stage][name] = hello.life, hello
             late = self.complete and stage == "about" and not self._is_here(name) and not hello.leaves
-            missing = "the next round" if late else self._missing(stage)
+            missing = NEXT_ROUND if late else self._missing(stage)
             self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
             if words:
                 self._refuse(name, hello, words)
