@@ -111,4 +111,4 @@ def test_a_table_s_one_split_is_said_beside_the_intervals_over_seeds(tmp_path: P
     results = compare(Runs(load(tmp_path / "e.toml"), tmp_path), ["local", "fedavg"], [0, 1], tmp_path / "runs")
     folders = [run.folder for by_seed in results.values() for run in by_seed.values() if run.folder is not None]
     page = write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "held out are the same for every seed (data.seed)" in page
+    assert "All seeds have the same test rows (data.seed)" in page
