@@ -62,7 +62,7 @@ EXAMPLES = {
     "runs check": ("fedkin runs check runs/digits-rotated",),
     "export": ("fedkin export runs/wards --client north --to onnx",),
     "net serve": ("fedkin net serve EXPERIMENT.toml --join join.toml --key server.key",),
-    "net join": ("fedkin net join join.toml --data stays.csv --target died --key north.key",),
+    "net join": ("fedkin net join join.toml --data stays.csv --key north.key",),
     "net leave": ("fedkin net leave join.toml --key north.key",),
     "net init": ("fedkin net init keys --name north",),
     "net ca": ("fedkin net ca ca", "fedkin net ca ca --sign north.csr"),
@@ -73,9 +73,7 @@ EXAMPLES = {
     "net show": ("fedkin net show join.toml",),
     "net status": ("fedkin net status runs/wards",),
     "flower new": ("fedkin flower new app --experiment EXPERIMENT.toml --out /srv/runs/wards",),
-    "flower node": (
-        "fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv --target died",
-    ),
+    "flower node": ("fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv",),
 }
 _TO_BEGIN_WITH = """Learn who should learn with whom: collaboration-graph federated learning.
 

@@ -33,7 +33,11 @@ _LEAST_P = 1e-12
 
 @dataclass(frozen=True)
 class Doubt:
-    """How much speaks against a member: its looks so far, and S_t of this module."""
+    """How much speaks against a member: its looks so far, and S_t of this module.
+
+    >>> Doubt().value, round(Doubt().after(1e-6).value)
+    (1.0, 2620)
+    """
 
     looks: int = 0
     sum: float = 0.0
@@ -44,11 +48,7 @@ class Doubt:
         return self.sum + 1 / (self.looks + 1)
 
     def after(self, p: float) -> Doubt:
-        """Return the doubt after one more look with this p-value.
-
-        >>> Doubt().value, round(Doubt().after(1e-6).value)
-        (1.0, 2620)
-        """
+        """Return the doubt after one more look with this p-value."""
         t = self.looks + 1
         return Doubt(t, calibrated(p) * (self.sum + 1 / (t * (t + 1))))
 
@@ -69,5 +69,13 @@ def look(before: Doubt, new: Signature, group: Signature, verdict: str, alpha: f
     """Return the doubt after a look at a member's new samples.
 
     group: of all samples that its members had before. verdict: of the group.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, sign
+    >>> rng = np.random.default_rng(0)
+    >>> old, new = rng.normal(size=(200, 4)), rng.normal(size=(80, 4))
+    >>> plan = Plan.of([Spread.of(old)])
+    >>> look(Doubt(), sign(plan, new + 1), sign(plan, old), "same", 0.001).value > 1000
+    True
     """
     return before.after(member_p(new, group, verdict, alpha))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedkin.federation import Federation
+if TYPE_CHECKING:
+    from fedkin.federation import Federation
 
 __all__ = ["drifts_in", "events_in", "events_of", "replayed"]
 
@@ -47,7 +48,7 @@ def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
 
     facts: the run's `federation.json` (`Result.federation`).
     """
-    return Federation(
+    return type(federation)(
         [
             replace(
                 client, joins=facts["clients"][id].get("joins", 1),

@@ -52,5 +52,7 @@ def test_what_does_not_stand_still_is_refused() -> None:
     first = federation[sorted(federation)[0]]
     for moving in (replace(first, joins=2), replace(first, changes=(Change(2, first.train, first.test),))):
         clients = [moving if client.id == first.id else client for client in federation.values()]
-        with pytest.raises(ConfigError, match=f"scenario.pooled: client '{first.id}' joins later or its data change"):
+        with pytest.raises(
+            ConfigError, match=f"scenario.pooled: client '{first.id}' joins later or leaves, or its data change"
+        ):
             pooled(Federation(clients, federation.task))
