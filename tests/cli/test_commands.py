@@ -156,7 +156,8 @@ def signalled(after_a_round: str) -> str:
     """What `fedkin run small.toml --out cut` writes to stderr when this is done after its rounds; it exits with 130."""
     code = (
         "import os, signal, sys\n"
-        "from fedkin.cli import progress, main\n"
+        "from fedkin.cli import main\n"
+        "from fedkin.running import progress\n"
         "real = progress.Progress.round_done\n"
         "def cut(self, row):\n"
         "    real(self, row)\n"
