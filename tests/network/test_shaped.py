@@ -125,7 +125,6 @@ def test_a_federation_with_a_model_of_6_mb_is_the_simulation(tmp_path: Path, tow
     )
     assert down < 1.1 * 3 * 2 * size
     assert up < 1.1 * 3 * size
-    assert took < 30 + 1.5 * least
 
 
 @pytest.mark.parametrize(
