@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,13 +91,20 @@ def equal(result: Result, here: Result) -> None:
     assert result.messages == here.messages
 
 
+@contextmanager
+def begun(life: Life, root: Path) -> Iterator[Clients]:
+    """All clients but the newcomer, which are gone at the end."""
+    with clients(life.federation, root / "nodes") as there:
+        there.start(*sorted(set(life.federation) - {NEW}))
+        yield there
+
+
 @pytest.mark.parametrize("method", by_pattern(["fedavg", "kin", "flt-same", "fedamp"]))
 def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, tmp_path: Path) -> None:
     """Also when the server stops in between, and goes on."""
     life = Life(method, tmp_path)
     said: list[list[str]] = []
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 1:
@@ -124,8 +132,7 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
     """Also when the server stops while it waits for the next round."""
     life = Life("fedavg", tmp_path)
     other = replace(life.federation[NEW], id="c02")
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 1:
@@ -155,8 +162,7 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
 def test_one_that_is_told_to_leave_answers_until_it_may_go(tmp_path: Path) -> None:
     """No answer is missing, so that the run is the simulation, at whatever moment it is told."""
     life = Life("fedavg", tmp_path, rounds=30)
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 2:
@@ -174,8 +180,7 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(tmp_path: Path) -> No
 
 def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
     life = Life("fedavg", tmp_path, rounds=8, newcomers=False, gone_after=0.01)
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
         result = life.serve(there, lambda round: there.stop("c02") if round == 2 else None)
         there.join()
         assert there.errors == {"c02": "left"}
@@ -188,8 +193,7 @@ def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
 def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:
     life = Life("fedavg", tmp_path, newcomers=False)
     said: list[str] = []
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 1:
@@ -218,8 +222,7 @@ def test_who_does_not_fit_the_method_is_told_why(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(FedAvg, "check", check)
     life = Life("fedavg", tmp_path, rounds=2)
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(*sorted(set(life.federation) - {NEW}))
+    with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 1:

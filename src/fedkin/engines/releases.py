@@ -165,8 +165,8 @@ class Releases:
         seen = own.get("open", {}).get(phase, [])
         open = sorted({*seen, *message} - {part.name for part in parts} - set(self._noised(phase)))
         told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
-        made = self._before(own)[0] + (count if self.store is None else 0)
-        return sent, {**own, "releases": made, "open": told}
+        releases = self._before(own)[0] + (count if self.store is None else 0)
+        return sent, {**own, "releases": releases, "open": told}
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the shares of the fields of a signature in this phase."""

@@ -189,13 +189,13 @@ def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
     labels = [b""] * len(x) if y is None else [label.tobytes() for label in y]
     hashes = [blake2b(row.tobytes() + label, digest_size=8).digest() for row, label in zip(x, labels, strict=True)]
     rows = np.frombuffer(b"".join(hashes), dtype=np.int64)
-    known = client.state.get("signed_rows")
-    new = np.flatnonzero(~np.isin(rows, [] if known is None else known.numpy()))
-    if known is not None and len(new) < _FRESH:
+    before = client.state.get("signed_rows")
+    new = np.flatnonzero(~np.isin(rows, [] if before is None else before.numpy()))
+    if before is not None and len(new) < _FRESH:
         return new[:0]
-    signed = rows if known is None else np.concatenate([known.numpy(), rows[new]])
+    signed = rows if before is None else np.concatenate([before.numpy(), rows[new]])
     client.state["signed_rows"] = torch.from_numpy(np.unique(signed))
-    return new if known is not None else new[:0]
+    return new if before is not None else new[:0]
 
 
 def _sent(name: str, values: npt.NDArray[np.float64], client: ClientView[Any]) -> Message:
@@ -227,7 +227,7 @@ def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str
     replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
     known = Plan.from_arrays(arrays(plan))
     if server.signature_noise is not None:
-        return _made_of_sums(replies, known, server.signature_noise / math.sqrt(_SUMS))
+        return _signatures_of_sums(replies, known, server.signature_noise / math.sqrt(_SUMS))
     fresh = {id: reply["fresh"] for id, reply in replies.items() if "fresh" in reply}
     if fresh := {id: data for id, data in fresh.items() if read_signature(data, known) is not None}:
         held["fresh"] = fresh
@@ -270,17 +270,17 @@ def _planned_by_votes(server: ServerView[Any], held: Planned, replies: Mapping[s
     return True
 
 
-def _made_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float) -> Signatures:
+def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float) -> Signatures:
     """The signatures that were sent as sums with noise, without those that no honest client can have sent."""
-    made = {}
+    signatures = {}
     for id, reply in replies.items():
         if "sums" not in reply:
             continue
         sums = reply["sums"].numpy()
         if np.abs(sums).max() <= reply["n"] + _DEVIATIONS * noise:
             data = private.signature_of_sums(plan, reply["n"], sums, noise).to_bytes()
-            made[id] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return made
+            signatures[id] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return signatures
 
 
 def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
