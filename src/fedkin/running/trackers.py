@@ -152,8 +152,14 @@ class TensorBoard(PackageTracker):
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        for old in Path(self.events).glob("events.out.tfevents.*") if not done else ():
-            old.unlink()
+        earlier = sorted(Path(self.events).glob("events.out.tfevents.*"))
+        # Readers go by names: a second, then the process's number. Earlier files must come first in them.
+        late = any(int(old.name.split(".")[3]) >= int(time.time()) for old in earlier)
+        for old in earlier:
+            if not done:
+                old.unlink()
+            elif late:
+                old.rename(old.with_name(old.name.replace(".tfevents.", ".tfevents.0")))
         # Readers drop what was logged from this step on.
         self.writer = SummaryWriter(self.events, purge_step=done + 1)
         if not done:
