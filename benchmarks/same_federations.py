@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.engines.privacy import noise_for
+from fedkin.engines.epsilon import noise_for
 from fedkin.graph import Plan, Signature, Spread, sign
 from fedkin.graph.private_signatures import plan_of_votes, signature_of_sums, sums, votes
 

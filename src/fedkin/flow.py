@@ -207,7 +207,8 @@ class Method(Settings):
 
     Class variables describe the method. unlike_models: clients may have bodies of different architectures.
     needs_classes: it works only for tasks with classes. linear: it works only for models without a trainable body.
-    weighs_classes: its losses honour class weights.
+    weighs_classes: its losses honour class weights. fits: of a client in a round, by which `privacy.sample_epsilon` is
+    shared out over the rounds.
     """
 
     name: ClassVar[str]
@@ -218,6 +219,7 @@ class Method(Settings):
     unlike_models: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     weighs_classes: ClassVar[bool] = True
+    fits: ClassVar[int] = 1
     linear: ClassVar[bool] = False
 
     def check(self, federation: Federation) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from fedkin.codec import Params
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Samples, Task
 from fedkin.keys import key, rng
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
 
-__all__ = ["ClientView", "PeerView", "ServerView", "View"]
+__all__ = ["ClientView", "PeerView", "Sealed", "ServerView", "View"]
 
 # The type of the state that a method keeps at a participant: a TypedDict of the method, or any dict.
 S = TypeVar("S", bound=Mapping[str, Any], default=dict[str, Any])
@@ -60,6 +60,22 @@ class ClientView(View[S]):
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a generator keyed by (seed, client id, round, purpose)."""
         return rng(self.seed, self.id, self.round, purpose)
+
+
+class Sealed:
+    """Stands for a client's samples where a flow must not read them: all that it may know is their number."""
+
+    def __init__(self, size: int, method: str) -> None:
+        self._size, self._method = size, method
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getattr__(self, name: str) -> Any:
+        raise RunError(
+            f"method {self._method!r} reads samples outside of training, which privacy.sample_epsilon does not "
+            "protect; choose another method (docs/privacy.md)"
+        )
 
 
 @dataclass(eq=False)

@@ -12,7 +12,8 @@ import torch
 
 from engines.test_releases import Keeping, models
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
-from fedkin.engines.privacy import epsilon, keyed, noise_for
+from fedkin.engines.epsilon import epsilon, noise_for
+from fedkin.engines.privacy import keyed
 from fedkin.engines.results import SERVER
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples

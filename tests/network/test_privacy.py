@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.privacy import Privacy, Spent
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
@@ -82,6 +85,8 @@ def test_a_line_that_a_kill_left_half_written_is_cut_off(tmp_path: Path) -> None
         "nonsense",
         '{"run":"a","at":"1","count":-5,"noise":2.0,"share":0}',
         '{"run":"a","at":"0","count":1,"noise":2.0,"share":2}',
+        '{"run":"a","at":"0","count":1,"noise":0.0,"share":0,"rate":0.5}',
+        '{"run":"a","at":"0","count":1,"noise":2.0,"share":0,"rate":-1}',
         "[1]",
         "\xff",
     ],
@@ -360,6 +365,104 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     assert (
         len(lines) == len({line["at"] for line in lines}) == there.results[first].summary["privacy"]["releases"][first]
     )
+
+
+# -- private training -------------------------------------------------------------------------------------------------
+
+TRAINED = experiment(clients=2, rounds=3, privacy={"sample_epsilon": 2.0})
+
+
+def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_draws(tmp_path: Path) -> None:
+    """Also after a kill; and never more than was consented to, whatever a server asks."""
+    ledger = Ledger(tmp_path / "ledger")
+    with by_hand(TRAINED.federation(NOWHERE), tmp_path, TRAINED, ledger=ledger) as server:
+        server.join()
+        first = server.train()
+        assert first["spent"]["trained"]["fits"] == 1
+        for path in tmp_path.glob("c00/r1/*"):
+            path.unlink()
+        server.there.stop("c00")
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
+        server.join("e2")
+        again = server.train()
+        assert same(first["reply"], again["reply"])
+        assert again["spent"] == first["spent"]
+        # Parameters that differ by a constant would be learned with equal noise, which a server could subtract.
+        for shift, fits in ((1.0, 2), (2.0, 3)):
+            moved = {name: tensor + shift for name, tensor in server.plan.net.initial.items()}
+            other = server.train(message={"params": moved})
+            assert other["spent"]["trained"]["fits"] == fits
+        last = server.train(round=2, last=1)
+        assert "reply" not in last
+        assert (last["failed"]["kind"], last["spent"]["trained"]["fits"]) == ("spent", 3)
+        assert "all that privacy.sample_epsilon allows" in last["failed"]["words"]
+    kept = Ledger(tmp_path / "ledger")
+    assert len(kept.lines) == 3
+    assert kept.epsilon(1e-5) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_draws_depend_on_the_participants_secret_and_on_its_samples(tmp_path: Path) -> None:
+    federation, replies = TRAINED.federation(NOWHERE), []
+    for name, secret in (("one", "one"), ("other", "other"), ("replaced", "one")):
+        client = federation["c00"]
+        if name == "replaced":
+            client = replace(client, train=client.train.take([1, *range(1, client.size)]))
+        there = Federation([client, federation["c01"]], federation.task)
+        with by_hand(there, tmp_path / name, TRAINED, ledger=Ledger(tmp_path / f"{secret}-ledger")) as server:
+            server.join()
+            replies.append(server.train()["reply"]["params"])
+    one, other, replaced = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in replies)
+    start = torch.cat([tensor.flatten() for tensor in server.plan.net.initial.values()])
+    for unlike in (other, replaced):  # with equal noise, one sample would move it by 3 x .1 x 2 / 16 at most
+        assert float((one - unlike).norm()) > max(0.1, float((one - start).norm()))
+
+
+def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
+    """It lies between the epsilon of two fits and that of three."""
+    federation = TRAINED.federation(NOWHERE)
+    how = TRAINED.privacy.training(federation["c00"].size, TRAINED.training, 1)
+    limit = total_epsilon(0.0, {(how.rate, how.noise): 8}, 1e-5)
+    with by_hand(federation, tmp_path, TRAINED, ledger=Ledger(limit=limit)) as server:
+        server.join()
+        said = [server.train(round=number, last=number - 1) for number in (1, 2, 3)]
+    assert ["reply" in each for each in said] == [True, True, False]
+    assert f"above its owner's limit of {limit:g}" in said[-1]["failed"]["words"]
+
+
+def test_what_training_costs_is_told_before_anything_leaves() -> None:
+    federation = TRAINED.federation(NOWHERE)
+    plan, _ = agreement.agreed(settings_of(TRAINED), federation.task, plan_of)
+    assert plan is not None
+    client = federation["c00"]
+    how = plan.privacy.training(client.size, plan.training, 1)
+    lines = leaving(plan, client, page=Ledger(limit=9.0).page("", plan.privacy))
+    assert "; from private training), n (a whole number; as it is)" in lines[0]
+    assert lines[1] == (
+        f"training: a step draws each sample with the probability {16 / client.size:.3g}, clips its gradient to the "
+        f"norm 1, and adds normal noise of {how.noise:.3g} times that, from a secret of this machine's own: epsilon 2 "
+        "at delta 1e-05 for one sample; no more fits after that"
+    )
+    assert lines[2] == "epsilon: 2 at delta 1e-05 after 3 rounds with one message of each kind; no more"
+
+
+def test_private_training_over_a_network_costs_what_it_costs_in_a_simulation(tmp_path: Path) -> None:
+    here = simulated(TRAINED, tmp_path / "here")
+    ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
+    with clients(TRAINED.federation(NOWHERE), tmp_path / "nodes") as there:
+        for name, ledger in ledgers.items():
+            there.start(name, ledger=ledger)
+        assert served(TRAINED, there.network, tmp_path / "there", watcher=Ending(2)) is None
+        result = served(TRAINED, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    told, like = result.summary["privacy"], here.summary["privacy"]
+    assert told["epsilon"] == like["epsilon"]
+    assert told["epsilon"]["max"] == pytest.approx(2.0, rel=1e-5)
+    assert told["open"]["train"] == like["open"]["train"] == ["n"]
+    assert not same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
+    for name, ledger in ledgers.items():
+        assert ledger.epsilon(1e-5) == told["epsilon"]["clients"][name]
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------

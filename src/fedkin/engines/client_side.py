@@ -15,14 +15,15 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines.failures import forgotten, place_in
-from fedkin.engines.privacy import Source
+from fedkin.engines.privacy import Source, noised_in
 from fedkin.engines.releases import KEY, Releases, Store
 from fedkin.engines.results import Outbox
 from fedkin.engines.setup import Setup
-from fedkin.errors import ConfigError, MethodError
-from fedkin.federation import Client
-from fedkin.flow import Message, Params, PeerMethod, ServerMethod, Share
-from fedkin.views import ClientView, PeerView
+from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.federation import Client, Samples
+from fedkin.flow import Fit, Message, Params, PeerMethod, ServerMethod, Share
+from fedkin.learning.private import Private
+from fedkin.views import ClientView, PeerView, Sealed
 
 
 class States(Mapping[str, dict[str, Any]]):
@@ -119,11 +120,12 @@ class ClientSide:
         self.setup, self.clients, self.states, self.own_method = setup, clients, states, own_method
         self.releases = Releases(setup, self.step, noise, store)
         self.drifting = any(client.changes for client in clients.values())
-        if self.drifting and setup.privacy.signature_epsilon:
-            raise ConfigError(
-                "privacy.signature_epsilon: clients whose samples change over time would sign each time anew; leave it "
-                "out, or choose a scenario without drift"
-            )
+        for name in ("signature_epsilon", "sample_epsilon"):
+            if self.drifting and getattr(setup.privacy, name) is not None:
+                raise ConfigError(
+                    f"privacy.{name}: it counts for samples that stay, and here clients' samples change over time; "
+                    "leave it out, or choose a scenario without drift"
+                )
         self.now = clients
         self.turn_to(0)
 
@@ -158,13 +160,32 @@ class ClientSide:
             view.state = self.states[id]
             return view
         # The first state is made as in round 0, since it must not depend on the round of the first call.
-        view.round = 0
+        view.round, train = 0, view.train
+        self._seal(view)
         if isinstance(setup.method, PeerMethod):
             setup.method.join(PeerView(**vars(view), neighbours=()))
         else:
             setup.method.join(view)
-        view.round = self.number
+        view.round, view.train = self.number, train
         return view
+
+    def _seal(self, view: ClientView) -> None:
+        """Hide the samples from a flow whose fits are private, so that nothing else of them can be sent."""
+        if self.setup.privacy.sample_epsilon is not None:
+            view.train = cast(Samples, Sealed(len(view.train), self.setup.method.name))
+
+    def trained(self, running: Running, fit: Any) -> Private:
+        """Return how a fit is private that a flow asks for; it counts at once, also if the flow fails later."""
+        id = running.id
+        if not isinstance(fit, Fit):
+            raise RunError(
+                f"phase {running.phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
+                "privacy.sample_epsilon does not protect; choose another method"
+            )
+        samples, told = self.client(id).train, self._told(id)
+        private, told = self.releases.train(id, self.number, running.phase, running.asked, fit, samples, told)
+        self.states.keep(id, {**self.view(id).state, KEY: told} if told else self.view(id).state)
+        return private
 
     def peer(self, id: str, near: Iterable[str] = ()) -> PeerView:
         """Return the current view of a peer."""
@@ -184,6 +205,8 @@ class ClientSide:
         if self.setup.privacy.on:
             self.releases.admit(id, self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
+        if not any(noised_in(fields) for fields in method.declared(phase) or ()):
+            self._seal(view)
         flow = getattr(method, phase)(view, message)
         forgotten(method, phase, flow)
         return Running(id, phase, view, flow, message)
@@ -192,7 +215,8 @@ class ClientSide:
         """Return a peer's round before its first step."""
         method = self.method()
         assert isinstance(method, PeerMethod)
-        flow = method.round(view := self._apart(self.peer(id, near)))
+        self._seal(view := self._apart(self.peer(id, near)))
+        flow = method.round(view)
         forgotten(method, "round", flow)
         return Running(id, "round", view, flow)
 

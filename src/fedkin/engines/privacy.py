@@ -10,65 +10,40 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtri
 from torch import Tensor
 
+from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon, training_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import Bytes, Choice, Each, Fields, Form, Noised, Number, Shaped, Sometimes, Sums, Weights, Whole
+from fedkin.forms import (
+    COUNT,
+    Bytes,
+    Choice,
+    Each,
+    Fields,
+    Form,
+    Noised,
+    Number,
+    Shaped,
+    Sometimes,
+    Sums,
+    Weights,
+    Whole,
+)
 from fedkin.keys import rng
 from fedkin.learning.net import Net
+from fedkin.learning.private import Private, check_separate, uniform
+from fedkin.learning.training import Training
 from fedkin.settings import Settings
-
-
-@lru_cache(maxsize=4096)
-def epsilon(noise: float, releases: int, delta: float) -> float:
-    """Return the exact epsilon of releases with this noise multiplier (standard deviation over sensitivity), composed.
-
-    Together they are one Gaussian mechanism with m = sqrt(releases) / noise, for which
-    delta = Phi(m / 2 - epsilon / m) - e^epsilon Phi(-m / 2 - epsilon / m) (Balle and Wang, ICML 2018). There is no
-    amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
-
-    >>> epsilon(5.0, 0, 1e-5), round(epsilon(5.0, 100, 1e-5), 2), epsilon(0.0, 3, 1e-5)
-    (0.0, 10.0, inf)
-    """
-    if not releases:
-        return 0.0
-    if not noise:
-        return math.inf
-    m = math.sqrt(releases) / noise
-
-    def surplus(e: float) -> float:
-        return float(ndtr(m / 2 - e / m) - math.exp(min(e + log_ndtr(-m / 2 - e / m), 0.0)) - delta)
-
-    if surplus(0.0) <= 0:
-        return 0.0
-    # The bound of zero-concentrated privacy is never below.
-    most = m * m / 2 + m * math.sqrt(2 * math.log(1 / delta))
-    return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
-
-
-@lru_cache(maxsize=64)
-def noise_for(target: float, delta: float) -> float:
-    """Return the noise multiplier with which one release has this epsilon; 1 / multiplier is mu of Gaussian privacy.
-
-    >>> round(epsilon(noise_for(1.0, 1e-5), 1, 1e-5), 6)
-    1.0
-    """
-    low, high = -10.0, 20.0  # of the logarithm, for epsilon from 0 to 1e8
-    power = brentq(lambda power: epsilon(math.exp(power), 1, delta) - target, low, high, xtol=1e-12)
-    return math.exp(power) * (1 + 1e-9)
-
 
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
@@ -89,6 +64,9 @@ class Privacy(Settings):
     noise: standard deviation of the noise over the sensitivity 2 C; 0 is clipping alone, without any promise.
     signature_epsilon: signatures of samples, which methods with groups from tests ask for, leave once and with noise:
     this is their epsilon for one sample. It needs neither `clip` nor `noise`.
+    sample_epsilon: local training is private for each sample (`fedkin.learning.private`), with this epsilon for one
+    sample over all rounds; the noise follows from it. It replaces `clip` and `noise`. sample_clip: the largest norm of
+    one sample's gradient.
     delta: the delta for which epsilon is given. budget: the epsilon above which a client sends nothing more.
     secure_sums: parameters leave clients only in sums over a group, of which the server learns no member's part
     (`fedkin.engines.secure_sums`); this needs neither `clip` nor `noise`. min_members: in smaller groups nothing is
@@ -98,6 +76,8 @@ class Privacy(Settings):
     clip: float | dict[str, float] | None = None
     noise: float | None = Field(None, ge=0)
     signature_epsilon: float | None = Field(None, gt=0, le=1e6)
+    sample_epsilon: float | None = Field(None, gt=0, le=1e6)
+    sample_clip: float = Field(1.0, gt=0, le=1e6)
     delta: float = Field(1e-5, gt=0, lt=1)
     budget: float | None = Field(None, gt=0)
     secure_sums: bool = False
@@ -111,22 +91,43 @@ class Privacy(Settings):
         if (self.clip is None) != (self.noise is None):
             given, other = ("clip", "noise") if self.noise is None else ("noise", "clip")
             raise ValueError(f"{other}: missing, and {given} needs it; set both, or neither for uploads as they are")
+        if self.sample_epsilon is not None and self.noise is not None:
+            raise ValueError(
+                "sample_epsilon: it has noise in training, so that uploads need none; leave out clip and noise"
+            )
         if self.budget is not None and not self.noise:
             raise ValueError("budget: without noise no epsilon is finite; set noise above 0, or leave it out")
         return self
 
     @property
     def on(self) -> bool:
-        """Whether anything is clipped, or signatures have noise."""
-        return self.clip is not None or self.signature_epsilon is not None
+        """Whether anything is clipped, or signatures or training have noise."""
+        return any(each is not None for each in (self.clip, self.signature_epsilon, self.sample_epsilon))
 
     @property
     def signature_noise(self) -> float | None:
         """The standard deviation of the noise on a whole signature, which moves by at most 1; None: there is none."""
         return None if self.signature_epsilon is None else noise_for(self.signature_epsilon, self.delta)
 
-    def epsilon(self, releases: int, signed: float = 0.0) -> float:
-        """Return the epsilon of so many releases, and of this share of a signature; infinite without noise."""
+    def training(self, samples: int, training: Training, fits: int) -> Private:
+        """Return how a client with so many samples trains. fits: of a client in a round.
+
+        The noise is such that all fits of all rounds together have `sample_epsilon`.
+        """
+        assert self.sample_epsilon is not None
+        size = samples if training.batch_size == "all" else min(training.batch_size, samples)
+        rate, steps = size / samples, training.steps(samples)
+        most = max(1, training.rounds * fits) * steps
+        return Private(self.sample_clip, training_noise(self.sample_epsilon, self.delta, rate, most), rate, steps)
+
+    def epsilon(self, releases: int, signed: float = 0.0, trained: Mapping[str, Any] | None = None) -> float:
+        """Return the epsilon of releases, of this share of a signature, and of training; infinite without noise.
+
+        trained: {"steps", "rate", "noise"}, if a client has trained privately (`fedkin.learning.private`).
+        """
+        if trained is not None:
+            mu_squared = signed / self.signature_noise**2 if self.signature_noise is not None else 0.0
+            return total_epsilon(mu_squared, {(trained["rate"], trained["noise"]): trained["steps"]}, self.delta)
         if not signed or (releases and not self.noise):
             return epsilon(self.noise or 0.0, releases, self.delta)
         # Gaussian releases together are one: their mu^2, 1 / multiplier^2, add up.
@@ -134,8 +135,14 @@ class Privacy(Settings):
         total = signed / self.signature_noise**2 + (releases / self.noise**2 if self.noise else 0.0)
         return epsilon(1 / math.sqrt(total), 1, self.delta)
 
+    def spent(self, one: Mapping[str, Any]) -> float:
+        """Return the epsilon of what a client has released (`engines.releases.counted`)."""
+        return self.epsilon(one["releases"], one["signed"], one.get("trained"))
+
     def check(self, nets: Sequence[Net]) -> None:
-        """Raise ConfigError if uploads of these nets cannot be protected."""
+        """Raise ConfigError if uploads, or the training, of these nets cannot be protected."""
+        for net in nets if self.sample_epsilon is not None else ():
+            check_separate(net.module)
         if self.clip is None:
             return
         for net in nets:
@@ -189,6 +196,28 @@ def parts_of(
             )
     clip = [name for name, form in forms.items() if clipped and _noisy(form) and not isinstance(form, Noised)]
     return [Part(name, forms[name], message[name]) for name in clip]
+
+
+def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collection[str], signed: bool) -> None:
+    """Raise RunError for a phase that sends more of samples than models that were trained privately, and n.
+
+    names: of the fields that are sent. signed: whether signatures have noise.
+    """
+    fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
+    if fields is None and names:
+        raise RunError(
+            f"phase {phase!r}: privacy.sample_epsilon needs phases that declare what they send: write @phase(...), or "
+            "`shares`"
+        )
+    for name in names:
+        form = fields[name] if fields else None
+        form = form.form if isinstance(form, Sometimes) else form
+        if not isinstance(form, Weights) and form != COUNT and not (signed and isinstance(form, Noised)):
+            raise RunError(
+                f"phase {phase!r}: {name!r} is computed from samples outside of training, which "
+                "privacy.sample_epsilon does not protect; choose another method, or for signatures signature_epsilon "
+                "beside it (docs/privacy.md)"
+            )
 
 
 def noised_in(fields: Mapping[str, Form]) -> dict[str, float]:
@@ -316,9 +345,7 @@ def secret(id: str, round: int, what: str) -> Normal:
     """
 
     def normal(count: int) -> npt.NDArray[np.float64]:
-        # 52 random bits each, in the middle of their interval: neither 0 nor 1, of which no quantile is finite.
-        whole = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)
-        drawn: npt.NDArray[np.float64] = ndtri((whole.astype(np.float64) + 0.5) * 2.0**-52)
+        drawn: npt.NDArray[np.float64] = ndtri(uniform(os.urandom(8 * count)))
         return drawn
 
     return normal

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from fedkin import codec
-from fedkin.engines.privacy import Part, Source, Spent, noised_in, parts_of, released, signature, silent
+from fedkin.engines.privacy import (
+    Part,
+    Source,
+    Spent,
+    check_trained,
+    noised_in,
+    parts_of,
+    released,
+    signature,
+    silent,
+)
+from fedkin.engines.secure_sums import is_parameters
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
-from fedkin.flow import Message, Params
+from fedkin.federation.samples import Samples, hash_of
+from fedkin.flow import Fit, Message, Params
 from fedkin.forms import Weights
+from fedkin.learning.private import Private
 
 # Where a client's state has its own: no method has a name that begins so.
 KEY = "_privacy"
@@ -46,6 +60,16 @@ class Store(Protocol):
     def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
         """Keep and count what is released, before it leaves. share: of a signature, 0 if it is none."""
 
+    @property
+    def trained(self) -> Mapping[str, Any] | None:
+        """The private training of this run (`one_more`)."""
+
+    def secret(self, at: str) -> bytes:
+        """Return the key of all draws of the fit of this name."""
+
+    def train(self, at: str, private: Private) -> None:
+        """Count a fit, before it begins; raises Spent if it is beyond the client's own limit."""
+
 
 class Releases:
     """Makes what clients send private, and counts it. Without `[privacy]` everything passes as it is.
@@ -54,6 +78,7 @@ class Releases:
     parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
     sent to a phase that does not return them, or what a peer released last. signed: by phase, the part of its signature
     that it released, with the request, to which the same numbers are sent again; to another request nothing is sent.
+    trained: its private training (`one_more`).
     source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
     step(id, name): the number, from 0, of a client's next release under this name in this round. store: of the one
     client of a deployment. A release that it has is sent again: for the same round, phase, step and request.
@@ -63,7 +88,8 @@ class Releases:
         self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
     ) -> None:
         self.setup, self.privacy, self.step, self.store = setup, setup.privacy, step, store
-        if (setup.privacy.noise or setup.privacy.signature_epsilon) and source is None:
+        given = setup.privacy
+        if (given.noise or given.signature_epsilon or given.sample_epsilon) and source is None:
             raise ConfigError(
                 "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
                 "is for simulations only, as it protects nobody"
@@ -82,9 +108,50 @@ class Releases:
         for fields in self.setup.method.declared(phase) or ():
             sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
             protected.append(parts_of(phase, sent, [fields], self.privacy.clip is not None))
+            if self.privacy.sample_epsilon is not None:
+                # What may be sent is looked at when it is.
+                sure = [name for name, form in sent.items() if form.wanted(context)]
+                check_trained(phase, [fields], sure, context.private_signatures)
         again = self.store is not None and self.store.known(_name(round, phase, asked))
         if protected and all(protected) and not again:
             self._within(own, 1)
+
+    def train(
+        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: Mapping[str, Any]
+    ) -> tuple[Private, dict[str, Any]]:
+        """Return how a client's fit is private, and the client's new part, in which it is counted.
+
+        Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
+        that is not one of the experiment's own on all samples of the client.
+        """
+        setup, n = self.setup, len(samples)
+        training = fit.training or setup.training
+        if fit.data is not None or fit.carry or (training.batch_size, training.steps(n)) != (
+            setup.training.batch_size, setup.training.steps(n)
+        ):  # fmt: skip
+            raise RunError(
+                f"phase {phase!r} of method {setup.method.name!r} trains on chosen samples, or keeps some of them, "
+                "or has batches and steps of its own; privacy.sample_epsilon allows the fits of [training] on all "
+                "samples of a client: choose another method"
+            )
+        private = self.privacy.training(n, setup.training, setup.method.fits)
+        at = ""
+        if self.store is not None:
+            # All that the result depends on: of other requests or samples the draws must be others.
+            what = {"params": dict(fit.params), "extras": dict(fit.extras), "more": repr((fit.loss, training))}
+            digest = blake2b(codec.encode(what) + hash_of(samples), digest_size=16).hexdigest()
+            at = f"{_name(round, phase, asked)}fit{self.step(id, f'{phase} private')} {digest}"
+            private = replace(private, secret=self.store.secret(at))
+            if self.store.counts(at):
+                return private, dict(own)
+        before = own.get("trained") if self.store is None else self.store.trained
+        most = max(1, setup.training.rounds * setup.method.fits)
+        if before is not None and before["fits"] >= most:
+            raise Spent(f"it has trained {before['fits']} times, which is all that privacy.sample_epsilon allows")
+        if self.store is not None:
+            self.store.train(at, private)
+            return private, dict(own)
+        return private, {**own, "trained": one_more(before, private.rate, private.noise, private.steps)}
 
     def reply(
         self, id: str, round: int, phase: str, asked: Message, reply: Message, own: Mapping[str, Any]
@@ -126,6 +193,8 @@ class Releases:
         initial, known = self.setup.net_of(id).initial, own.get("known", {})
         parts = []
         declared = self.setup.method.declared(phase)
+        if self.privacy.sample_epsilon is not None:
+            check_trained(phase, declared, list(message), self.privacy.signature_epsilon is not None)
         for part in parts_of(phase, message, declared, self.privacy.clip is not None) if message else ():
             base: Params | None = None
             if isinstance(part.form, Weights):
@@ -163,10 +232,18 @@ class Releases:
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         seen = own.get("open", {}).get(phase, [])
-        open = sorted({*seen, *message} - {part.name for part in parts} - set(self._noised(phase)))
+        kept = {*(part.name for part in parts), *self._noised(phase), *self._learned(phase)}
+        open = sorted({*seen, *message} - kept)
         told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
         releases = self._before(own)[0] + (count if self.store is None else 0)
         return sent, {**own, "releases": releases, "open": told}
+
+    def _learned(self, phase: str) -> set[str]:
+        """Return the fields of this phase that are models which were trained privately."""
+        if self.privacy.sample_epsilon is None:
+            return set()
+        sets = self.setup.method.declared(phase) or ()
+        return {name for fields in sets for name, form in fields.items() if is_parameters(form)}
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the shares of the fields of a signature in this phase."""
@@ -230,6 +307,12 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
+def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps: int) -> dict[str, Any]:
+    """Return a client's private training after one more fit: {"fits", "steps", "rate", "noise"}."""
+    fits, so_far = (0, 0) if before is None else (before["fits"], before["steps"])
+    return {"fits": fits + 1, "steps": so_far + steps, "rate": rate, "noise": noise}
+
+
 def signed_share(own: Mapping[str, Any]) -> float:
     """Return the share of a signature that a client's part of a simulation has released."""
     return float(sum(part["share"] for part in own.get("signed", {}).values()))
@@ -238,10 +321,13 @@ def signed_share(own: Mapping[str, Any]) -> float:
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return {client id: {"releases", "signed", "open"}} from the states of clients; 0 for those that sent nothing.
 
-    signed: the share of a signature.
+    signed: the share of a signature. "trained": what `one_more` counts, of those that have trained privately.
     """
     parts = {id: states[id].get(KEY, {}) if id in states else {} for id in ids}
     return {
-        id: {"releases": part.get("releases", 0), "signed": signed_share(part), "open": part.get("open", {})}
+        id: {
+            "releases": part.get("releases", 0), "signed": signed_share(part), "open": part.get("open", {}),
+            **({"trained": part["trained"]} if "trained" in part else {}),
+        }
         for id, part in parts.items()
-    }
+    }  # fmt: skip

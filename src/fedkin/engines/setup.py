@@ -222,6 +222,12 @@ class Setup:
             self._check_sums()
         if self.privacy.signature_epsilon:
             self._check_signatures()
+        if self.privacy.sample_epsilon and (self.training.class_weights is not None or not self.method.weighs_classes):
+            what = "training.class_weights" if self.method.weighs_classes else f"method {self.method.name!r}"
+            raise ConfigError(
+                f"privacy.sample_epsilon: with {what} a sample's loss depends on other samples, so that its gradient "
+                "is not its own; leave one of them out"
+            )
         attacks = Attacks.parse(self.engine.adversaries)
         if attacks and isinstance(self.clients, Federation):
             attacks.check(self.method, self.clients)

@@ -230,6 +230,11 @@ class LocalSite(Site):
             job = job_of(request, view, draw)
         except MethodError as error:
             raise MethodError(f"{place_of(flow.flow)}{error}") from None
+        # What a client computes of its model for its own use never leaves.
+        if self.setup.privacy.sample_epsilon is not None and flow.phase not in ("use", "welcome"):
+            private = self.side.trained(flow, request)
+            assert isinstance(job, FitJob)
+            job = replace(job, private=private)
         self.executor.submit(job)
         return 1
 

@@ -30,7 +30,7 @@ _ROWS_ON_A_GPU = 1024
 
 def load(module: BodyHead, params: Params) -> None:
     """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
-    tensors = _trained(module)
+    tensors = trained(module)
     check_fit(params, tensors)
     last = bool(module.channels_last)
     for name, tensor in tensors.items():
@@ -52,14 +52,14 @@ def fit(
     module.train()
     constant = module.constants()
     named = dict(module.named_parameters())
-    step = _stepper(training, [named[name] for name in net.trainable])
+    step = stepper(training, [named[name] for name in net.trainable])
     counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     view = training.augment
     values: list[Tensor] = []
     seen = 0
     changed = view is not None and view.on
     with seeded(device=device), recalled(module.body, samples, net.dtype, changed) as recall:
-        _seed(int(rng.integers(2**63)), device)
+        seed_torch(int(rng.integers(2**63)), device)
         for where in drawn(list(training.batches(len(samples), rng)), device):
             x, y = arranged(samples.inputs(where, net.dtype), last), samples.labels(where)
             if view is not None:
@@ -89,11 +89,11 @@ def fit(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     _unchanged(module, constant)
-    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in _trained(module).items()}
+    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in trained(module).items()}
     return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
 
 
-def _seed(number: int, device: torch.device) -> None:
+def seed_torch(number: int, device: torch.device) -> None:
     """Seed the generators from which a fit draws."""
     if device == CPU:
         torch.default_generator.manual_seed(number)  # torch.manual_seed formats a traceback for each kind of GPU
@@ -101,7 +101,7 @@ def _seed(number: int, device: torch.device) -> None:
         torch.manual_seed(number)
 
 
-def _stepper(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
+def stepper(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
     """Return the function that updates the parameters by their gradients, and clears the gradients.
 
     SGD without momentum does not use torch.optim, whose bookkeeping costs more than the step of a small net.
@@ -176,7 +176,7 @@ def _passes(
     return torch.cat(parts).contiguous()
 
 
-def _trained(module: BodyHead) -> dict[str, Tensor]:
+def trained(module: BodyHead) -> dict[str, Tensor]:
     """Return the tensors that training changes, in the order of `Net.initial`."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # In most nets these are all tensors.

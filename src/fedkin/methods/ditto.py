@@ -32,6 +32,7 @@ class Ditto(FedAvg):
     title: ClassVar[str] = "Ditto"
     paper: ClassVar[str] = "Li et al., ICML 2021"
     kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+    fits: ClassVar[int] = 2
 
     lam: float = Field(1.0, ge=0, json_schema_extra=span(0.03, 3))
 

@@ -98,7 +98,7 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
         large = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(dict.fromkeys(words for words, _ in described))}{large}")
     if private.on:
-        lines += _describe_noise(plan, releases_in(plan, client), page)
+        lines += _describe_noise(plan, client, page)
     if plan.sums_securely:
         least = plan.privacy.min_members
         lines.append(
@@ -170,9 +170,9 @@ def _place(plan: Setup, id: str) -> Context:
     return plan.context(plan.net_of(id))
 
 
-def _describe_noise(plan: Setup, releases: int, page: Page | None) -> list[str]:
-    """Return what is done to messages, and what it costs. releases: in a round with one message of each kind."""
-    private, rounds = plan.privacy, plan.training.rounds
+def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]:
+    """Return what is done to messages and in training, and what it costs."""
+    private, rounds, releases = plan.privacy, plan.training.rounds, releases_in(plan, client)
     lines = []
     if private.clip is not None:
         clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip}
@@ -186,7 +186,16 @@ def _describe_noise(plan: Setup, releases: int, page: Page | None) -> list[str]:
             "signature: fields 'with noise, once' leave once in this run, with normal noise from this machine's own "
             f"randomness: epsilon {private.signature_epsilon:g} at delta {private.delta:g} for one sample"
         )
-    most = private.epsilon(releases * rounds, signed)
+    trained = None
+    if private.sample_epsilon is not None and client.size:
+        how = private.training(client.size, plan.training, plan.method.fits)
+        trained = {"rate": how.rate, "noise": how.noise, "steps": rounds * plan.method.fits * how.steps}
+        lines.append(
+            f"training: a step draws each sample with the probability {how.rate:.3g}, clips its gradient to the norm "
+            f"{how.clip:g}, and adds normal noise of {how.noise:.3g} times that, from a secret of this machine's own: "
+            f"epsilon {private.sample_epsilon:g} at delta {private.delta:g} for one sample; no more fits after that"
+        )
+    most = private.epsilon(releases * rounds, signed, trained)
     lines.append(
         f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind; no more"
     )
@@ -217,6 +226,7 @@ def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: b
             continue
         field = _describe(form, place)
         how = "; with noise" if private.clip is not None and protects(form) else "; as it is" if private.on else ""
+        how = "; from private training" if private.sample_epsilon is not None and is_parameters(form) else how
         how = "; with noise, once" if name in once else how
         how += "; masked, for a sum over a group" if summed and is_parameters(form) else ""
         words.append(f"{name} ({field.words}{how})")

@@ -12,16 +12,19 @@ import json
 import math
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from fedkin import codec
-from fedkin.engines.privacy import Privacy, Spent, epsilon
-from fedkin.engines.releases import KEY
+from fedkin.engines.epsilon import total_epsilon
+from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.releases import KEY, one_more
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.folders import made_private, synced, write_private
+from fedkin.learning.private import Private
 from fedkin.untrusted import json_of, said
 
 __all__ = ["Ledger", "Page", "composed"]
@@ -30,20 +33,19 @@ _FILE, _SALT = "releases.jsonl", "salt"
 _KEPT = 3  # rounds whose releases are kept, as long as the states that belong to them
 
 
-def composed(noises: Iterable[float], delta: float) -> float:
+def composed(noises: Iterable[float], delta: float, steps: Mapping[tuple[float, float], int] | None = None) -> float:
     """Return the epsilon of releases with these noise multipliers, which may differ, one for each release.
 
-    Gaussian releases together are one with the multiplier 1 / sqrt(sum of 1 / noise^2).
+    Gaussian releases together are one with the multiplier 1 / sqrt(sum of 1 / noise^2). steps: of training, by
+    (rate, noise).
 
     >>> abs(composed([5.0] * 100, 1e-5) - epsilon(5.0, 100, 1e-5)) < 1e-9, composed([], 1e-5), composed([0.0], 1e-5)
     (True, 0.0, inf)
     """
     multipliers = list(noises)
-    if not multipliers:
-        return 0.0
-    if min(multipliers) <= 0:
+    if multipliers and min(multipliers) <= 0:
         return math.inf
-    return epsilon(1 / math.sqrt(math.fsum(noise**-2 for noise in multipliers)), 1, delta)
+    return total_epsilon(math.fsum(noise**-2 for noise in multipliers), steps or {}, delta)
 
 
 class Ledger:
@@ -65,17 +67,21 @@ class Ledger:
 
     def page(self, run: str, privacy: Privacy, consented: int | None = None) -> Page:
         """Return the part of one run; raises ConfigError if nothing in it could be within the owner's limit."""
-        if self.limit is not None and not privacy.noise:
+        if self.limit is not None and not privacy.noise and privacy.sample_epsilon is None:
             raise ConfigError(
                 f"--max-epsilon {self.limit:g}: this federation adds no noise to what leaves, so that no epsilon is "
                 "finite; take part without the limit, or ask for [privacy] with noise"
             )
         return Page(self, run, privacy, consented)
 
-    def epsilon(self, delta: float, more: Iterable[float] = ()) -> float:
-        """Return the epsilon of all releases of all runs, and of those with this noise besides."""
-        released = [line["noise"] for line in self.lines for _ in range(line["count"])]
-        return composed([*released, *more], delta)
+    def epsilon(self, delta: float, more: Iterable[float] = (), private: Private | None = None) -> float:
+        """Return the epsilon of all releases of all runs, and of these besides: their noise, or training."""
+        released = [line["noise"] for line in self.lines if "rate" not in line for _ in range(line["count"])]
+        trained = [((line["rate"], line["noise"]), line["count"]) for line in self.lines if "rate" in line]
+        steps = Counter[tuple[float, float]]()
+        for at, count in trained + ([] if private is None else [((private.rate, private.noise), private.steps)]):
+            steps[at] += count
+        return composed([*released, *more], delta, steps)
 
     def salted(self, digest: str) -> str:
         """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
@@ -124,6 +130,8 @@ class Ledger:
                 share = float(line["share"])
                 if not (type(line["count"]) is int and line["count"] > 0 and math.isfinite(line["noise"])):
                     raise ValueError("not a number of releases")
+                if not 0 < line.get("rate", 1) <= 1 or ("rate" in line and line["noise"] <= 0):
+                    raise ValueError("not steps of training")
                 if not 0 <= share <= 1:
                     raise ValueError("not a share of a signature")
                 named = {name: str(line[name]) for name in ("run", "at")}
@@ -148,7 +156,10 @@ class Page:
         self.folder = None if ledger.folder is None else ledger.folder / run
         self.memory: dict[str, bytes] = {}
         lines = [line for line in ledger.lines if line["run"] == run]
-        self.count: int = sum(line["count"] for line in lines if not line["share"])
+        self.trained: dict[str, Any] | None = None
+        for line in lines:
+            self._count(line)
+        self.count: int = sum(line["count"] for line in lines if not line["share"] and "rate" not in line)
         self.signed: float = sum(line["share"] for line in lines)
         self.counted = {line["at"] for line in lines}
         if self.folder is not None and privacy.on:
@@ -157,7 +168,31 @@ class Page:
     @property
     def spent(self) -> float:
         """The epsilon of this run's releases."""
-        return self.privacy.epsilon(self.count, self.signed)
+        return self.privacy.epsilon(self.count, self.signed, self.trained)
+
+    def secret(self, at: str) -> bytes:
+        """Return the key of all draws of the fit of this name, which nobody but this participant can know."""
+        return self.ledger.salted(f"training {self.run} {at}").encode()
+
+    def train(self, at: str, private: Private) -> None:
+        """Count a fit, before it begins; raises Spent if it would cost more than the owner's limit.
+
+        The same fit again has the same draws, and so the same result: it costs nothing.
+        """
+        limit, delta = self.ledger.limit, self.privacy.delta
+        if limit is not None and (least := self.ledger.epsilon(delta, private=private)) > limit:
+            raise Spent(
+                f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
+                f"{least:.3g} after one more fit, above its owner's limit of {limit:g}"
+            )
+        line = {"run": self.run, "at": at, "count": private.steps, "noise": private.noise, "delta": delta}
+        self.ledger.add({**line, "share": 0.0, "rate": private.rate})
+        self.counted.add(at)
+        self._count(self.ledger.lines[-1])
+
+    def _count(self, line: Mapping[str, Any]) -> None:
+        if "rate" in line:
+            self.trained = one_more(self.trained, line["rate"], line["noise"], line["count"])
 
     def known(self, prefix: str) -> bool:
         """Whether a release of a name that begins so is kept."""
@@ -221,12 +256,13 @@ class Page:
             self.open[phase] = sorted({*self.open.get(phase, ()), *names})
 
     def tree(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what others are told: the number of releases, the share of a signature, and the open fields.
+        """Return what others are told: the releases, the share of a signature, the open fields, and the training.
 
         state: the participant's, which names those that it sent in phases.
         """
         self.sent(state.get(KEY, {}).get("open", {}))
-        return {"releases": self.count, "signed": self.signed, "open": self.open}
+        trained = {} if self.trained is None else {"trained": self.trained}
+        return {"releases": self.count, "signed": self.signed, "open": self.open, **trained}
 
     def _path(self, at: str) -> Path:
         assert self.folder is not None

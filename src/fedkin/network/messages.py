@@ -128,15 +128,25 @@ class Failed(Sent):
     kind: Literal["failed", "spent"] = "failed"
 
 
+class Trained(Sent):
+    """The private training of a client in this run: fits, their steps, the rate of samples and the noise of a step."""
+
+    fits: Count
+    steps: Count
+    rate: float = Field(gt=0, le=1)
+    noise: float = Field(gt=0, lt=1e9)
+
+
 class Spent(Sent):
     """What a client has released under `[privacy]`.
 
-    signed: the share of a signature. open: fields that it sent as they are, by phase.
+    signed: the share of a signature. open: fields that it sent as they are, by phase. trained: privately, so far.
     """
 
     releases: Count
     signed: float = Field(0.0, ge=0, le=1)
     open: dict[_Name, Annotated[list[_Name], Field(max_length=_PHASES)]] = Field({}, max_length=_PHASES)
+    trained: Trained | None = None
 
 
 Number = StrictFloat | StrictInt

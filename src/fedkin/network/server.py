@@ -326,7 +326,7 @@ class NetworkEngine(Engine):
         graph, heard = outcome.graph, dict(self.site.last)
         if graph is not None:
             self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
-        spent = {id: self.setup.privacy.epsilon(one.releases, one.signed) for id, one in self.site.spent.items()}
+        spent = {id: self.setup.privacy.spent(one.model_dump()) for id, one in self.site.spent.items()}
         self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
 
@@ -366,7 +366,8 @@ def _never_less(now: Spent, before: Spent | None) -> Spent:
     phases = now.open.keys() | before.open.keys()
     open = {phase: sorted({*now.open.get(phase, ()), *before.open.get(phase, ())}) for phase in sorted(phases)}
     most = max(now.releases, before.releases)
-    return Spent(releases=most, signed=max(now.signed, before.signed), open=open)
+    trained = max((one.trained for one in (now, before) if one.trained), key=lambda one: one.steps, default=None)
+    return Spent(releases=most, signed=max(now.signed, before.signed), open=open, trained=trained)
 
 
 def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:

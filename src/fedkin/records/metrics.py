@@ -240,13 +240,14 @@ def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -
     epsilon: its largest value and its mean over clients, and that of each client; None: unbounded, without noise.
     releases: of each client. open: the fields that were sent as they are, by phase.
     """
-    each = {id: privacy.epsilon(one["releases"], one["signed"]) for id, one in sorted(releases.items())}
+    each = {id: privacy.spent(one) for id, one in sorted(releases.items())}
     open: dict[str, set[str]] = {}
     for one in releases.values():
         for phase, fields in one["open"].items():
             open.setdefault(phase, set()).update(fields)
     return {
         **{name: getattr(privacy, name) for name in ("clip", "noise", "signature_epsilon", "delta", "budget")},
+        **({"sample_epsilon": privacy.sample_epsilon} if privacy.sample_epsilon is not None else {}),
         "epsilon": {
             "max": _bounded(max(each.values(), default=0.0)),
             "mean": _bounded(sum(each.values()) / max(len(each), 1)),
@@ -268,6 +269,9 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     >>> epsilon, open = {"max": 10.72, "mean": 9.5}, {"train": ["n"]}
     >>> privacy_sentence({"epsilon": epsilon, "delta": 1e-5, "releases": {"a": 100}, "open": open})
     'epsilon 10.72 (mean over clients 9.50) at delta 1e-05, at most 100 releases; sent as they are: n (train)'
+    >>> entry = {"epsilon": {"max": 1.0, "mean": 1.0}, "delta": 1e-5, "releases": {}, "open": {}, "sample_epsilon": 1.0}
+    >>> privacy_sentence(entry).rpartition("; ")[2]
+    'whether one more row is there can be guessed from it in at most 73.11% of cases (chance: 50%)'
     """
     most, mean = (entry["epsilon"][name] for name in ("max", "mean"))
     number = "no finite epsilon (no noise)" if most is None else f"epsilon {most:.2f} (mean over clients {mean:.2f})"
@@ -275,7 +279,13 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     if entry.get("signature_epsilon"):
         number += f", signatures ({entry['signature_epsilon']:g}, of one sample) included"
     open = ", ".join(f"{', '.join(fields)} ({phase})" for phase, fields in entry["open"].items())
-    return f"{number} at delta {entry['delta']:g}, at most {count:,} releases; sent as they are: {open or 'nothing'}"
+    made = "of one sample, in private training" if entry.get("sample_epsilon") else f"at most {count:,} releases"
+    told = f"{number} at delta {entry['delta']:g}, {made}; sent as they are: {open or 'nothing'}"
+    if most is None or not (entry.get("signature_epsilon") or entry.get("sample_epsilon")):
+        return told
+    # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
+    right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
+    return f"{told}; whether one more row is there can be guessed from it in at most {right:.2%} of cases (chance: 50%)"
 
 
 def _bounded(value: float) -> float | None:

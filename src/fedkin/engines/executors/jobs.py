@@ -19,6 +19,7 @@ from fedkin.learning.devices import CPU, Resident
 from fedkin.learning.losses import Loss, Proximal, default_loss
 from fedkin.learning.metrics import score
 from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.private import Private, fit_privately
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.training import Training
 from fedkin.tasks import Task
@@ -29,7 +30,7 @@ from fedkin.views import ClientView
 class FitJob:
     """A job that trains a client's parameters; every random draw comes from `key`. Nothing changes it.
 
-    weights: what a sample of each class counts in the loss.
+    weights: what a sample of each class counts in the loss. private: how each sample is protected, if it is.
     """
 
     id: str
@@ -43,6 +44,7 @@ class FitJob:
     net: Net | None = None
     round: int = 0
     weights: tuple[float, ...] | None = None
+    private: Private | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +152,11 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     samples = modules.resident(samples_of(job, federation))
     if isinstance(job, InferJob):
         return infer(net, module, job.params, job.what, samples)
+    if job.private is not None:
+        return fit_privately(
+            net, module, job.params, job.loss, samples, job.training, job.extras, job.private,
+            job.private.draws(job.key),
+        )  # fmt: skip
     fitted: Fitted = fit(
         net, module, job.params, job.loss, samples, job.training, job.extras, job.carry,
         np.random.default_rng(job.key), job.weights,

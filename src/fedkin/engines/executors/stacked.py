@@ -48,6 +48,9 @@ class Fast(OneByOne):
             if not isinstance(job, FitJob):
                 done.append((job, self._alone(job, "")))
                 continue
+            if job.private is not None:
+                done.append((job, self._alone(job, "each sample's gradient is clipped")))
+                continue
             net = job.net or self.net
             at = id(net), id(job.loss), id(job.training)  # the jobs keep these alive
             if at not in reasons:

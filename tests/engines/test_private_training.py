@@ -1,0 +1,186 @@
+"""`privacy.sample_epsilon` in runs: which methods train privately, what it costs, and what stays equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engines.test_private_signatures import two_groups
+from engines.test_releases import equal, models, uploads
+from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
+from fedkin.engines.epsilon import noise_for, total_epsilon
+from fedkin.engines.setup import EngineSettings
+from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Change, Federation
+from fedkin.flow import ClientFlow, Fit, Message, phase
+from fedkin.forms import COUNT, NET
+from fedkin.learning import Net
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.ditto import Ditto
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.flt_same import FltSame
+from fedkin.methods.given import Given
+from fedkin.methods.kin import Kin
+from fedkin.methods.local import Local
+from fedkin.records.metrics import privacy_sentence, privacy_spent
+from fedkin.views import ClientView
+from support import NET_METHODS, by_pattern, small_federation, small_setup
+
+PRIVATE = Privacy(sample_epsilon=4.0)
+CASES: dict[str, Any] = {name: method() for name, method in NET_METHODS.items()}
+CASES["given"] = Given(groups={"all": tuple(small_federation())})
+# What is refused, and what it would send or read of samples.
+REFUSED = {
+    "apfl": "reads samples outside", "cobo": "'gradients'", "dpfl": "'partners'", "drfa": "chosen samples",
+    "fedala": "reads samples outside", "fedclassavg": "depends on other samples", "fedcollab": "'right'",
+    "feddrift": "'accuracy'", "fedem": "depends on other samples", "fedfomo": "'taken'", "fedproto": "'prototypes'",
+    "fedrep": "steps of its own", "flt": "'total'", "flt-same": "'target'", "ifca": "'cluster'", "kin": "'target'",
+    "mapl": "depends on other samples", "mapl-plus": "depends on other samples", "pacfl": "'basis'",
+    "pca-km-hc": "'mean'", "pfedme": "reads samples outside", "sfmtl-graph": "'anchors'", "tfl": "'loss'",
+}  # fmt: skip
+RUNNING = sorted(set(CASES) - set(REFUSED))
+
+
+def private(method: Any, privacy: Privacy = PRIVATE, **settings: Any) -> Setup:
+    return replace(small_setup(method, **settings), privacy=privacy)
+
+
+@pytest.mark.parametrize("name", by_pattern(RUNNING))
+def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> None:
+    engine = LocalEngine(private(CASES[name]))
+    for params in models(engine).values():
+        assert all(torch.isfinite(tensor).all() for tensor in params.values())
+    assert not [row for row in engine.traffic if row.missing]
+    for one in engine.releases().values():
+        assert one["trained"]["fits"] == 3 * CASES[name].fits
+        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-5)
+        assert {field for fields in one["open"].values() for field in fields} <= {"n", "steps", "degree"}
+
+
+@pytest.mark.parametrize("name", by_pattern(sorted(REFUSED)))
+def test_others_are_refused_with_what_would_leak(name: str) -> None:
+    with pytest.raises((RunError, ConfigError), match=REFUSED[name]) as refused:
+        models(LocalEngine(private(CASES[name])))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Ditto(), DFedAvgM()])
+def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
+    local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
+    one = models(local, rounds=2)
+    assert equal(one, models(loopback, rounds=2))
+    assert local.releases() == loopback.releases()
+    assert equal(one, models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2))
+    assert not equal(one, models(LocalEngine(replace(private(method), seed=1)), rounds=2))
+    again = LocalEngine(private(method))
+    again.restore(local.state())
+    for engine in (local, again):
+        engine.round(3)
+    assert all(torch.equal(local.model(id)[name], again.model(id)[name]) for id in one for name in one[id])
+    assert local.releases() == again.releases()
+
+
+def test_each_client_has_the_noise_that_its_own_samples_need() -> None:
+    setup = private(FedAvg())
+    engine = LocalEngine(setup)
+    engine.round(1)
+    for id, one in engine.releases().items():
+        how, n = one["trained"], setup.federation[id].size
+        assert (how["rate"], how["steps"], how["fits"]) == (8 / n, 4, 1)
+        assert total_epsilon(0.0, {(8 / n, how["noise"]): 12}, 1e-5) == pytest.approx(4.0, rel=1e-5)
+    whole = LocalEngine(private(FedAvg(), batch_size="all"))
+    whole.round(1)
+    for one in whole.releases().values():  # without random batches the value is exact
+        assert one["trained"]["noise"] == pytest.approx(noise_for(4.0, 1e-5) * 12**0.5)
+
+
+def test_no_client_trains_beyond_its_budget() -> None:
+    engine = LocalEngine(private(FedAvg()))
+    models(engine, rounds=3)
+    before, spent = {id: engine.model(id) for id in engine.setup.federation}, engine.releases()
+    engine.round(4)
+    assert not uploads(engine)
+    assert {row.missing for row in engine.traffic if row.missing} == {"spent"}
+    assert engine.releases() == spent
+    assert all(torch.equal(before[id][name], engine.model(id)[name]) for id in before for name in before[id])
+
+
+def test_a_signature_beside_it_is_counted_with_it() -> None:
+    both = Privacy(sample_epsilon=4.0, signature_epsilon=4.0)
+    for method in (Kin(degrees="groups"), FltSame(regroup_changed=None)):
+        engine = LocalEngine(private(method, both, federation=two_groups()))
+        models(engine)
+        told = privacy_spent(both, engine.releases())
+        one = engine.releases()["c0"]
+        steps = {(one["trained"]["rate"], one["trained"]["noise"]): one["trained"]["steps"]}
+        assert told["epsilon"]["max"] == total_epsilon(noise_for(4.0, 1e-5) ** -2, steps, 1e-5)
+        assert 4.0 < told["epsilon"]["max"] < 8.0
+        assert set(told["open"]) == {"spread", "sign_moments", "train"}
+        assert {field for fields in told["open"].values() for field in fields} == {"n"}
+        assert "of one sample, in private training" in privacy_sentence(told)
+
+
+def test_secure_sums_beside_it() -> None:
+    pytest.importorskip("cryptography")
+    plain = models(LocalEngine(private(FedAvg())), rounds=1)
+    summed = models(LocalEngine(private(FedAvg(), Privacy(sample_epsilon=4.0, secure_sums=True))), rounds=1)
+    for id, params in plain.items():
+        for name, tensor in params.items():
+            torch.testing.assert_close(summed[id][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+# -- a method that would send more than it declares -------------------------------------------------------------------
+
+
+class Reading(FedAvg):
+    """Hides the mean of its samples in the model that it sends."""
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
+        hidden = client.train.inputs(slice(None)).mean()
+        return Message(params={name: tensor + hidden for name, tensor in fitted.params.items()}, n=client.size)
+
+
+class Remembering(Local):
+    """Keeps its samples in its state, from the beginning."""
+
+    def join(self, client: ClientView[Any]) -> None:
+        client.state["mean"] = client.train.inputs(slice(None)).mean()
+
+
+@pytest.mark.parametrize("method", [Reading(), Remembering()])
+def test_flows_do_not_see_samples(method: Any) -> None:
+    with pytest.raises(RunError, match="reads samples outside of training"):
+        LocalEngine(private(method)).round(1)
+
+
+# -- settings and nets ------------------------------------------------------------------------------------------------
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="leave out clip and noise"):
+        Privacy(sample_epsilon=1.0, clip=1.0, noise=1.0)
+    with pytest.raises(ConfigError, match=r"with training\.class_weights a sample's loss depends on other"):
+        private(FedAvg(), class_weights="balanced")
+    with pytest.raises(ConfigError, match="with method 'fedclassavg'"):
+        private(FedClassAvg())
+    setup = small_setup(FedAvg())
+    width = setup.task.shapes["x"][0]
+    normalised = Net(nn.Sequential(nn.Linear(width, 6), nn.BatchNorm1d(6)), nn.Linear(6, 4))
+    with pytest.raises(ConfigError, match=r"body\.1 of the model mixes samples"):
+        replace(setup, net=normalised, privacy=PRIVATE)
+
+
+def test_drifting_clients_are_refused() -> None:
+    federation = small_federation()
+    first = next(iter(federation))
+    drifting = replace(federation[first], changes=(Change(2, federation[first].test, federation[first].test, None),))
+    changed = Federation([drifting, *(federation[id] for id in federation if id != first)], federation.task)
+    with pytest.raises(ConfigError, match="samples change over time"):
+        LocalEngine(private(FedAvg(), federation=changed))
