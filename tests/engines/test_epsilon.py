@@ -131,12 +131,13 @@ def test_a_release_beside_training_costs_more_and_steps_add_up() -> None:
     both = accountant.total_epsilon(0.0, {(0.1, 2.0): 30, (0.1, 2.0 + 1e-12): 20}, 1e-5)
     assert both == pytest.approx(alone, rel=1e-9)
     assert accountant.total_epsilon(0.0, {(0.1, 2.0): 0}, 1e-5) == 0
+    assert accountant.total_epsilon(0.0, {(1e-9, 1e-6): 1, (0.3, 1e8): 1}, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize("target", [0.1, 1.0, 8.0, 1000.0])
+@pytest.mark.parametrize("target", [0.01, 1.0, 8.0, 1000.0])
 @pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.5, 60), (0.95, 30), (1.0, 30)])
 def test_noise_of_training_is_the_least(target: float, rate: float, steps: int) -> None:
     noise = accountant.training_noise(target, 1e-5, rate, steps)
     cost = [accountant.total_epsilon(0.0, {(rate, noise * factor): steps}, 1e-5) for factor in (1.0, 0.99)]
     assert cost[0] <= target * (1 + 1e-6)
-    assert cost[1] > target or noise < 0.1001
+    assert cost[1] > target or noise < 0.3001

@@ -76,7 +76,7 @@ class Privacy(Settings):
     clip: float | dict[str, float] | None = None
     noise: float | None = Field(None, ge=0)
     signature_epsilon: float | None = Field(None, gt=0, le=1e6)
-    sample_epsilon: float | None = Field(None, gt=0, le=1e6)
+    sample_epsilon: float | None = Field(None, ge=0.01, le=1e6)
     sample_clip: float = Field(1.0, gt=0, le=1e6)
     delta: float = Field(1e-5, gt=0, lt=1)
     budget: float | None = Field(None, gt=0)

@@ -134,7 +134,7 @@ class Trained(Sent):
     fits: Count
     steps: Count
     rate: float = Field(gt=0, le=1)
-    noise: float = Field(gt=0, lt=1e9)
+    noise: float = Field(gt=1e-6, lt=1e9)
 
 
 class Spent(Sent):
