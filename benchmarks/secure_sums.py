@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from fedkin.engines.secure_sums import MASKED, STEPS, GroupSum, Member, MemoryKeys
-from fedkin.flow import Message
-from fedkin.learning import Mean
+from fedkin.flow import Mean, Message
 
 CLIENTS = (3, 10, 30, 100)
 BYTES = (20_000, 400_000, 2_500_000, 25_000_000)

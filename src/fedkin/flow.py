@@ -14,6 +14,7 @@ Ask and Share return the messages that arrived: any client or peer may be missin
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Generator, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +25,10 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.codec import Params
+from fedkin.errors import MethodError, OnlyMean
 from fedkin.federation import Federation, Samples, Task
 from fedkin.forms import Fields, Form
-from fedkin.learning.aggregate import Mean
+from fedkin.learning.aggregate import RunningMean, weighted_mean
 from fedkin.learning.training import Fitted, Training
 from fedkin.settings import Settings
 
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
     from fedkin.views import ClientView, PeerView, ServerView, View
 
-__all__ = ["Ask", "ClassVectors", "ClientFlow", "Fit", "Fitted", "Infer", "Message", "Method", "Params", "PeerFlow",
-           "PeerMethod", "ServerFlow", "ServerMethod", "Share", "phase"]  # fmt: skip
+__all__ = ["Ask", "AveragedReplies", "ClassVectors", "ClientFlow", "Fit", "Fitted", "Infer", "Mean", "Message",
+           "Method", "Params", "PeerFlow", "PeerMethod", "ServerFlow", "ServerMethod", "Share", "phase"]  # fmt: skip
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -141,6 +143,100 @@ class Infer:
         return values
 
 
+@dataclass(frozen=True)
+class Mean:
+    """What a server needs of one field of all replies: their weighted mean, and nothing else of it.
+
+    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike. group: {client id:
+    group} for a mean in each group; who is in none replies in full. None: one mean of all.
+    """
+
+    field: str = "params"
+    weight: str | None = "n"
+    group: Mapping[str, str] | None = dataclasses.field(default=None, repr=False)
+
+    def weigh(self, reply: Mapping[str, Any]) -> float:
+        """Return the weight of a reply."""
+        return 1.0 if self.weight is None else float(reply[self.weight])
+
+    def group_of(self, id: str) -> str | None:
+        """Return the group of a client ("": there is one mean of all); None: it is in none, and replies in full."""
+        return "" if self.group is None else self.group.get(id)
+
+    def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
+        if isinstance(replies, AveragedReplies):
+            means = replies.means(self)
+            return means[""] if means else weighted_mean({}, {})
+        params = {id: reply[self.field] for id, reply in replies.items()}
+        return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
+
+    def by_group(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tensor]]:
+        """Return {group: its mean} over the answer to an Ask with this mean, without groups that sent nothing."""
+        if not isinstance(replies, AveragedReplies):
+            raise MethodError("mean.by_group(answer): the answer is not, as it came, to Ask(..., mean=mean)")
+        return replies.means(self)
+
+
+class AveragedReplies(Mapping[str, Message]):
+    """The answer to an Ask with a mean: replies by client id without the averaged field, and the means of that field.
+
+    Replies are added one after another, in the order of the client ids; no term of a mean is kept.
+    """
+
+    def __init__(self, mean: Mean, replies: Mapping[str, Message] | None = None) -> None:
+        self.mean = mean
+        self._replies: dict[str, Message] = {}
+        self._means: dict[str, RunningMean] = {}
+        for id, reply in sorted((replies or {}).items()):
+            self.add(id, reply)
+
+    def __getitem__(self, id: str) -> Message:
+        return self._replies[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def add(self, id: str, reply: Message) -> None:
+        """Add a reply to the mean of its group, and keep the rest of it."""
+        group = self.mean.group_of(id)
+        if group is None:
+            self._replies[id] = reply
+        else:
+            self.add_term(group, reply[self.mean.field], self.mean.weigh(reply), {id: reply})
+
+    def add_term(self, group: str, params: Params, weight: float, replies: Mapping[str, Message]) -> None:
+        """Add a term to the mean of a group: that of one reply, or the mean of several that were summed before."""
+        self._means.setdefault(group, RunningMean()).add(params, weight)
+        self._replies |= {id: _AveragedReply(reply, self.mean) for id, reply in replies.items()}
+
+    def means(self, mean: Mean) -> dict[str, dict[str, Tensor]]:
+        """Return {group: mean}, without groups that sent none; raises MethodError if another mean was asked for."""
+        if mean != self.mean:
+            raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
+        return {group: running.mean() for group, running in sorted(self._means.items())}
+
+
+class _AveragedReply(Message):
+    """A reply without the averaged field; whoever asks for that field is told where its mean is."""
+
+    def __init__(self, reply: Message, mean: Mean) -> None:
+        super().__init__(**{name: value for name, value in reply.items() if name != mean.field})
+        self.mean = mean
+
+    def __getitem__(self, name: str) -> Any:
+        if name == self.mean.field:
+            raise OnlyMean(
+                f"the reply has no field {name!r} of its own, since it answers Ask(..., mean={self.mean!r}): "
+                "`mean.of(answer)`, with the answer as it came, is the mean over all replies; leave out `mean` where "
+                "single replies are needed"
+            )
+        return super().__getitem__(name)
+
+
 @dataclass(frozen=True, eq=False)
 class Ask:
     """Run this phase at these clients, each with its message; the answer has the replies by client id."""
@@ -152,6 +248,12 @@ class Ask:
     def __iter__(self) -> Generator[Ask, Any, Mapping[str, Message]]:
         replies: Mapping[str, Message] = yield self
         return replies
+
+    def answer(self, replies: Mapping[str, Message]) -> Mapping[str, Message]:
+        """Return what the server's flow gets when these replies have come."""
+        if self.mean is None or isinstance(replies, AveragedReplies):
+            return replies
+        return AveragedReplies(self.mean, replies)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,10 @@ import torch
 
 from fedkin import codec
 from fedkin.engines import LocalEngine, LoopbackEngine, Setup, Witness
-from fedkin.engines.server_side import answer_to
 from fedkin.errors import MethodError
-from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning import Mean, weighted_mean
+from fedkin.learning import weighted_mean
 from fedkin.methods.blocks.averaging import OneModel, State, mean_model
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
@@ -175,11 +174,11 @@ def test_any_other_use_of_the_answer_is_refused(
 
 def test_a_request_without_a_mean_gets_replies_in_full() -> None:
     reply = Message(params={"w": torch.ones(1)}, n=2)
-    assert answer_to(Ask("train", {}), {"a": reply}) == {"a": reply}
-    averaged = answer_to(Ask("train", {}, MEAN), {"a": reply})
+    assert Ask("train", {}).answer({"a": reply}) == {"a": reply}
+    averaged = Ask("train", {}, MEAN).answer({"a": reply})
     assert dict(averaged["a"].items()) == {"n": 2}
     assert MEAN.of(averaged)["w"].tolist() == [1.0]
-    assert answer_to(Ask("train", {}, MEAN), averaged) is averaged
+    assert Ask("train", {}, MEAN).answer(averaged) is averaged
 
 
 def test_a_mean_of_another_kind_is_refused() -> None:

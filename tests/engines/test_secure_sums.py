@@ -34,8 +34,7 @@ from fedkin.engines.secure_sums import (
     threshold,
 )
 from fedkin.errors import ConfigError, MethodError
-from fedkin.flow import Message
-from fedkin.learning.aggregate import Mean
+from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
 from support import Losing, local_site, small_federation, small_setup
 

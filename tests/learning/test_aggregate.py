@@ -15,7 +15,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.learning.aggregate import RULES, AveragedReplies, Mean, RunningMean, aggregated, rule_of, weighted_mean
+from fedkin.flow import AveragedReplies, Mean, Message
+from fedkin.learning.aggregate import RULES, RunningMean, aggregated, rule_of, weighted_mean
 from robust_rules import RULES as WRITTEN_OUT
 from robust_rules import Array, by_hand
 
@@ -70,18 +71,11 @@ def test_terms_one_after_another_have_the_bits_of_the_mean(
             assert (tensor.dtype, tensor.stride()) == (expected[name].dtype, expected[name].stride())
 
 
-def averaged(mean: Mean, replies: Mapping[str, Any]) -> AveragedReplies:
-    running = RunningMean()
-    for id in sorted(replies):
-        running.add(replies[id][mean.field], mean.weigh(replies[id]))
-    return AveragedReplies(mean, {id: {"n": reply["n"]} for id, reply in replies.items()}, {"": running})
-
-
 def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
-    replies = {"b": {"params": {"w": torch.tensor([1.0])}, "n": 1}, "a": {"params": {"w": torch.tensor([5.0])}, "n": 3}}
+    replies = {id: Message(params={"w": torch.tensor([w])}, n=n) for id, w, n in (("b", 1.0, 1), ("a", 5.0, 3))}
     assert Mean().of(replies)["w"].tolist() == [4.0]
     assert Mean("params", None).of(replies)["w"].tolist() == [3.0]
-    answer = averaged(Mean(), replies)
+    answer = AveragedReplies(Mean(), replies)
     assert Mean().of(answer)["w"].tolist() == Mean().of(answer)["w"].tolist() == [4.0]
     assert sorted(answer) == ["a", "b"]
     with pytest.raises(MethodError, match="sum to 0"):
@@ -91,7 +85,7 @@ def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
             other.of(answer)
     with pytest.raises(AttributeError):
         answer.pop("a")  # type: ignore[attr-defined]
-    none: tuple[Mapping[str, Any], ...] = ({}, AveragedReplies(Mean(), {}, {}))
+    none: tuple[Mapping[str, Any], ...] = ({}, AveragedReplies(Mean()))
     for nothing in none:
         with pytest.raises(MethodError, match="a weighted mean over 0 clients"):
             Mean().of(nothing)

@@ -19,15 +19,14 @@ from fedkin.engines.failures import Failure, TooFew, place_in, raise_if_all
 from fedkin.engines.releases import counted
 from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
 from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
-from fedkin.engines.server_side import Averaging, PartialReply, ServerSide
+from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
 from fedkin.engines.transport import Delivery, Envelope, Faulty, MessageLog, Observer, Transport
 from fedkin.engines.validation import Expected, Validator
 from fedkin.errors import MethodError
-from fedkin.flow import Ask, Message, Params, PeerMethod
+from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod
 from fedkin.graph import network
-from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 from fedkin.views import ServerView
 
 
@@ -109,14 +108,17 @@ class Exchange:
             answers = [(id, computed[id]) for id in (requests if attempt else made) if id in computed]
         else:
             answers = self.site.replies(ask.phase, requests)
-        averaging, total = Averaging(mean), Delivery()
+        replies, averaged, total = dict[str, Message](), None if mean is None else AveragedReplies(mean), Delivery()
         for id, reply in answers:
             delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt)], expected)
             for envelope in delivery.arrived:
-                averaging.add(id, envelope.message)
+                if averaged is None:
+                    replies[id] = envelope.message
+                else:
+                    averaged.add(id, envelope.message)
             total.add(delivery)
         self._stop_if_all(len(requests), failures + self.failed(round), total, round)
-        return averaging.answer()
+        return replies if averaged is None else averaged
 
     def _summed(self, ask: Ask, mean: Mean, round: int, turn: int) -> Mapping[str, Message]:
         """Ask for secure sums, one in each group; who is in no group is asked as always."""
@@ -133,14 +135,14 @@ class Exchange:
             for one in sums.values():
                 if not one.failed:
                     one.take(step, {id: answers[id] for id in one.asked if id in answers})
-        averaging = Averaging(mean)
+        averaged = AveragedReplies(mean)
         for id, reply in self._ask_once(Ask(ask.phase, alone), round, turn, 0, {}).items() if alone else ():
-            averaging.add(id, reply)
+            averaged.add(id, reply)
         for group, one in sums.items():
-            self._add_sum(averaging, group, one, round, turn)
-        return averaging.answer()
+            self._add_sum(averaged, group, one, round, turn)
+        return averaged
 
-    def _add_sum(self, averaging: Averaging, group: str, one: GroupSum, round: int, turn: int) -> None:
+    def _add_sum(self, averaged: AveragedReplies, group: str, one: GroupSum, round: int, turn: int) -> None:
         """Add the mean of a group, or note that its members are missing."""
         if one.failed:
             for id, message in one.asked.items():
@@ -149,9 +151,7 @@ class Exchange:
             return
         net = self.setup.net_of(next(iter(one.replies)))
         names = summed_names(self.setup.method, one.phase, one.mean.field, net)
-        running = averaging.running[group] = RunningMean()
-        running.add(one.params({name: net.initial[name] for name in names}), one.weight)
-        averaging.replies |= {id: PartialReply(reply, one.mean) for id, reply in one.replies.items()}
+        averaged.add_term(group, one.params({name: net.initial[name] for name in names}), one.weight, one.replies)
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int

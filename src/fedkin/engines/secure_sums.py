@@ -27,9 +27,8 @@ from torch import Tensor
 from fedkin.engines import masks
 from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
 from fedkin.errors import ConfigError, MethodError
-from fedkin.flow import Message, Method, Params
+from fedkin.flow import Mean, Message, Method, Params
 from fedkin.forms import Bytes, Each, Fields, Form, Shaped, Sometimes, Weights, Whole
-from fedkin.learning.aggregate import Mean
 from fedkin.learning.net import Net
 
 __all__ = [

@@ -10,62 +10,9 @@ from fedkin.engines.client_list import Roster
 from fedkin.engines.client_side import apart
 from fedkin.engines.failures import forgotten, place_in, place_of
 from fedkin.engines.setup import Setup
-from fedkin.errors import MethodError, OnlyMean, nearest
-from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
-from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
+from fedkin.errors import MethodError, nearest
+from fedkin.flow import Ask, Mean, Message, Method, ServerFlow, ServerMethod
 from fedkin.views import ServerView
-
-
-class PartialReply(Message):
-    """A reply without the field of which the server has asked for the mean."""
-
-    def __init__(self, reply: Message, mean: Mean) -> None:
-        super().__init__(**{name: value for name, value in reply.items() if name != mean.field})
-        self.mean = mean
-
-    def __getitem__(self, name: str) -> Any:
-        if name == self.mean.field:
-            raise OnlyMean(
-                f"the reply has no field {name!r} of its own, since it answers Ask(..., mean={self.mean!r}): "
-                "`mean.of(answer)`, with the answer as it came, is the mean over all replies; leave out `mean` where "
-                "single replies are needed"
-            )
-        return super().__getitem__(name)
-
-
-class Averaging:
-    """Replies to an Ask, which are added one after another; with a mean in the order of the ids.
-
-    mean: of which no single term is kept; None: replies are kept in full.
-    """
-
-    def __init__(self, mean: Mean | None) -> None:
-        self.mean, self.replies = mean, dict[str, Message]()
-        self.running: dict[str, RunningMean] = {}
-
-    def add(self, id: str, reply: Message) -> None:
-        """Add a reply to the mean of its group, and keep the rest of it."""
-        group = None if self.mean is None else self.mean.group_of(id)
-        if self.mean is None or group is None:
-            self.replies[id] = reply
-            return
-        self.running.setdefault(group, RunningMean()).add(reply[self.mean.field], self.mean.weigh(reply))
-        self.replies[id] = PartialReply(reply, self.mean)
-
-    def answer(self) -> Mapping[str, Message]:
-        """Return the replies, or those with their means."""
-        return self.replies if self.mean is None else AveragedReplies(self.mean, self.replies, self.running)
-
-
-def answer_to(ask: Ask, replies: Mapping[str, Message]) -> Mapping[str, Message]:
-    """Return what the server's flow gets for its request when these replies have come."""
-    mean = ask.mean
-    if mean is None or isinstance(replies, AveragedReplies):
-        return replies
-    averaging = Averaging(mean)
-    for id in sorted(replies):
-        averaging.add(id, replies[id])
-    return averaging.answer()
 
 
 class Alone:
@@ -110,7 +57,7 @@ class Alone:
                 replies = yield from Ask(phase, messages)
                 answers |= {id: {id: replies[id]} if id in replies else {} for id in messages}
             # A server that asked nobody is told that nobody answered.
-            answers = {id: answer_to(asks[id], answers.get(id, {})) for id in flows}
+            answers = {id: asks[id].answer(answers.get(id, {})) for id in flows}
         for id, view in views.items():
             server.state[id] = view.state
 
@@ -219,7 +166,7 @@ class ServerSide:
                 asked = self._ask(request, clients)
             except MethodError as error:
                 raise MethodError(f"{place_of(flow)}{error}") from None
-            answer = answer_to(asked, (yield asked))
+            answer = asked.answer((yield asked))
 
     def _ask(self, request: Any, clients: Container[str]) -> Ask:
         """Return the request of a server's flow, if it is valid; raises MethodError."""

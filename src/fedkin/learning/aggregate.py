@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,66 +84,6 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     if not running.total > 0:
         raise MethodError(f"a weighted mean over {len(params)} clients with weights that sum to {running.total:g}")
     return running.mean()
-
-
-@dataclass(frozen=True)
-class Mean:
-    """What a server needs of one field of all replies: their weighted mean, and nothing else of it.
-
-    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike. group: {client id:
-    group} for a mean in each group; who is in none replies in full. None: one mean of all.
-    """
-
-    field: str = "params"
-    weight: str | None = "n"
-    group: Mapping[str, str] | None = dataclasses.field(default=None, repr=False)
-
-    def weigh(self, reply: Mapping[str, Any]) -> float:
-        """Return the weight of a reply."""
-        return 1.0 if self.weight is None else float(reply[self.weight])
-
-    def group_of(self, id: str) -> str | None:
-        """Return the group of a client ("": there is one mean of all); None: it is in none, and replies in full."""
-        return "" if self.group is None else self.group.get(id)
-
-    def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
-        if isinstance(replies, AveragedReplies):
-            means = replies.means(self)
-            return means[""] if means else weighted_mean({}, {})
-        params = {id: reply[self.field] for id, reply in replies.items()}
-        return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
-
-    def by_group(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tensor]]:
-        """Return {group: its mean} over the answer to an Ask with this mean, without groups that sent nothing."""
-        if not isinstance(replies, AveragedReplies):
-            raise MethodError("mean.by_group(answer): the answer is not, as it came, to Ask(..., mean=mean)")
-        return replies.means(self)
-
-
-class AveragedReplies(Mapping[str, Any]):
-    """The answer to an Ask with a mean: replies by client id without the averaged field, and the means of that field.
-
-    mean: what the server asked for. running: {group: the terms of its replies}.
-    """
-
-    def __init__(self, mean: Mean, replies: Mapping[str, Any], running: Mapping[str, RunningMean]) -> None:
-        self.mean, self._replies, self._running = mean, replies, running
-
-    def __getitem__(self, id: str) -> Any:
-        return self._replies[id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._replies)
-
-    def __len__(self) -> int:
-        return len(self._replies)
-
-    def means(self, mean: Mean) -> dict[str, dict[str, Tensor]]:
-        """Return {group: mean}, without groups that sent none; raises MethodError if another mean was asked for."""
-        if mean != self.mean:
-            raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
-        return {group: running.mean() for group, running in sorted(self._running.items())}
 
 
 # -- robust rules: those of the papers named at `aggregated` ----------------------------------------------------------

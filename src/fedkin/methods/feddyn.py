@@ -15,9 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.codec import Tree
-from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.learning.aggregate import Mean
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.averaging import OneModel

@@ -44,11 +44,11 @@ from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.federation.inputs import parts
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
 from fedkin.learning import encoders
-from fedkin.learning.aggregate import Mean, Rule, aggregated, weighted_mean
+from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.learning.encoders import moments
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training

@@ -14,10 +14,10 @@ from pydantic import Field, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
-from fedkin.learning.aggregate import Mean, weighted_mean
+from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.personal import own_view, shared_view
 from fedkin.views import ClientView, ServerView
 

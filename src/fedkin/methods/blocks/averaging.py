@@ -8,9 +8,9 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.flow import ClientFlow, Fit, Message, Params, ServerMethod, phase
+from fedkin.flow import AveragedReplies, ClientFlow, Fit, Mean, Message, Params, ServerMethod, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.aggregate import AveragedReplies, Mean, Rule, aggregated
+from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
 # How a client's model is weighed in a mean: by its number of samples, or all alike.

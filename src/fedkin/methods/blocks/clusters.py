@@ -9,9 +9,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from fedkin.flow import Message, Params
+from fedkin.flow import AveragedReplies, Message, Params
 from fedkin.graph import Graph, canonical
-from fedkin.learning.aggregate import AveragedReplies, Rule, aggregated, weighted_mean
+from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_weights
 from fedkin.methods.blocks.vectors import blocks
 
