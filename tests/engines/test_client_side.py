@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedkin import codec
-from fedkin.engines.client_side import ClientSide, States, apart
+from fedkin.engines.client_side import ClientSide, apart
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Fitted, Message, phase
 from fedkin.methods.fedavg import FedAvg
@@ -31,7 +31,7 @@ class Counting(FedAvg):
 
 def side(method: Any | None = None) -> tuple[ClientSide, str]:
     setup = small_setup(method or Counting()).equipped()
-    return ClientSide(setup, setup.federation, States()), sorted(setup.federation)[0]
+    return ClientSide(setup, setup.federation, {}), sorted(setup.federation)[0]
 
 
 def test_a_phase_is_driven_by_hand() -> None:
@@ -84,7 +84,7 @@ def test_an_unmet_client_has_a_checkpoint_too() -> None:
 
 def test_own_methods_are_copies() -> None:
     setup = small_setup(FedProx(mu=0.7)).equipped()
-    held = ClientSide(setup, setup.federation, States(), own_method=True).method()
+    held = ClientSide(setup, setup.federation, {}, own_method=True).method()
     assert held is not setup.method
     assert held == setup.method
 

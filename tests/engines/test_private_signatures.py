@@ -223,9 +223,9 @@ def test_other_moments_of_samples_are_refused() -> None:
 
 
 def test_a_node_without_a_source_of_noise_is_refused() -> None:
-    from fedkin.engines.client_side import ClientSide, States
+    from fedkin.engines.client_side import ClientSide
 
     made = setup().equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
-        ClientSide(made, made.federation, States())
-    ClientSide(made, made.federation, States(), noise=keyed(0))
+        ClientSide(made, made.federation, {})
+    ClientSide(made, made.federation, {}, noise=keyed(0))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fedkin
 from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, Setup
-from fedkin.engines.client_side import ClientSide, States
+from fedkin.engines.client_side import ClientSide
 from fedkin.engines.privacy import keyed, secret
 from fedkin.engines.releases import KEY
 from fedkin.engines.results import SERVER, Missing
@@ -350,7 +350,7 @@ def replies(noise: Any) -> list[Message]:
     sent = []
     for _ in range(2):
         setup = private(FedAvg()).equipped()
-        side = ClientSide(setup, setup.federation, States(), noise=noise)
+        side = ClientSide(setup, setup.federation, {}, noise=noise)
         side.turn_to(1)
         running = side.phase(NAMES[0], "train", Message(params=setup.net.initial))
         running.resume(None)
@@ -370,5 +370,5 @@ def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
     """A node that is given no source must not fall back on noise that its server can compute."""
     setup = private(FedAvg()).equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
-        ClientSide(setup, setup.federation, States())
-    ClientSide(private(FedAvg(), noise=0.0).equipped(), setup.federation, States())
+        ClientSide(setup, setup.federation, {})
+    ClientSide(private(FedAvg(), noise=0.0).equipped(), setup.federation, {})

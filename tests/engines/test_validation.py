@@ -14,8 +14,7 @@ from engines.faulty import Spoiling
 from fedkin.codec import tensors_of
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.engines.results import SERVER
-from fedkin.engines.transport import Envelope
-from fedkin.engines.validation import Expected, Validator
+from fedkin.engines.transport import Envelope, Expected, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of, unsound

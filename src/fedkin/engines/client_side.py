@@ -6,7 +6,8 @@ sends the answer into the flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, TypeVar, cast
@@ -25,30 +26,8 @@ from fedkin.flow import Fit, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.learning.private import Private
 from fedkin.views import ClientView, PeerView, Sealed
 
-
-class States(Mapping[str, dict[str, Any]]):
-    """The clients' states by id, in the order in which they were first stored."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
-
-    def __getitem__(self, id: str) -> dict[str, Any]:
-        state: dict[str, Any] = self._kept[id]
-        return state
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def keep(self, id: str, state: Mapping[str, Any]) -> None:
-        """Store a client's state."""
-        self._kept[id] = state
-
-    def drop(self, id: str) -> None:
-        """Forget a client."""
-        self._kept.pop(id, None)
+# The clients' states by id.
+States = MutableMapping[str, dict[str, Any]]
 
 
 def apart(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,14 +47,14 @@ def _copied(tree: Any) -> Any:
     return tree.copy()
 
 
-class BytesStates(States):
+class BytesStates(UserDict[str, dict[str, Any]]):
     """States that pass through bytes; data that bytes cannot carry are lost, so that tests notice it."""
 
     def __getitem__(self, id: str) -> dict[str, Any]:
-        return codec.decode(self._kept[id])
+        return codec.decode(self.data[id])  # type: ignore[arg-type]
 
-    def keep(self, id: str, state: Mapping[str, Any]) -> None:
-        self._kept[id] = codec.encode(state)
+    def __setitem__(self, id: str, state: Mapping[str, Any]) -> None:
+        self.data[id] = codec.encode(state)  # type: ignore[assignment]
 
 
 V = TypeVar("V", bound=ClientView)
@@ -184,7 +163,7 @@ class ClientSide:
             )
         samples, told = self.client(id).train, self._told(id)
         private, told = self.releases.train(id, self.number, running.phase, running.asked, fit, samples, told)
-        self.states.keep(id, {**self.view(id).state, KEY: told} if told else self.view(id).state)
+        self.states[id] = {**self.view(id).state, KEY: told} if told else self.view(id).state
         return private
 
     def peer(self, id: str, near: Iterable[str] = ()) -> PeerView:
@@ -252,7 +231,7 @@ class ClientSide:
             id = running.id
             messages, told = self.releases.shared(id, self.number, share.phase, messages, self._told(id))
             # At once: what was released counts, also if the peer fails later in this round.
-            self.states.keep(id, {**self.view(id).state, KEY: told})
+            self.states[id] = {**self.view(id).state, KEY: told}
         return Outbox(share.phase, messages)
 
     def keep(self, running: Running) -> None:
@@ -262,7 +241,7 @@ class ClientSide:
     def _keep(self, running: Running, told: Mapping[str, Any]) -> None:
         if self.setup.engine.min_replies and running.id not in self.before:
             self.before[running.id] = self.states.get(running.id)
-        self.states.keep(running.id, {**running.view.state, KEY: told} if told else running.view.state)
+        self.states[running.id] = {**running.view.state, KEY: told} if told else running.view.state
 
     def _told(self, id: str) -> Mapping[str, Any]:
         """Return what a client's state has of its releases."""
@@ -283,10 +262,10 @@ class ClientSide:
 
     def _back_to(self, id: str, state: Mapping[str, Any] | None) -> None:
         told = self._told(id)
-        self.states.drop(id)
+        self.states.pop(id, None)
         if state is not None or told:
             before = self.view(id).state if state is None else state
-            self.states.keep(id, {**before, KEY: told} if told else before)
+            self.states[id] = {**before, KEY: told} if told else dict(before)
 
     def step(self, id: str, phase: str) -> int:
         """Return the number, from 0, of this client's next request in this phase of this round."""
@@ -314,7 +293,7 @@ class ClientSide:
     def forget(self, ids: Iterable[str]) -> None:
         """Drop the states and views of these clients."""
         for id in ids:
-            self.states.drop(id)
+            self.states.pop(id, None)
             for at in [at for at in self.steps if at[0] == id]:
                 del self.steps[at]
 
@@ -327,8 +306,8 @@ class ClientSide:
     def restore(self, id: str, part: Mapping[str, Any]) -> None:
         """Go back to a part that `checkpoint` returned."""
         self.number = part["round"]
-        self.states.drop(id)
+        self.states.pop(id, None)
         if "state" in part:
-            self.states.keep(id, part["state"])
+            self.states[id] = part["state"]
         self.steps = {at: number for at, number in self.steps.items() if at[0] != id}
         self.steps |= {(id, phase): number for phase, number in part["steps"].items()}

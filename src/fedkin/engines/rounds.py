@@ -22,8 +22,16 @@ from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_name
 from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import Delivery, Envelope, Faulty, MessageLog, Observer, Transport
-from fedkin.engines.validation import Expected, Validator
+from fedkin.engines.transport import (
+    Delivery,
+    Envelope,
+    Expected,
+    Faulty,
+    MessageLog,
+    Observer,
+    Transport,
+    Validator,
+)
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod
 from fedkin.graph import network

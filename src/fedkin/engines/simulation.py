@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from fedkin.engines.attacks import Attacks, Forgery, poisoned
 from fedkin.engines.client_list import Roster, facts_of
-from fedkin.engines.client_side import BytesStates, States
+from fedkin.engines.client_side import BytesStates
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
 from fedkin.engines.executors.ray import RayTasks
 from fedkin.engines.executors.stacked import Fast
@@ -28,6 +28,7 @@ class LocalEngine(Engine):
     """The engine whose clients are in this process, in the order of their ids, each with its own samples and state."""
 
     name: ClassVar[str] = "local"
+    through_bytes: ClassVar[bool] = False
     site: LocalSite
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
@@ -43,10 +44,14 @@ class LocalEngine(Engine):
         super().__init__(setup, Roster.of(setup.federation), transport=transport, observers=observers, forgery=forgery)
 
     def make_site(self) -> LocalSite:
-        setup, executor = self.setup, self.make_executor()
+        setup, states = self.setup, BytesStates() if self.through_bytes else dict[str, Any]()
         return LocalSite(
-            setup, setup.federation, executor, States(), self.clock, self.adversaries, noise=keyed(setup.seed)
-        )
+            setup, setup.federation, self.make_executor(), states, self.clock, self.adversaries,
+            own_method=self.through_bytes, noise=keyed(setup.seed),
+        )  # fmt: skip
+
+    def make_transport(self) -> Transport:
+        return BytesTransport(self.setup.seed) if self.through_bytes else Transport()
 
     def make_executor(self) -> Executor:
         """Return the executor of local work."""
@@ -73,15 +78,7 @@ class LoopbackEngine(LocalEngine):
     """
 
     name: ClassVar[str] = "loopback"
-
-    def make_site(self) -> LocalSite:
-        return LocalSite(
-            self.setup, self.setup.federation, self.make_executor(), BytesStates(), self.clock, self.adversaries,
-            own_method=True, noise=keyed(self.setup.seed),
-        )  # fmt: skip
-
-    def make_transport(self) -> BytesTransport:
-        return BytesTransport(self.setup.seed)
+    through_bytes: ClassVar[bool] = True
 
 
 class RayEngine(LocalEngine):

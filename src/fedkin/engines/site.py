@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -63,16 +63,18 @@ def _few(samples: Samples, classes: int) -> Samples:
     return samples.take(torch.cat(rows).sort().values)
 
 
-class Site(Protocol):
+class Site:
     """A site answers requests for its clients by id; any client may be missing from an answer.
 
-    Clients that fail are missing, and `failed` tells of them. work: that of this round so far.
+    Clients that fail are missing, and `failed` tells of them. work: that of this round so far. A site that is elsewhere
+    keeps its clients' states, models and features, and has neither peers nor clients that never took part.
     """
 
     work: Work
 
     def failed(self) -> list[Failure]:
         """Return the failures of clients since the last call."""
+        raise NotImplementedError
 
     def undo(self) -> None:
         """Go back to the states of clients before this round."""
@@ -82,6 +84,7 @@ class Site(Protocol):
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Run a phase at these clients; returns the replies in the order of the messages."""
+        raise NotImplementedError
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         """Run a phase as `ask`, and yield (id, reply) in the order of the messages, as soon as it is known."""
@@ -92,21 +95,26 @@ class Site(Protocol):
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
         """Give peers their inboxes (None at first); returns the messages of peers that have not ended their round."""
+        return {}
 
     def welcome(self, ids: Iterable[str]) -> None:
         """Let peers that never took part set their state."""
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         """Return the reports of peers for the records."""
+        return {}
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         """Return the score of each client's model on its test samples, given the server's offer."""
+        raise NotImplementedError
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         """Return the parameters that each client would use now."""
+        return {}
 
     def features(self, id: str, offer: Message) -> Message:
-        """Return the class features of a client's model (see `engines.features`)."""
+        """Return the class features of a client's model (see `features_of`)."""
+        return Message()
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop the states of clients that never took part."""
@@ -117,6 +125,7 @@ class Site(Protocol):
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
         """The current states of clients by id; a client has none before its first view."""
+        return {}
 
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         """Go back to these states after this round."""
@@ -428,10 +437,8 @@ class LocalSite(Site):
 
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         self.side.turn_to(number)
-        for id in list(self.side.states):
-            self.side.states.drop(id)
-        for id, state in states.items():
-            self.side.states.keep(id, state)
+        self.side.states.clear()
+        self.side.states.update(states)
         self.scored = Scores()
 
     @contextmanager

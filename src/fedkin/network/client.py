@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar
 from fedkin import codec
 from fedkin.data.own import OwnTable
 from fedkin.engines.accounting import Clock
-from fedkin.engines.client_side import States
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
 from fedkin.engines.privacy import secret
@@ -23,7 +22,7 @@ from fedkin.engines.results import Missing
 from fedkin.engines.secure_sums import MASKED, STEPS
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
-from fedkin.engines.validation import Validator
+from fedkin.engines.transport import Validator
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding
@@ -316,7 +315,7 @@ class _ClientRun:
             {"join": [*(name for name, value in facts if value and name != "digest"), *client.ledger.beside]}
         )
         self.site = LocalSite(
-            plan, clients, executor, States(), Clock(), noise=secret, store=self.page, signatures=self.link.signatures
+            plan, clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(client.folder / self.run)

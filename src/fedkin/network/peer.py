@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fedkin.engines.client_list import Entry, Roster
-from fedkin.engines.client_side import States
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.privacy import secret
@@ -18,8 +17,7 @@ from fedkin.engines.results import Outcome
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
-from fedkin.engines.transport import Envelope
-from fedkin.engines.validation import Expected
+from fedkin.engines.transport import Envelope, Expected, Validator
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
@@ -27,7 +25,6 @@ from fedkin.learning.devices import opened
 from fedkin.network.ledger import Page
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
-from fedkin.network.server import CountingValidator
 from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
 from fedkin.untrusted import shown
@@ -50,7 +47,7 @@ class PeerEngine(Engine):
         self.setup, self.client, self.neighbours, self.device, self.page = plan, client, neighbours, device, page
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
-        self.validator = CountingValidator(plan, neighbours.link.refused)
+        self.validator = Validator(plan, neighbours.link.refused.add)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
@@ -60,7 +57,7 @@ class PeerEngine(Engine):
     def make_site(self) -> LocalSite:
         clients = {self.client.id: self.client}
         executor = OneByOne(self.setup.net, clients, Modules(opened(self.device)))
-        return LocalSite(self.setup, clients, executor, States(), self.clock, noise=secret, store=self.page)
+        return LocalSite(self.setup, clients, executor, {}, self.clock, noise=secret, store=self.page)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)

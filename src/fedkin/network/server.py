@@ -12,54 +12,27 @@ from typing import Any, ClassVar
 from fedkin.engines.accounting import Operations, Work
 from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew
-from fedkin.engines.results import Missing, Outbox, Outcome, Score
+from fedkin.engines.results import Missing, Outcome, Score
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import Observer
-from fedkin.engines.validation import Validator
+from fedkin.engines.transport import Observer, Validator
 from fedkin.errors import MethodError, RunError
-from fedkin.flow import Message, Params
-from fedkin.forms import Context, Problem
+from fedkin.flow import Message
 from fedkin.learning.metrics import LARGEST
 from fedkin.network.consent import largest_message
-from fedkin.network.link import LinkError, Missed, Refusals
+from fedkin.network.link import LinkError, Missed
 from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
 from fedkin.network.registration import Registration
 from fedkin.network.status import Progress, weights_of
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["CountingValidator", "NetworkEngine", "NetworkSite", "score_of"]
+__all__ = ["NetworkEngine", "NetworkSite", "score_of"]
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _SLICE = 0.5  # seconds between two looks at whether a client is connected
 _END = 5.0  # seconds in which clients hear that the run has ended
-
-
-class CountingValidator(Validator):
-    """A validator that notes what it refuses among the refusals of a link.
-
-    samples: the number of training samples that each sender told when it came; it may count no more in a message.
-    """
-
-    def __init__(self, plan: Setup, refused: Refusals, samples: Mapping[str, int] | None = None) -> None:
-        super().__init__(plan)
-        self.refused, self.samples = refused, samples or {}
-        self.by_sender: dict[str, Context] = {}
-
-    def context(self, sender: str) -> Context:
-        if sender not in self.by_sender:
-            context = super().context(sender)
-            most = min(context.most_n, self.samples.get(sender, context.most_n))
-            self.by_sender[sender] = replace(context, most_n=most)
-        return self.by_sender[sender]
-
-    def problem(self, sender: str, phase: str, message: Message, request: Message) -> Problem | None:
-        problem = super().problem(sender, phase, message, request)
-        if problem is not None:
-            self.refused.add(sender, phase, problem.words)
-        return problem
 
 
 class NetworkSite(Site):
@@ -121,36 +94,11 @@ class NetworkSite(Site):
             self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
 
-    @property
-    def states(self) -> Mapping[str, dict[str, Any]]:
-        return {}
-
-    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        return {}
-
-    def features(self, id: str, offer: Message) -> Message:
-        return Message()
-
-    def forget(self, ids: Iterable[str]) -> None:
-        """Clients that never took part are none of a network."""
-
     def leave(self, ids: Iterable[str]) -> None:
         """Expect no state of clients that have left, if they come back."""
         for id in ids:
             self.last.pop(id, None)
             self.away.discard(id)
-
-    def welcome(self, ids: Iterable[str]) -> None:
-        raise NotImplementedError("a network has no unseen clients")
-
-    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        raise NotImplementedError("a network with a server has no peers")
-
-    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
-        raise NotImplementedError("a network with a server has no peers")
-
-    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
-        raise NotImplementedError("a network with a server has no peers")
 
     def close(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -309,7 +257,7 @@ class NetworkEngine(Engine):
     def _count(self) -> None:
         """Let members count as many samples as they told."""
         samples = {id: about.n_train for id, about in self.registration.members.items()}
-        self.exchange.validator = CountingValidator(self.setup, self.registration.link.refused, samples)
+        self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 
     def _take_members(self) -> None:
         """Have the members that the registration has now."""
