@@ -93,6 +93,24 @@ class Form(ABC):
         """Whether the field must be there (True), must not (False), or may (None)."""
         return True
 
+    @property
+    def bare(self) -> Form:
+        """The form of a value itself: without a condition, and of one of several."""
+        return self
+
+    @property
+    def is_parameters(self) -> bool:
+        """Whether values are parameters of a net, which leave a client only in secure sums where there are any."""
+        return isinstance(self.bare, Weights)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floating-point numbers, which get noise under `[privacy]`."""
+        bare = self.bare
+        if isinstance(bare, Shaped):
+            return bare.dtype is None or bare.dtype.is_floating_point
+        return isinstance(bare, (Weights, Number))
+
     def __or__(self, other: None) -> Form:
         return Sometimes(self, None)
 
@@ -113,6 +131,10 @@ class Sometimes(Form):
 
     def wanted(self, context: Context) -> bool | None:
         return None if self.condition is None else self.condition(context)
+
+    @property
+    def bare(self) -> Form:
+        return self.form
 
 
 def unsound(tensor: Tensor) -> Problem | None:
@@ -375,6 +397,10 @@ class Each(Form):
     """Any number of values of one form, by name."""
 
     form: Form
+
+    @property
+    def bare(self) -> Form:
+        return self.form
 
     def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         if not isinstance(value, Mapping):

@@ -24,21 +24,7 @@ from torch import Tensor
 from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon, training_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import (
-    COUNT,
-    Bytes,
-    Choice,
-    Each,
-    Fields,
-    Form,
-    Noised,
-    Number,
-    Shaped,
-    Sometimes,
-    Sums,
-    Weights,
-    Whole,
-)
+from fedkin.forms import COUNT, Bytes, Choice, Fields, Form, Noised, Number, Sometimes, Sums, Weights, Whole
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.learning.private import Private, check_separate, uniform
@@ -179,7 +165,7 @@ def parts_of(
             f"phase {phase!r}: [privacy] protects the fields that a phase declares, and it does not declare "
             f"{', '.join(message)}: write @phase(...), or `shares`"
         )
-    forms = {name: _bare(form) for name, form in fields.items() if name in message}
+    forms = {name: form.bare for name, form in fields.items() if name in message}
     for name, form in forms.items():
         if isinstance(form, (Sums, Bytes)):
             raise RunError(
@@ -194,7 +180,7 @@ def parts_of(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"
             )
-    clip = [name for name, form in forms.items() if clipped and _noisy(form) and not isinstance(form, Noised)]
+    clip = [name for name, form in forms.items() if clipped and form.is_float and not isinstance(form, Noised)]
     return [Part(name, forms[name], message[name]) for name in clip]
 
 
@@ -222,8 +208,7 @@ def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collecti
 
 def noised_in(fields: Mapping[str, Form]) -> dict[str, float]:
     """Return the share of each field of a signature, which leaves with noise only."""
-    forms = {name: _bare(form) for name, form in fields.items()}
-    return {name: form.share for name, form in forms.items() if isinstance(form, Noised)}
+    return {name: form.bare.share for name, form in fields.items() if isinstance(form.bare, Noised)}
 
 
 def signature(values: Tensor, share: float, privacy: Privacy, normal: Normal) -> Tensor:
@@ -305,22 +290,6 @@ def _rebuilt(value: Any, base: Params, form: Form, new: Iterator[npt.NDArray[np.
     if not isinstance(value, Tensor):
         return max(float(numbers[0]), least)
     return torch.from_numpy(np.maximum(numbers, least)).reshape(value.shape).to(value.dtype)
-
-
-def _bare(form: Form) -> Form:
-    return form.form if isinstance(form, (Sometimes, Each)) else form
-
-
-def protects(form: Form) -> bool:
-    """Whether what has this form gets noise; other fields are sent as they are."""
-    return _noisy(_bare(form))
-
-
-def _noisy(form: Form) -> bool:
-    """Whether values of this form are floating-point numbers."""
-    if isinstance(form, Shaped):
-        return form.dtype is None or form.dtype.is_floating_point
-    return isinstance(form, (Weights, Number))
 
 
 # -- where noise comes from -------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from fedkin.engines.privacy import (
     signature,
     silent,
 )
-from fedkin.engines.secure_sums import is_parameters
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation.samples import Samples, hash_of
@@ -243,7 +242,7 @@ class Releases:
         if self.privacy.sample_epsilon is None:
             return set()
         sets = self.setup.method.declared(phase) or ()
-        return {name for fields in sets for name, form in fields.items() if is_parameters(form)}
+        return {name for fields in sets for name, form in fields.items() if form.is_parameters}
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the shares of the fields of a signature in this phase."""

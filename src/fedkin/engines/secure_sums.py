@@ -28,7 +28,7 @@ from fedkin.engines import masks
 from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message, Method, Params
-from fedkin.forms import Bytes, Each, Fields, Form, Shaped, Sometimes, Weights, Whole
+from fedkin.forms import Bytes, Each, Fields, Shaped, Weights, Whole
 from fedkin.learning.net import Net
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "check_plain",
     "declared",
     "inner",
-    "is_parameters",
     "summed_names",
 ]
 
@@ -117,7 +116,7 @@ def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
     sets = method.declared(phase)
     if sets is None:
         return "fields that it does not declare"
-    names = {name for fields in sets for name, form in fields.items() if is_parameters(form)}
+    names = {name for fields in sets for name, form in fields.items() if form.is_parameters}
     return ", ".join(sorted(names - {summed}))
 
 
@@ -125,19 +124,10 @@ def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
     """Raise MethodError if a reply that is to leave a client has parameters that are not masked."""
     sets = method.declared(phase)
     names = list(reply) if sets is None else [
-        name for name in reply if any(name in fields and is_parameters(fields[name]) for fields in sets)
+        name for name in reply if any(name in fields and fields[name].is_parameters for fields in sets)
     ]  # fmt: skip
     if names:
         raise MethodError(f"phase {phase!r}: {names[0]} leaves a client only in secure sums; it was not sent")
-
-
-def is_parameters(form: Form) -> bool:
-    """Whether what has this form leaves a client only in secure sums, where these are asked for."""
-    return isinstance(_bare(form), Weights)
-
-
-def _bare(form: Form) -> Form:
-    return form.form if isinstance(form, (Each, Sometimes)) else form
 
 
 def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) -> Sequence[Fields]:
@@ -156,7 +146,7 @@ def declared(method: Method, step: str, request: Mapping[str, Any], net: Net) ->
 
 
 def _masked_fields(fields: Fields, field: str, net: Net) -> Fields:
-    form = _bare(fields[field])
+    form = fields[field].bare
     assert isinstance(form, Weights)
     count = sum(net.initial[name].numel() for name in form.names(net) if net.initial[name].is_floating_point())
     rest = {name: other for name, other in fields.items() if name != field}
@@ -516,7 +506,7 @@ class GroupSum:
 
 def summed_names(method: Method, phase: str, field: str, net: Net) -> list[str]:
     """Return the names of the tensors in a summed field."""
-    form = next(_bare(fields[field]) for fields in method.declared(phase) or () if field in fields)
+    form = next(fields[field].bare for fields in method.declared(phase) or () if field in fields)
     assert isinstance(form, Weights)
     return form.names(net)
 

@@ -16,7 +16,6 @@ from fedkin.engines import masks
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy, noised_in
-from fedkin.engines.secure_sums import is_parameters
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation, Task
 from fedkin.flow import Method, PeerMethod, ServerMethod
@@ -261,7 +260,7 @@ class Setup:
             )
         phases = [self.method.declared(phase) or () for phase in self.method.phases()]
         forms = [form for sets in phases for fields in sets for form in fields.values()]
-        if forms and not any(map(is_parameters, forms)):
+        if forms and not any(form.is_parameters for form in forms):
             raise ConfigError(
                 f"privacy.secure_sums: clients of method {self.method.name!r} send no parameters, and what they send "
                 "cannot be summed; leave it out"

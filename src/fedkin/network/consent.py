@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
-from fedkin.engines.privacy import Privacy, noised_in, protects
-from fedkin.engines.secure_sums import is_parameters
+from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError
 from fedkin.federation import Client
@@ -130,7 +129,7 @@ def releases_in(plan: Setup, client: Client) -> int:
         for fields in plan.method.declared(name) or ():
             once = noised_in(fields)
             noised = sum(
-                _wanted(form, place) is not False and protects(form) and name not in once
+                _wanted(form, place) is not False and form.is_float and name not in once
                 for name, form in fields.items()
             )
             most = max(most, noised if isinstance(plan.privacy.clip, Mapping) else min(1, noised))
@@ -225,10 +224,10 @@ def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: b
         if _wanted(form, place) is False:
             continue
         field = _describe(form, place)
-        how = "; with noise" if private.clip is not None and protects(form) else "; as it is" if private.on else ""
-        how = "; from private training" if private.sample_epsilon is not None and is_parameters(form) else how
+        how = "; with noise" if private.clip is not None and form.is_float else "; as it is" if private.on else ""
+        how = "; from private training" if private.sample_epsilon is not None and form.is_parameters else how
         how = "; with noise, once" if name in once else how
-        how += "; masked, for a sum over a group" if summed and is_parameters(form) else ""
+        how += "; masked, for a sum over a group" if summed and form.is_parameters else ""
         words.append(f"{name} ({field.words}{how})")
         size += field.size
     return ", ".join(words) or "an empty message", size
