@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shlex
 import socket
 import tomllib
 from pathlib import Path
@@ -13,18 +12,8 @@ import pytest
 import tomli_w
 
 from cli.invoked import Terminal
-from fedkin.errors import ConfigError
-from fedkin.learning.metrics import MEASURES
-from fedkin.running import plugins
-from fedkin.running.experiment import Experiment, load
-from network.federations import OWN_METRIC
+from fedkin.running.experiment import load
 from tiny import TABLE
-
-
-def loaded(config: dict[str, str]) -> Experiment:
-    """The experiment of an app, with the own files that its configuration names."""
-    files = plugins.read_own({"own": shlex.split(config["own"])}, Path())
-    return load(Path("app/fedkin_app/experiment.toml")).with_own(files)
 
 
 @pytest.fixture
@@ -85,22 +74,3 @@ def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
         other.listen()
         words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s", *more)
     assert words == "--socket s: another process answers at s"
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_an_app_has_metrics_by_name_and_the_servers_own_file(run: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "own_wrong.py").write_text(OWN_METRIC)
-    asked = {**TABLE, "run": {"metrics": ["own_wrong.py:wrong_share"]}}
-    Path("asked.toml").write_text(tomli_w.dumps(asked))
-    code, _, err = run("flower", "new", "app", "--experiment", "asked.toml", "--out", "run")
-    assert (code, err) == (0, "")
-    assert "own_wrong" not in Path("app/fedkin_app/experiment.toml").read_text()
-    config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    MEASURES.pop("wrong-share")
-    plugins._FILES.clear()
-    plan = loaded(config)
-    assert plan.run.metrics == ("wrong-share",)
-    assert plan.table["own"] == load(Path("asked.toml")).table["own"]
-    (tmp_path / "own_wrong.py").write_text(OWN_METRIC.replace("!=", "=="))
-    with pytest.raises(ConfigError, match="has changed since this was begun"):
-        loaded(config)

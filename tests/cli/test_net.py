@@ -15,8 +15,6 @@ from cli.invoked import Terminal
 from fedkin.network.identity import load
 from fedkin.network.join_file import read_join
 from fedkin.network.zenoh_link import ZenohLink
-from fedkin.untrusted import toml_of
-from network.federations import OWN_METRIC
 from tiny import TABLE
 from town import free_port
 
@@ -68,20 +66,15 @@ def test_from_keys_to_a_link(run: Terminal) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_an_invitation_has_metrics_by_name_and_own_parts_of_other_kinds_are_refused(run: Terminal) -> None:
+def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
     place = prepared(run)
-    Path("own_wrong.py").write_text(OWN_METRIC)
-    Path("asked.toml").write_text(tomli_w.dumps({**TABLE, "run": {"metrics": ["own_wrong.py:wrong_share"]}}))
     more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--out", "join.toml"]
-    run.did("net", "invite", "asked.toml", *more)
-    assert toml_of(read_join(Path("join.toml")).experiment)["run"] == {"metrics": ["wrong-share"]}
-    assert "own_wrong" not in Path("join.toml").read_text()
     graph = {"name": "sfmtl-graph", "graph": {"groups": "own_stage.py:halves"}}
     Path("own_stage.py").write_text(OWN_STAGE)
     Path("stage.toml").write_text(tomli_w.dumps({**TABLE, "method": graph}))
-    words = run.refused("net", "invite", "stage.toml", *more[:-1], "other.toml")
+    words = run.refused("net", "invite", "stage.toml", *more)
     assert words.startswith("own: over a network files stay where they are. Write these lines into pyproject.toml")
-    assert not Path("other.toml").exists()
+    assert not Path("join.toml").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import tomli_w
 from cli.invoked import Terminal
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import VERSION, Join, Member, hash_of, write_join
-from network.federations import OWN_METRIC
 from tiny import TABLE
 from town import Town, free_port, new_town
 
@@ -104,24 +103,6 @@ def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> 
 )
 def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: Refused) -> None:
     assert said in refused(*words)
-
-
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize(("server", "method"), [("server", "fedavg"), ("", "dfedavgm")])
-def test_a_table_is_not_told_of_where_a_metric_lacks(
-    server: str, method: str, place: Path, town: Town, refused: Refused
-) -> None:
-    (place / "own_wrong.py").write_text(OWN_METRIC)
-    (place / "ann.csv").write_text("a,b,y\n" + "1,2,0\n2,1,1\n" * 10)
-    data = {"source": "csv", "path": str(place), "target": "y"}
-    table = {**TABLE, "data": data, "scenario": {"name": "natural"}, "method": {"name": method}}
-    invite(place / "metric.toml", town, {**table, "run": {"metrics": ["wrong-share"]}}, server, ["ann", "bob"])
-    words = ["net", "join", "metric.toml", "--data", "ann.csv", "--key", "ann.key", "--yes"]
-    assert refused(*words).startswith("run.metrics: no metric 'wrong-share': give --metric FILE.py:NAME")
-    assert refused(*words, "--metric", "wrong-share").startswith("--metric: expected FILE.py:NAME")
-    invite(place / "none.toml", town, table, server, ["ann", "bob"])
-    said = refused("net", "join", "none.toml", *words[3:], "--metric", "own_wrong.py:wrong_share")
-    assert said == "--metric: the experiment does not ask for 'wrong-share': for none"
 
 
 def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Town, refused: Refused) -> None:

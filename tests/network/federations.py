@@ -16,6 +16,7 @@ import torch
 from fedkin import codec
 from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation
+from fedkin.learning.metrics import MEASURES, metric
 from fedkin.network.agreement import PlanOf
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
@@ -23,7 +24,6 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop, execute
 from fedkin.running.networked import plan_of, serve, take_home
-from fedkin.running.plugins import taken_in
 from network.memory import MemoryNetwork
 
 NOWHERE = Path("/nonexistent")
@@ -55,21 +55,16 @@ def experiment_table(
     return table
 
 
-OWN_METRIC = """
-import fedkin
-
-
-@fedkin.metric(higher=False, title="share of wrong classes")
-def wrong_share(outputs, targets):
+@metric(higher=False, title="share of wrong classes")
+def wrong_share(outputs: Any, targets: Any) -> Any:
+    """A metric that a package brings."""
     return (outputs.argmax(1) != targets).mean()
-"""
 
 
-def with_own_metric(folder: Path, method: str = "fedavg", /, **options: Any) -> Experiment:
-    """Such an experiment with a metric of fedkin's and one from a file in this folder; the fixture `forgotten` too."""
-    (folder / "own_wrong.py").write_text(OWN_METRIC)
-    run = {"metrics": ["balanced-accuracy", "own_wrong.py:wrong_share"]}
-    return Experiment.of(taken_in(experiment_table(method, **options, run=run), folder))
+def with_own_metric(method: str = "fedavg", /, **options: Any) -> Experiment:
+    """Such an experiment with a metric of fedkin's and one that a package brings; the fixture `forgotten` too."""
+    MEASURES[wrong_share.name] = wrong_share
+    return experiment(method, **options, run={"metrics": ["balanced-accuracy", wrong_share.name]})
 
 
 def write_samples(folder: Path, name: str, client: Client) -> None:

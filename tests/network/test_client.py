@@ -376,8 +376,8 @@ REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], st
     (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
     (other_version, f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there"),
     (other_seed, "the first values of the net differ", "the first values of the net differ"),
-    (no_metric, "the experiment cannot be run here: run.metrics: no metric 'balanced-accuracy': give --metric FILE",
-     "c00 is refused: the experiment cannot be run there: run.metrics: no metric 'balanced-accuracy'"),
+    (no_metric, "the experiment cannot be run here: run.metrics: no 'balanced-accuracy'",
+     "c00 is refused: the experiment cannot be run there: run.metrics: no 'balanced-accuracy'"),
     (other_code, "metric 'balanced-accuracy' is other code here than there: use the same file",
      "c00 is refused: metric 'balanced-accuracy' is other code here than there"),
 ]  # fmt: skip

@@ -56,12 +56,12 @@ def test_a_signature_is_as_large_as_is_said() -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_the_numbers_of_further_metrics_are_named_with_the_file_that_computes_them(tmp_path: Path) -> None:
-    plan = plan_of(settings_of(with_own_metric(tmp_path)), FEDERATION.task).equipped()
+def test_the_numbers_of_further_metrics_are_named_with_the_file_that_computes_them() -> None:
+    plan = plan_of(settings_of(with_own_metric()), FEDERATION.task).equipped()
     assert leaving(plan, CLIENT)[-1] == (
         "metrics: a number of each over its test samples: balanced-accuracy (fedkin), wrong-share "
-        f"({tmp_path / 'own_wrong.py'})"
+        f"({Path(__file__).with_name('federations.py')})"
     )
     # A peer's figures stay with the peer.
-    alone = plan_of(settings_of(with_own_metric(tmp_path, "dfedavgm")), FEDERATION.task).equipped()
+    alone = plan_of(settings_of(with_own_metric("dfedavgm")), FEDERATION.task).equipped()
     assert not [line for line in leaving(alone, CLIENT) if line.startswith(("metrics", "evaluation"))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 import networkx
 import numpy as np
 import pytest
-import tomli_w
 
 from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.records.run import Result
-from network.federations import OWN_METRIC, same, state_in, with_own_metric
-from network.processes import Place, ended, made, place_for, rounds, rows, simulated
+from network.federations import same, state_in
+from network.processes import Place, ended, place_for, rounds, rows, simulated
 from town import Town, new_town
 
 pytestmark = pytest.mark.slow
@@ -91,41 +89,6 @@ def test_peers_are_the_simulation_bit_for_bit(
         # that leads out of a group; 4 edges drawn by chance would lie within groups once in 30 times.
         assert learned.number_of_edges() >= 4
         assert all(any(group.issuperset(edge) for group in planted(place)) for edge in learned.edges), learned.edges
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_metrics_from_a_file_of_each_are_those_of_the_simulation_bit_for_bit(tmp_path: Path, town: Town) -> None:
-    run, named = tmp_path / "there", "own_wrong.py:wrong_share"
-    plan = with_own_metric(tmp_path, clients=4)
-    table = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
-    del table["own"]
-    with made(tmp_path, table, town, plan.federation(Path())) as place:
-        here = simulated(place, tmp_path / "here")
-        asked = {**table, "run": {**table["run"], "metrics": ["balanced-accuracy", named]}}
-        (tmp_path / "experiment.toml").write_text(tomli_w.dumps(asked))
-        (tmp_path / "own_changed.py").write_text(OWN_METRIC.replace("!=", "=="))
-        server = place.serve("--out", str(run))
-        with place.follow("server") as said:
-            nodes = {name: place.join(name, "--metric", named) for name in NAMES[:3]}
-            said.until("3 of 4 clients are here")
-            for more, words in (
-                ([], "no metric 'wrong-share': give --metric FILE.py:NAME"),
-                (["--metric", "own_changed.py:wrong_share"], "metric 'wrong-share' is other code here than there"),
-            ):
-                process = place.join("c03", *more)
-                process.join(120)
-                assert process.exitcode == 2
-                assert words in place.log("c03").splitlines()[-1]
-                assert "Traceback" not in place.log("c03")
-                said.until(f"c03 is refused: {'metric' if more else 'the experiment cannot be run there: run.metrics'}")
-        ended(place, {"server": server, **nodes, "c03": place.join("c03", "--metric", named)})
-        assert (
-            f"metrics: a number of each over its test samples: balanced-accuracy (fedkin), wrong-share ({tmp_path}"
-            in (place.log("c00"))
-        )
-    equal(run, here, tmp_path / "here")
-    assert json.loads((run / "summary.json").read_text())["metrics"] == here.summary["metrics"]
-    assert set(here.metrics) == {"balanced-accuracy", "wrong-share"}
 
 
 # -- strangers ------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forgotten")
 def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path) -> None:
-    plan = with_own_metric(tmp_path, clients=4)
+    plan = with_own_metric(clients=4)
     here = simulated(plan, tmp_path / "here")
     assert len({*here.metrics["wrong-share"].values()}) > 1
     result, _ = federated(plan, plan.federation(Path()), tmp_path)

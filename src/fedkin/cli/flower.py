@@ -59,7 +59,6 @@ def _node(
     group: str | None = participant.GROUP,
     test_fraction: float | None = participant.HELD,
     labels: bool = participant.LABELS,
-    metric: list[str] = participant.METRIC,
     max_epsilon: float | None = participant.EPSILON,
     device: str = participant.DEVICE,
     yes: bool = participant.YES,
@@ -70,11 +69,9 @@ def _node(
     from fedkin.network.link import is_name
     from fedkin.running import networked
     from fedkin.running.experiment import load
-    from fedkin.running.shared_metrics import read_metrics
 
     if not is_name(name) or name == "server":
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
-    read_metrics(metric)
     plan = load(experiment)
     settings = networked.settings_of(plan)
     samples = participant.read_samples(plan, name, data, test_fraction, group)

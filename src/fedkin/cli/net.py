@@ -24,7 +24,6 @@ from fedkin.cli.participant import (
     GROUP,
     HELD,
     LABELS,
-    METRIC,
     STATE,
     YES,
     consenting,
@@ -170,13 +169,13 @@ def _invite(
     from fedkin.network.join_file import VERSION, Join, hash_of, write_join
     from fedkin.records.files import SETTINGS_BYTES
     from fedkin.running.experiment import load
-    from fedkin.running.networked import check_invited
-    from fedkin.running.shared_metrics import sendable
+    from fedkin.running.networked import check_invited, check_own
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
     plan = load(experiment)
-    text = sendable(plan, text_in(experiment, SETTINGS_BYTES))
+    check_own(plan)
+    text = text_in(experiment, SETTINGS_BYTES)
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
     if server and not router and not book[first].locator:
@@ -337,7 +336,6 @@ def _join(
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
     labels: bool = LABELS,
-    metric: list[str] = METRIC,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     yes: bool = YES,
@@ -349,7 +347,7 @@ def _join(
     from fedkin.running import networked
 
     invited = read_join(invitation)
-    plan = networked.experiment_of(invited, metric)
+    plan = networked.experiment_of(invited)
     identity = _identity(invited, key, certificate)
     me = identity.name
     if me == invited.server:

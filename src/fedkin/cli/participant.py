@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
 
 __all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "YES", "consenting", "leaving",
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "YES", "consenting", "leaving",
     "ledger_in", "read_samples",
 ]  # fmt: skip
 
@@ -43,9 +43,6 @@ HELD = _sample_option(
     None, "--test-fraction", min=0, max=0.9,
     help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
 )  # fmt: skip
-METRIC = _sample_option(
-    [], "--metric", metavar="FILE.py:NAME", help="This participant's own file of a metric that the experiment names."
-)
 GROUP = _consent_option(None, "--group", help="The group of this participant, which the server records.")
 YES = _consent_option(False, "--yes", help="Do not ask for consent to what will leave this participant.")
 LABELS = _consent_option(False, "--tell-labels", help="Send the number of samples of each class, for the report.")
@@ -123,7 +120,6 @@ def read_samples(
     from fedkin.data.own import OwnTable, own_client, own_images
     from fedkin.data.sources.folder import Folder
     from fedkin.data.sources.tables import TableSource
-    from fedkin.running.shared_metrics import check_metrics
 
     source, classes = plan.data, plan.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
@@ -135,8 +131,6 @@ def read_samples(
             test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed,
         )  # fmt: skip
     _check_fraction(fraction, source.test_fraction)
-    # Before anything of a table is told; others tell the server which metric they lack.
-    check_metrics(plan.run.metrics)
     return OwnTable(name, data, source, group)
 
 

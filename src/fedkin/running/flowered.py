@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.loop import Watcher
 from fedkin.running.networked import serve, settings_of
-from fedkin.running.plugins import read_own
-from fedkin.running.shared_metrics import sendable
 
 _PACKAGE = "fedkin_app"
 # Seconds for which a client keeps a message back while it works: each message more costs seconds.
@@ -62,7 +59,7 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None 
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
-        package / "experiment.toml": sendable(plan, tomli_w.dumps(read_table(experiment))),
+        package / "experiment.toml": tomli_w.dumps(read_table(experiment)),
     }
     for path, text in files.items():
         write_new(path, text.encode(), "name a new folder")
@@ -87,8 +84,6 @@ def _check_models(plan: Experiment) -> None:
 
 def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
     config = {"out": str(out), "data-root": str(root), "restart": False}
-    if "own" in plan.table:
-        config["own"] = shlex.join(plan.table["own"])
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
@@ -113,11 +108,9 @@ def run_app(
 ) -> tuple[Result, Path]:  # fmt: skip
     """Run an app's experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
 
-    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged; `own`:
-    the files of own parts on this machine.
+    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged.
     """
-    files = read_own({"own": shlex.split(str(config.get("own", "")))}, Path())
-    plan = load(experiment).with_own(files)
+    plan = load(experiment)
     _check(plan)
     out, root = Path(str(config["out"])), Path(str(config["data-root"]))
     if not out.is_absolute():

@@ -44,13 +44,14 @@ from fedkin.records.recorder import Checkpoints
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
-from fedkin.running.shared_metrics import check_metrics, check_own, read_metrics, with_metrics
+from fedkin.running.plugins import GROUPS, KINDS, add_installed, files_of, stages_of
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
 
 __all__ = [
     "check_invited",
+    "check_own",
     "exchange",
     "experiment_of",
     "invited",
@@ -84,15 +85,9 @@ _COMMON = (
 )
 
 
-def experiment_of(join: Join, metrics: Sequence[str] = ()) -> Experiment:
-    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise.
-
-    metrics: this participant's own, each FILE.py:NAME. Those that it lacks stay in the settings, for the others to see.
-    """
-    named, files = read_metrics(metrics)
-    experiment = with_metrics(toml_of(join.experiment), named)
-    if files:
-        experiment = replace(experiment, table={**experiment.table, "own": files})
+def experiment_of(join: Join) -> Experiment:
+    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
+    experiment = Experiment.of(toml_of(join.experiment))
     if "clients" in experiment.table.get("network", {}):
         return experiment
     names = tuple(sorted(set(join.participants) - {join.server}))
@@ -135,6 +130,36 @@ def check_invited(experiment: Experiment, join: Join) -> None:
         experiment.method.check(cast(Federation, roster))
 
 
+def check_own(experiment: Experiment) -> None:
+    """Raise ConfigError for parts from files: what others send names no file."""
+    parts: list[Any] = [type(experiment.data), type(experiment.model), type(experiment.method)]
+    parts += stages_of(experiment.method.model_dump())
+    parts += [MEASURES[name] for name in experiment.run.metrics]
+    if own := {*files_of(parts), *experiment.table.get("own", ())}:
+        raise ConfigError(f"own: over a network files stay where they are. {as_package(sorted(own)[0], parts)}")
+
+
+def as_package(file: str, parts: Sequence[Any]) -> str:
+    """Return what to do with a file of one's own, so that every participant has its parts: the lines of a package.
+
+    file: as `own` lists it. parts: those of the experiment, of which the lines name those from this file.
+    """
+    module = Path(file.partition("#")[0]).stem
+    names = {group: KINDS[section] for group, section in GROUPS.items()}
+    lines = [
+        f'[project.entry-points."fedkin.{group}"]\n{name} = "{module}:{getattr(part, "part", part).__name__}"'
+        for part in parts if file in files_of([part])
+        for group, kind in names.items() for name, known in kind.known.items() if known is part
+    ]  # fmt: skip
+    package = "\n".join(["[project]", f'name = "{module}"', 'version = "1"', "[tool.setuptools]",
+                         f'py-modules = ["{module}"]', *lines])  # fmt: skip
+    return (
+        f"Write these lines into pyproject.toml beside {module}.py, run `pip install .` there at every participant, "
+        "and name the part without its file:\n\n"
+        f"{package}"
+    )
+
+
 def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> str:
     """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's.
 
@@ -171,11 +196,11 @@ def _model_in(table: Mapping[str, Any]) -> Model:
 
 def plan_of(text: str, task: Task) -> Setup:
     """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
+    add_installed()
     try:
         table = toml_of(text)
         method = dict(table["method"])
         named = choose(METHODS, method.pop("name", None), "method.name")
-        check_metrics(map(str, table["run"].get("metrics", ())))
         run = parse(RunSettings, table["run"], "run")
         training = parse(Training, table["training"], "training")
         faults = parse(Faults, table["faults"], "faults")
