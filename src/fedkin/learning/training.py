@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,15 @@ class Training(Settings):
     def local(self) -> int:
         """R of the papers: the number of local steps, or of local epochs if the experiment sets these."""
         return self.local_steps or self.local_epochs or 1
+
+    def with_steps(self, steps: int, *, whole: bool = False, **more: Any) -> Training:
+        """Return these settings with so many local steps. whole: each on all the samples that it is given."""
+        size = {"batch_size": "all"} if whole else {}
+        return self.model_copy(update={"local_steps": steps, "local_epochs": None, **size, **more})
+
+    def with_epochs(self, epochs: int) -> Training:
+        """Return these settings with so many passes over the samples."""
+        return self.model_copy(update={"local_steps": None, "local_epochs": epochs})
 
     def rounds_of(self, warmup: float) -> int:
         """Return a number of rounds: below 1 `warmup` is a fraction of `rounds`, rounded down, else it is the number.

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.training import Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
@@ -41,7 +40,7 @@ class APFL(FedAvg):
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """R steps of w_k, which goes to the server, and of v_k, which stays."""
         w, v = message.params, client.state.get("v", client.initial)
-        alpha, step = client.state.get("alpha", self.alpha), one_step(client.training)
+        alpha, step = client.state.get("alpha", self.alpha), client.training.with_steps(1, whole=True)
         for place, rows in enumerate(client.training.batches(client.size, client.rng("batches"))):
             batch = client.train.take(rows)
             vbar = mixture(v, w, alpha, client.net.trainable)
@@ -63,11 +62,6 @@ class APFL(FedAvg):
         if "v" not in client.state:
             return message.params
         return mixture(client.state["v"], message.params, client.state["alpha"], client.net.trainable)
-
-
-def one_step(training: Training) -> Training:
-    """One step on all the samples that it is given."""
-    return training.model_copy(update={"local_steps": 1, "local_epochs": None, "batch_size": "all"})
 
 
 def mixture(v: Params, w: Params, alpha: float, names: tuple[str, ...]) -> dict[str, torch.Tensor]:

@@ -20,9 +20,9 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_weights
-from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
+from fedkin.methods.blocks.clusters import members_graph, numbered_by_size
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups
-from fedkin.methods.blocks.vectors import inner_products_of_params
+from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 

@@ -18,7 +18,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET, TRAINABLE, Each
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.blocks.own_models import OwnModels
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -50,7 +50,7 @@ class CoBo(OwnModels):
     def gradients(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """The gradient of a batch at each point in the message, {other: {name: tensor}}."""
         rows = next(iter(client.training.batches(client.size, client.rng("gradients"))))
-        step = client.training.model_copy(update={"local_steps": 1, "local_epochs": None, "batch_size": "all"})
+        step = client.training.with_steps(1, whole=True)
         gradients = {}
         for other, params in sorted(message["points"].items()):
             moved = (yield from Fit(params, training=step, data=client.train.take(rows))).params
@@ -63,17 +63,10 @@ class CoBo(OwnModels):
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train the own model, pulled to the weighted mean of the others', and send it."""
         own: Params = client.state.get("params", client.initial)
-        if "centre" in message:
-            centre = {name: message["centre"][name] for name in client.net.trainable}
-            loss = Proximal(default_loss(client.task), message["pull"])
-            fitted = yield from Fit(own, loss, extras={"start": centre})
-        else:
-            fitted = yield from Fit(own)
+        near = fit_near(client, own, message["centre"], message["pull"]) if "centre" in message else Fit(own)
+        fitted = yield from near
         client.state["params"] = fitted.params
         return Message(params=fitted.params)
-
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"models": {}, "weights": {}})
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         yield from self.weigh(server, sampled)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
@@ -45,8 +45,7 @@ class Ditto(FedAvg):
 
     def personal(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
         """v_k after local steps from `start`, pulled towards the model in the message."""
-        centre = {name: message.params[name] for name in client.net.trainable}
-        fitted = yield from Fit(start, Proximal(default_loss(client.task), self.lam), extras={"start": centre})
+        fitted = yield from fit_near(client, start, message.params, self.lam)
         return fitted.params
 
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:

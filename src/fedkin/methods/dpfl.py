@@ -80,9 +80,6 @@ class Dpfl(OwnModels):
             partners.append(nearest)
         return partners
 
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"models": {}, "sizes": {}, "partners": {}})
-
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         asked = {}

@@ -57,10 +57,9 @@ class FedALA(FedAvg):
         if self.eta:
             passes = 1 if "mix" in client.state else self.first_passes
             # A step of rate 1 moves the parameters by minus the gradient.
-            one = {"local_steps": 1, "local_epochs": None, "batch_size": "all", "optimiser": "sgd", "lr": 1.0}
-            step = client.training.model_copy(update={**one, "momentum": 0.0, "weight_decay": 0.0, "clip": None})
-            whole = client.training.model_copy(update={"local_steps": None, "local_epochs": passes})
-            for rows in whole.batches(client.size, client.rng("mix")):
+            plain = {"optimiser": "sgd", "lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None}
+            step = client.training.with_steps(1, whole=True, **plain)
+            for rows in client.training.with_epochs(passes).batches(client.size, client.rng("mix")):
                 before = {**common, **head(mix)}
                 after = (yield from Fit(before, training=step, data=client.train.take(rows))).params
                 mix = {

@@ -10,20 +10,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.graph import Graph
-from fedkin.learning.losses import Proximal, default_loss
 from fedkin.methods.blocks.mixing import mixed
+from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.blocks.own_models import OwnModels
-from fedkin.methods.blocks.vectors import as_vector, inner_products
+from fedkin.methods.blocks.vectors import Array, as_vector, inner_products
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
 
 
 class FedAMP(OwnModels):
@@ -53,13 +50,8 @@ class FedAMP(OwnModels):
 
     def near(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
         """Local training from `start`, pulled towards the model in the message."""
-        centre = {name: message.params[name] for name in client.net.trainable}
-        loss = Proximal(default_loss(client.task), self.lam / self.alpha)
-        fitted = yield from Fit(start, loss, extras={"start": centre})
+        fitted = yield from fit_near(client, start, message.params, self.lam / self.alpha)
         return fitted.params
-
-    def start(self, server: ServerView[Any]) -> None:
-        server.state["models"] = {}
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         models = server.state["models"]

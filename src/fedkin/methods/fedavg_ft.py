@@ -36,6 +36,5 @@ class FedAvgFT(FedAvg):
 
     def tuned(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
         """The model after the client's passes."""
-        training = client.training.model_copy(update={"local_steps": None, "local_epochs": self.passes})
-        fitted = yield from Fit(params, training=training)
+        fitted = yield from Fit(params, training=client.training.with_epochs(self.passes))
         return fitted.params

@@ -12,7 +12,6 @@ from itertools import combinations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -24,16 +23,13 @@ from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.learning.aggregate import Rule, weighted_mean
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked
-from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
+from fedkin.methods.blocks.averaging import Weights, WholeModel
+from fedkin.methods.blocks.clusters import mean_of_clusters, members_graph, model_of, numbered_by_size, train_clusters
 from fedkin.methods.blocks.own_models import held_out_fifth
 from fedkin.methods.blocks.signatures import unsigned
-from fedkin.methods.blocks.vectors import last_layers
+from fedkin.methods.blocks.vectors import Array, Labels, last_layers
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -119,12 +115,7 @@ class FedCollab(WholeModel):
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, unsigned(server, sampled, state["sizes"]))
-        asked = {id: self.offer(server, id) for id in sampled if id in state["cluster"]}
-        cluster = {id: state["cluster"][id] for id in asked}
-        mean = mean_asked(self.weights, self.aggregate, cluster)
-        replies = (yield from Ask("train", asked, mean)) if asked else {}
-        if replies:
-            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+        if (yield from train_clusters(server, sampled, self.weights, self.aggregate)):
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
     def take(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[None]:
@@ -178,10 +169,7 @@ class FedCollab(WholeModel):
     # -- the model that a client uses -------------------------------------------------------------------------
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
-        models, cluster = server.state["models"], server.state["cluster"]
-        if id in cluster:
-            return Message(params=models[cluster[id]])
-        return Message(params=mean_of_clusters(models, cluster) if models else server.initial)
+        return Message(params=model_of(server, id))
 
 
 def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: int) -> Labels:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
@@ -19,10 +18,9 @@ from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, pha
 from fedkin.forms import COUNT, Each, Number
 from fedkin.learning.aggregate import Rule, weighted_mean
 from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
+from fedkin.methods.blocks.clusters import cluster_means, members_graph, model_of
+from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
 
 
 class State(TypedDict):
@@ -116,8 +114,7 @@ class FedDrift(WholeModel):
     # -- the model that a client uses ---------------------------------------------------------------------------
 
     def offer(self, server: ServerView[State], id: str) -> Message:
-        models, cluster = server.state["models"], server.state["cluster"]
-        return Message(params=models[cluster[id]] if id in cluster else mean_of_clusters(models, cluster))
+        return Message(params=model_of(server, id))
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part join the cluster whose model is most accurate on their samples."""

@@ -65,9 +65,6 @@ class FedFomo(OwnModels):
         client.state["params"] = fitted.params
         return Message(params=fitted.params, taken=weights)
 
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"models": {}, "affinity": {}})
-
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         models, affinity = server.state["models"], server.state["affinity"]
         asked = {id: Message(models={n: models[n] for n in self.chosen(server, id)}) for id in sampled}

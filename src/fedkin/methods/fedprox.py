@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fedkin.flow import ClientFlow, Fit, Message, phase
+from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.losses import Proximal, default_loss
+from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView
@@ -32,6 +32,5 @@ class FedProx(FedAvg):
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train near the global model."""
-        start = {name: message.params[name] for name in client.net.trainable}
-        fitted = yield from Fit(message.params, Proximal(default_loss(client.task), self.mu), extras={"start": start})
+        fitted = yield from fit_near(client, message.params, message.params, self.mu)
         return Message(params=fitted.params, n=client.size)

@@ -16,16 +16,9 @@ from fedkin import graph
 from fedkin.flow import Ask, Message, Params, ServerFlow
 from fedkin.learning.aggregate import Rule
 from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import (
-    Array,
-    Labels,
-    cluster_means,
-    mean_of_clusters,
-    members_graph,
-    squared_distances,
-)
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, squared_distances
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
-from fedkin.methods.blocks.vectors import inner_products_of_params
+from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import one_of
 from fedkin.views import ServerView
 

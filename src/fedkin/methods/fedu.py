@@ -84,8 +84,7 @@ class FedU(ServerMethod):
     @phase(params=NET)
     def adapt(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """A personal model for a client that never took part."""
-        steps = {"local_steps": self.welcome_steps, "local_epochs": None}
-        fitted = yield from Fit(message.params, training=client.training.model_copy(update=steps))
+        fitted = yield from Fit(message.params, training=client.training.with_steps(self.welcome_steps))
         return Message(params=fitted.params)
 
     # -- at the server ----------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from pydantic import AfterValidator, Field, model_validator
@@ -56,14 +55,13 @@ from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.averaging import mean_asked
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
+from fedkin.methods.blocks.vectors import Array, Labels
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
 
 if TYPE_CHECKING:
     from fedkin.data.dataset import Dataset
 
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 Shape = tuple[int, ...]
 Sets = Sequence[Any]  # of each client its centres [k, d], or another signature
 

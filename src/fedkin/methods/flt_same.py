@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Message, ServerFlow, phase
-from fedkin.graph import Signature
 from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import (
     LEAST,
@@ -28,9 +27,11 @@ from fedkin.methods.blocks.signatures import (
     collect_signatures,
     evidence_of,
     find_groups,
+    signature_in,
     tests_of,
 )
-from fedkin.methods.blocks.watching import Watched, watch
+from fedkin.methods.blocks.vectors import Array
+from fedkin.methods.blocks.watching import Watched, watch_members
 from fedkin.views import ClientView, ServerView
 
 
@@ -76,16 +77,12 @@ class FltSame(flt.Taskonomy, SigningMethod):
         self, server: ServerView[SameState], ids: Sequence[str], sizes: bool
     ) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
-        state = server.state
-        if fresh := state.pop("fresh", {}):
-            group = {id: str(number) for id, number in state["group"].items()}
-            watched, verdict = state.get("watched", {}), state.get("verdict", {})
-            state["watched"], server.drifted = watch(watched, state["signatures"], fresh, group, verdict, self.alpha)
+        watch_members(server, {id: str(number) for id, number in server.state["group"].items()}, self.alpha)
         n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
         return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
 
     def decoded(self, signature: Tensor) -> Any:
-        return Signature.from_bytes(signature.numpy().tobytes())
+        return signature_in(signature)
 
     def related(self, server: ServerView[SameState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from tests; two clients are neighbours where they are nearer than gamma."""
@@ -114,7 +111,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
         return fitted, new
 
-    def distances(self, sets: flt.Sets, others: flt.Sets) -> flt.Array:
+    def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
         return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))
 
     def record(self, server: ServerView[SameState]) -> None:

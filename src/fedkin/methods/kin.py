@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, HEAD, NET, Shaped, Whole
-from fedkin.graph import Graph, Signature, Verdicts, place
+from fedkin.graph import Graph, Verdicts, place
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import head_of
@@ -41,11 +41,12 @@ from fedkin.methods.blocks.signatures import (
     by_content,
     collect_signatures,
     evidence_of,
+    signature_in,
     tests_of,
     unsigned,
     verdicts_of,
 )  # fmt: skip
-from fedkin.methods.blocks.watching import Watched, watch
+from fedkin.methods.blocks.watching import Watched, watch_members
 from fedkin.views import ClientView, ServerView
 
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
@@ -485,11 +486,7 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> N
     Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
     """
     state = server.state
-    if fresh := state.pop("fresh", {}):
-        watched = state.get("watched", {})
-        state["watched"], server.drifted = watch(
-            watched, state["signatures"], fresh, state["group"], state["verdict"], how.alpha
-        )
+    watch_members(server, state["group"], how.alpha)
     new = [id for id in signed if id not in state["group"]]
     founders = len(state["group"]) - len(state["placed"])
     state["signatures"] = {**state["signatures"], **signed}
@@ -572,7 +569,7 @@ def nearest(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -
     group, placed = server.state["group"], server.state["placed"]
     tested = verdicts(server, [id for id in group if id not in placed], how)
     number = [group[tested.members(label)[0]] for label in range(len(tested.verdicts))]
-    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), tested).group for id, data in signed.items()}
+    joins = {id: place(signature_in(data), tested).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypedDict, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -39,10 +38,10 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead, Net, head_of
 from fedkin.methods.blocks.mixing import mixing_matrix
+from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import Settings, one_of
 from fedkin.views import PeerView, View
 
-Array = npt.NDArray[np.float64]
 Row = dict[str, float]
 
 _PAPER, _SOLVED = (0.1, 0.5), (0.01, 20.0)  # (mu2, beta)

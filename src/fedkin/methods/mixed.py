@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 from torch import nn
@@ -22,10 +21,10 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import Sums, Whole
 from fedkin.learning.net import Net
+from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-Array = npt.NDArray[np.float64]
 # Ratios of variances (between clients over within) that are searched; a ratio below the first is zero.
 _SMALLEST, _LARGEST = 1e-8, 1e6
 

@@ -22,12 +22,11 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import Shaped, Upto
 from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked
-from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
+from fedkin.methods.blocks.averaging import Weights, WholeModel
+from fedkin.methods.blocks.clusters import mean_of_clusters, members_graph, model_of, numbered_by_size, train_clusters
+from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
 
 
 class Pacfl(WholeModel):
@@ -74,12 +73,7 @@ class Pacfl(WholeModel):
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, [id for id in sampled if id not in state["bases"]])
-        asked = {id: self.offer(server, id) for id in sampled if id in state["cluster"]}
-        cluster = {id: state["cluster"][id] for id in asked}
-        mean = mean_asked(self.weights, self.aggregate, cluster)
-        replies = (yield from Ask("train", asked, mean)) if asked else {}
-        if replies:
-            state["models"] = cluster_means(state["models"], cluster, replies, self.weights, self.aggregate)
+        yield from train_clusters(server, sampled, self.weights, self.aggregate)
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
@@ -123,12 +117,7 @@ class Pacfl(WholeModel):
         }
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
-        state = server.state
-        if id in state["cluster"]:
-            return Message(params=state["models"][state["cluster"][id]])
-        return Message(
-            params=mean_of_clusters(state["models"], state["cluster"]) if state["models"] else server.initial
-        )
+        return Message(params=model_of(server, id))
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their directions, and get the model of the nearest group."""

@@ -22,6 +22,7 @@ from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
 from fedkin.methods import flt
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
+from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
 
 _CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked["axes"]))
@@ -124,7 +125,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
         return fitted, new
 
-    def distances(self, sets: flt.Sets, others: flt.Sets) -> flt.Array:
+    def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
         return np.asarray(graph.matching(sets, others))
 
 

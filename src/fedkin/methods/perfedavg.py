@@ -92,6 +92,6 @@ class PerFedAvg(FedAvg):
 
     def adapted(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
         """w - alpha grad f_k(w), over all training samples of the client."""
-        step = {"local_steps": 1, "local_epochs": None, "batch_size": "all", "optimiser": "sgd", "lr": self.alpha}
-        fitted = yield from Fit(params, training=client.training.model_copy(update={**step, "weight_decay": 0.0}))
+        step = client.training.with_steps(1, whole=True, optimiser="sgd", lr=self.alpha, weight_decay=0.0)
+        fitted = yield from Fit(params, training=step)
         return fitted.params

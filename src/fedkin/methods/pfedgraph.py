@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,12 +24,10 @@ from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.mixing import mixed
 from fedkin.methods.blocks.own_models import OwnModels
-from fedkin.methods.blocks.vectors import as_vector, inner_products
+from fedkin.methods.blocks.vectors import Array, as_vector, inner_products
 from fedkin.settings import span
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,6 @@ class PFedGraph(OwnModels):
         fitted = yield from Fit(message.params, loss, extras={"aggregate": aggregate} if self.lam else {})
         client.state["params"] = fitted.params
         return Message(params=fitted.params, n=client.size)
-
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"models": {}, "sizes": {}})
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state

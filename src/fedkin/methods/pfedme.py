@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import Rule
-from fedkin.learning.losses import Proximal, default_loss
-from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
+from fedkin.methods.blocks.near import fit_near
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -55,23 +54,19 @@ class PFedMe(OneModel):
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
         w = theta = message.params
-        loss = Proximal(default_loss(client.task), self.lam)
-        inner = _steps(client.training, self.inner_steps, whole=True)
+        inner, names = client.training.with_steps(self.inner_steps, whole=True), client.net.trainable
         for rows in client.training.batches(client.size, client.rng("batches")):
-            start = {name: w[name] for name in client.net.trainable}
-            fitted = yield from Fit(theta, loss, {"start": start}, training=inner, data=client.train.take(rows))
+            fitted = yield from fit_near(client, theta, w, self.lam, training=inner, data=client.train.take(rows))
             theta = fitted.params
-            w = {**theta, **{name: torch.lerp(start[name], theta[name], self.eta * self.lam) for name in start}}
+            w = {**theta, **{name: torch.lerp(w[name], theta[name], self.eta * self.lam) for name in names}}
         client.state["params"] = theta
         return Message(params=w, n=client.size)
 
     @phase(params=NET)
     def personalise(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
-        start = {name: message.params[name] for name in client.net.trainable}
-        loss = Proximal(default_loss(client.task), self.lam)
-        steps = _steps(client.training, self.welcome_steps)
-        fitted = yield from Fit(message.params, loss, {"start": start}, training=steps)
+        steps = client.training.with_steps(self.welcome_steps)
+        fitted = yield from fit_near(client, message.params, message.params, self.lam, training=steps)
         return Message(params=fitted.params)
 
     # -- at the server ----------------------------------------------------------------------------------------
@@ -97,9 +92,3 @@ class PFedMe(OneModel):
             return offers
         replies = yield from Ask("personalise", offers)
         return {**offers, **replies}
-
-
-def _steps(training: Training, steps: int, *, whole: bool = False) -> Training:
-    """`steps` steps of the experiment's optimiser; `whole`: each on all the samples that it is given."""
-    size = {"batch_size": "all"} if whole else {}
-    return training.model_copy(update={"local_steps": steps, "local_epochs": None, **size})

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -22,10 +21,9 @@ from fedkin.graph import Graph
 from fedkin.learning.aggregate import Rule
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.blocks.averaging import mean_model
+from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-Array = npt.NDArray[np.float64]
 
 
 class PFedSim(ServerMethod):

@@ -38,12 +38,10 @@ from fedkin.learning.net import BodyHead, body_of, head_of
 from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.signatures import Same, SigningMethod, ask_for_groups, group_labels
-from fedkin.methods.blocks.vectors import as_points
+from fedkin.methods.blocks.vectors import Array, Labels, as_points
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
 
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 SENT: Fields = {
     "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
     "n": COUNT,

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 from torch import Tensor
@@ -26,12 +25,10 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.methods.blocks import minimax, stages
 from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
-from fedkin.methods.blocks.vectors import Layers, as_points, as_vector, last_layers, rows
+from fedkin.methods.blocks.vectors import Array, Labels, Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, one_of, span
 from fedkin.views import ClientView, ServerView
 
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 LARGEST_EXACT = 1000  # clients up to which betweenness is exact; of more it is estimated from SOURCES of them
 SOURCES = 200
 _LARGEST_WRITTEN_OUT = 1000  # clients up to which a graph of clusters is recorded client by client

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from fedkin.flow import AveragedReplies, Message, Params
+from fedkin.flow import Ask, AveragedReplies, Message, Params, ServerFlow
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
 from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_weights
-from fedkin.methods.blocks.vectors import blocks
-
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
+from fedkin.methods.blocks.vectors import Array, Labels, blocks
+from fedkin.views import ServerView
 
 
 def cluster_means(
@@ -36,6 +35,28 @@ def cluster_means(
         members = [id for id in replies if cluster[id] == number]
         new[number] = aggregated({id: replies[id].params for id in members}, share, aggregate, models.get(number))
     return new
+
+
+def train_clusters(
+    server: ServerView[Any], sampled: Sequence[str], weights: Weights, aggregate: Rule
+) -> ServerFlow[bool]:  # fmt: skip
+    """FedAvg inside the clusters of the server's state, `cluster` and `models`; False if no model has come."""
+    state = server.state
+    cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
+    asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
+    replies = (yield from Ask("train", asked, mean_asked(weights, aggregate, cluster))) if asked else {}
+    if replies:
+        state["models"] = cluster_means(state["models"], cluster, replies, weights, aggregate)
+    return bool(replies)
+
+
+def model_of(server: ServerView[Any], id: str) -> Params:
+    """The model of a client's cluster; while it has none, the members' mean of all."""
+    models, cluster = server.state["models"], server.state["cluster"]
+    if id in cluster:
+        model: Params = models[cluster[id]]
+        return model
+    return mean_of_clusters(models, cluster) if models else server.initial
 
 
 def mean_of_clusters(models: Mapping[str, Params], cluster: Mapping[str, str]) -> Params:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NotRequired, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -25,6 +24,7 @@ from fedkin.learning.losses import Batch, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks import averaging
 from fedkin.methods.blocks.averaging import OneModel
+from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
@@ -46,9 +46,6 @@ def training_loss(task: Task, params: Params) -> ClientFlow[Tensor]:
     if not math.isfinite(mean):
         raise MethodError(f"the new model's training loss is {float(mean)}; lower training.lr or set training.clip")
     return mean
-
-
-Array = npt.NDArray[np.float64]
 
 
 def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:

@@ -17,11 +17,14 @@ from fedkin.views import ClientView, ServerView
 class OwnModels(ServerMethod):
     """The server's state has `models`, {client id: params} of each client that answered; a client's has `params`.
 
-    A client uses its own model; one that never trained uses the mean of all.
+    All tables of `by_client` begin empty. A client uses its own model; one that never trained uses the mean of all.
     """
 
     kind: ClassVar[Literal["personalised"]] = "personalised"
     by_client: ClassVar[tuple[str, ...]] = ("models",)
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({table: {} for table in self.by_client})
 
     def keep(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
         """Keep the models in these replies."""

@@ -16,12 +16,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
 from fedkin.flow import Params
+from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
 
 
@@ -44,7 +44,6 @@ class Strength(NamedTuple):
 SHARED = Strength(math.inf, math.inf)
 _GRID = (math.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 _DESCENT: Any = {"maxiter": 500, "gtol": 2e-3, "ftol": 1e-8}  # so close that no choice depends on it
-Array = npt.NDArray[np.float64]
 
 
 @cache

@@ -27,7 +27,7 @@ from fedkin.forms import COUNT, Bytes, Context, Fields, Noised, Shaped, Sums
 from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
 from fedkin.graph import private_signatures as private
 from fedkin.keys import key
-from fedkin.methods.blocks.clusters import Labels
+from fedkin.methods.blocks.vectors import Labels
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
@@ -303,7 +303,7 @@ def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
 def read_signature(data: Tensor, plan: Plan) -> Signature | None:
     """The signature in these bytes; None if it is damaged, of another plan, or out of range."""
     try:
-        one = Signature.from_bytes(data.numpy().tobytes())
+        one = signature_in(data)
         widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
     except FedkinError:
         return None
@@ -411,7 +411,7 @@ def ask_for_groups(
         found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST) if new["signatures"] else None
         group = dict(new["group"])
         for id in by_content(list(signed), signed):
-            label = None if found is None else place(Signature.from_bytes(_bytes(signed[id])), found).group
+            label = None if found is None else place(signature_in(signed[id]), found).group
             joins = None if found is None or label is None else group[found.members(label)[0]]
             group[id] = max(group.values()) + 1 if joins is None else joins
         new["group"] = group
@@ -496,6 +496,11 @@ def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float,
         profiles[number] = Signature.total([signatures[id] for id in found.ids if label[id] == number])
     verdicts = tuple(joined[number] for number in numbers)
     return replace(found, labels=labels, verdicts=verdicts, profiles=tuple(profiles[number] for number in numbers))
+
+
+def signature_in(data: Tensor) -> Signature:
+    """The signature in these bytes, which were checked when they came."""
+    return Signature.from_bytes(_bytes(data))
 
 
 def _bytes(data: Tensor) -> bytes:

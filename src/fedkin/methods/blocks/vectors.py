@@ -14,6 +14,7 @@ from torch import Tensor
 from fedkin.flow import Params
 
 Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 18  # numbers held at once in double precision: 2 MB, which stay in the processor's cache
 

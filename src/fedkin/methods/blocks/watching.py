@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from fedkin.graph import Doubt, Signature, look
+from fedkin.methods.blocks.signatures import signature_in
+from fedkin.views import ServerView
 
 
 class Watched(TypedDict):
@@ -21,6 +23,14 @@ class Watched(TypedDict):
     looks: int
     sum: float
     seen: Tensor
+
+
+def watch_members(server: ServerView[Any], group: Mapping[str, str], alpha: float) -> None:
+    """Look at the new samples that have come, if any: `watch` of what the server's state has, {client id: group}."""
+    state = server.state
+    if fresh := state.pop("fresh", {}):
+        watched, verdict = state.get("watched", {}), state.get("verdict", {})
+        state["watched"], server.drifted = watch(watched, state["signatures"], fresh, group, verdict, alpha)
 
 
 def watch(
@@ -39,9 +49,9 @@ def watch(
     pools: dict[str, Signature] = {}
     drifted = []
     for id in sorted(set(fresh) & set(seen)):
-        own, new = group[id], _decoded(fresh[id])
+        own, new = group[id], signature_in(fresh[id])
         if own not in pools:
-            pools[own] = Signature.total([_decoded(seen[one]) for one in sorted(seen) if group[one] == own])
+            pools[own] = Signature.total([signature_in(seen[one]) for one in sorted(seen) if group[one] == own])
         before = Doubt(now[id]["looks"], now[id]["sum"]) if id in now else Doubt()
         doubt = look(before, new, pools[own], verdict.get(own, "same"), alpha)
         if doubt.value >= 1 / alpha:
@@ -49,12 +59,8 @@ def watch(
             now.pop(id, None)
             continue
         pools[own] = Signature.total([pools[own], new])
-        whole = Signature.total([_decoded(seen[id]), new]).to_bytes()
+        whole = Signature.total([signature_in(seen[id]), new]).to_bytes()
         now[id] = Watched(
             group=own, looks=doubt.looks, sum=doubt.sum, seen=torch.frombuffer(bytearray(whole), dtype=torch.uint8)
         )
     return now, drifted
-
-
-def _decoded(data: Tensor) -> Signature:
-    return Signature.from_bytes(data.contiguous().numpy().tobytes())
