@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from fedkin.errors import ConfigError, RunError
 
-__all__ = ["LOCKS", "held", "holder", "made", "made_private", "synced", "write_new", "write_private"]
+__all__ = ["LOCKS", "held", "holder", "made", "made_private", "replace", "synced", "write_new", "write_private"]
 
 _LOCK, _HOLDER = "lock", "lock.json"
 # Files of a lock, which a killed process leaves.
@@ -68,6 +68,16 @@ def write_new(path: Path, data: bytes, hint: str, mode: int = 0o666, replace: bo
         raise ConfigError(f"{path}: exists; {hint}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file at once or not at all, as others that look at it see; after a power cut it may be lost.
+
+    Raises OSError. What a kill leaves half-written is named *.new.
+    """
+    aside = path.with_suffix(".new")
+    aside.write_bytes(data)
+    aside.replace(path)
 
 
 def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:

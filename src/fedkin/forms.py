@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
 
 __all__ = [
-    "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Choice", "Context", "Each", "Fields", "Flag", "Form",
+    "BODY", "COUNT", "HEAD", "NET", "TRAINABLE", "Bytes", "Context", "Each", "Fields", "Flag", "Form",
     "Noised", "Number", "Problem", "Shaped", "Sums", "Upto", "Weights", "Whole", "Wholes", "problem_of",
 ]  # fmt: skip
 
@@ -352,20 +352,6 @@ class Flag(Form):
 
     def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
         return None if type(value) is bool else bad_form(f"expected true or false, got {kind_of(value)}")
-
-
-@dataclass(frozen=True)
-class Choice(Form):
-    """One of these texts."""
-
-    texts: tuple[str, ...]
-
-    def __init__(self, *texts: str) -> None:
-        object.__setattr__(self, "texts", texts)
-
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        fits = isinstance(value, str) and value in self.texts
-        return None if fits else bad_form(f"expected one of {', '.join(self.texts)}, got {kind_of(value)}")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import nn
 from fedkin.engines.privacy import Normal, Part, Privacy, keyed, parts_of, released, secret
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message
-from fedkin.forms import COUNT, HEAD, NET, Bytes, Choice, Each, Fields, Number, Shaped, Sums, Whole, Wholes
+from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Number, Shaped, Sums, Whole, Wholes
 from fedkin.learning.net import Net
 from fedkin.settings import parse
 
@@ -116,9 +116,8 @@ def test_which_fields_are_protected() -> None:
     [
         (Sums(3, dtype=torch.float64), "sums or moments"),
         (Bytes(100), "sums or moments"),
-        (Choice("a", "b"), "a choice that a client makes"),
         (Whole(high=lambda at: len(at.asked)), "a choice that a client makes"),
-        (Choice("a", "b") | None, "a choice that a client makes"),
+        (Whole(high=lambda at: len(at.asked)) | None, "a choice that a client makes"),
     ],
 )
 def test_what_cannot_be_protected_is_refused(form: Any, words: str) -> None:

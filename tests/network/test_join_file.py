@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, fingerprint
-from fedkin.network.join_file import VERSION, Join, Member, hash_of, host_and_port, locator, read_join, write_join
+from fedkin.network.join_file import VERSION, Join, hash_of, host_and_port, locator, read_join, write_join
 from town import Town
 
 EXPERIMENT = 'name = "x"\n# "quotes", \\ and """\n[data]\nsource = "digits"\n'
@@ -30,7 +30,7 @@ def table(town: Town) -> dict[str, Any]:
         "experiment_hash": hash_of(EXPERIMENT),
         "members": {
             "server": {"locator": "tls/fed.example.org:7447"},
-            "ann": {"fingerprint": fingerprint(town["ann"].chain[0])},
+            "ann": {},
             "bob": {"certificate": certificate_pem(town["bob"].chain).decode(), "locator": "tls/[::1]:80"},
         },
     }
@@ -68,8 +68,6 @@ def test_what_is_written_is_read(tmp_path: Path, town: Town) -> None:
         (["members"], [1], "members: expected 1 to 10000 tables"),
         (["members", "ann"], 3, "members.ann: expected a table"),
         (["members", "a b"], {}, "members: 'a b' cannot be a name"),
-        (["members", "ann", "fingerprint"], "sha256:12", "members.ann.fingerprint: expected sha256: and 64"),
-        (["members", "bob", "fingerprint"], "ab" * 32, "members.bob: a certificate and a fingerprint"),
         (["members", "zoe"], {"certificate": "x"}, "members.zoe.certificate: not a certificate"),
         (["members", "server", "locator"], "tcp/h:1", "members.server.locator: expected tls/HOST:PORT"),
         (["members", "server", "locator"], "tls/h:1#root_ca_certificate=x", "expected tls/HOST:PORT"),
@@ -152,9 +150,3 @@ def test_locators() -> None:
         with pytest.raises(ValueError, match="expected tls/HOST:PORT"):
             locator(bad)
     assert host_and_port("tls/[2001:db8::1]:7447") == ("2001:db8::1", 7447)
-
-
-def test_fingerprints_as_other_tools_write_them() -> None:
-    digits = "0123456789abcdef" * 4
-    colons = ":".join(digits[place : place + 2] for place in range(0, 64, 2)).upper()
-    assert Member(fingerprint=colons).pin == Member(fingerprint=f"sha256:{digits}").pin == f"sha256:{digits}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zenoh
 
-from fedkin.network.identity import Identity, Revocations, fingerprint
+from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
 from fedkin.network.offers import CHANGED, HEAD, Limits, Offer
@@ -255,12 +255,12 @@ def test_an_offer_that_is_too_large_is_refused_before_it_is_sent(net: Net) -> No
 
 def test_a_certificate_that_is_not_the_one_in_the_book(net: Net, town: Town) -> None:
     other = town.signed("ann")
-    pinned = {**net.book, "ann": Member(fingerprint=fingerprint(other.chain[0]))}
+    pinned = {**net.book, "ann": Member(certificate=certificate_pem(other.chain).decode())}
     server, ann = net.server(book=pinned), net.member("ann")
     ann.offer("server", "r", b"x")
     with pytest.raises(Refused, match=r"^ann: r: its certificate has sha256:\w{64}; the address book has sha256:"):
         server.pull("ann", "r", 30)
-    net.book["ann"] = Member(fingerprint=fingerprint(town["ann"].chain[0]))
+    net.book["ann"] = Member(certificate=certificate_pem(town["ann"].chain).decode())
     ann.close()
     server.close()
     again = net.server()

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon, training_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
-from fedkin.forms import COUNT, Bytes, Choice, Fields, Form, Noised, Number, Sometimes, Sums, Weights, Whole
+from fedkin.forms import COUNT, Bytes, Fields, Form, Noised, Number, Sometimes, Sums, Weights, Whole
 from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.learning.private import Private, check_separate, uniform
@@ -175,7 +175,7 @@ def parts_of(
             )
         if not clipped:
             continue
-        if isinstance(form, Choice) or (isinstance(form, Whole) and callable(form.high)):
+        if isinstance(form, Whole) and callable(form.high):
             raise RunError(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"

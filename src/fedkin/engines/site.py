@@ -305,7 +305,12 @@ class LocalSite(Site):
         ready: dict[str, Message] = {}
         failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # those before are of another exchange
-        for running, _ in self.drive(list(waiting), self._starting(phase, messages), phase):
+
+        def start(id: str) -> Running:
+            self._crash(id, phase)
+            return self.side.phase(id, phase, messages[id])
+
+        for running, _ in self.drive(list(waiting), start, phase):
             try:
                 ready[running.id] = self.side.reply(running)
             except Exception as error:
@@ -318,17 +323,6 @@ class LocalSite(Site):
                 if id in ready:
                     yield id, ready.pop(id)
         yield from ((id, ready.pop(id)) for id in waiting if id in ready)
-
-    def _starting(self, phase: str, messages: Mapping[str, Message]) -> Callable[[str], Running]:
-        """Return what starts this phase at a client."""
-        crash, start = self.setup.faults.crash > 0, self.side.phase
-
-        def started(id: str) -> Running:
-            if crash:
-                self._crash(id, phase)
-            return start(id, phase, messages[id])
-
-        return started
 
     def _crash(self, id: str, phase: str) -> None:
         if self.setup.faults.crashes(self.setup.seed, id, self.side.number, phase):

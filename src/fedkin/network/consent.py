@@ -15,7 +15,6 @@ from fedkin.federation.summaries import agree
 from fedkin.flow import PeerMethod
 from fedkin.forms import (
     Bytes,
-    Choice,
     Context,
     Dim,
     Each,
@@ -268,9 +267,6 @@ def _describe(form: Form, place: Context) -> _Described:
             return _Described("a number", 8, 32)
         case Flag():
             return _Described("true or false", 1, 32)
-        case Choice():
-            longest = max(map(len, form.texts), default=0)
-            return _Described(f"one of {', '.join(form.texts)}", longest, longest)
         case Each():
             field = _describe(form.form, place)
             return _Described(f"any number of: {field.words}", field.size)

@@ -31,7 +31,6 @@ _LARGEST = 1 << 24
 _MOST_MEMBERS = 10_000
 # No `#` and no `?`: Zenoh takes settings from what follows them, those of TLS too.
 _LOCATOR = re.compile(r"tls/([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
-_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def locator(text: str) -> str:
@@ -60,40 +59,29 @@ def hash_of(experiment: str) -> str:
 class Member(Settings):
     """A participant as the others know it.
 
-    locator: tls/HOST:PORT, empty for who only dials out. certificate: the certificate in PEM that is expected of it, or
-    fingerprint: its SHA-256; with neither, any certificate of its name that the federation's CA signed.
+    locator: tls/HOST:PORT, empty for who only dials out. certificate: the certificate in PEM that is expected of it;
+    without it, any certificate of its name that the federation's CA signed.
     """
 
     locator: str = ""
     certificate: str = ""
-    fingerprint: str = ""
 
     @field_validator("locator")
     @classmethod
     def _is_locator(cls, value: str) -> str:
         return locator(value) if value else value
 
-    @field_validator("fingerprint")
-    @classmethod
-    def _is_fingerprint(cls, value: str) -> str:
-        plain = "sha256:" + value.lower().removeprefix("sha256:").replace(":", "")
-        if value and not _FINGERPRINT.fullmatch(plain):
-            raise ValueError("expected sha256: and 64 hexadecimal digits")
-        return plain if value else value
-
     @property
     def pin(self) -> str:
         """The fingerprint of the certificate that is expected; empty if any of the CA will do."""
-        if self.certificate:
-            return fingerprint(certificates_of(self.certificate.encode(), "certificate")[0])
-        return self.fingerprint
+        if not self.certificate:
+            return ""
+        return fingerprint(certificates_of(self.certificate.encode(), "certificate")[0])
 
     def check(self, name: str, where: str) -> None:
         """Raise ConfigError unless the name can be one, and the certificate, if there is one, is of this name."""
         if not is_name(name):
             raise ConfigError(f"{where}: not a name of a participant: 1 to 64 of A-Z a-z 0-9 . _ -")
-        if self.certificate and self.fingerprint:
-            raise ConfigError(f"{where}: a certificate and a fingerprint; expected one of them")
         if self.certificate:
             first = certificates_of(self.certificate.encode(), f"{where}.certificate")[0]
             if (got := common_name(first.subject, f"{where}.certificate")) != name:

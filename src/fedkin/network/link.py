@@ -16,7 +16,7 @@ from typing import Self
 
 from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
-from fedkin.untrusted import shown
+from fedkin.untrusted import plain_word, shown
 
 __all__ = [
     "LARGEST", "UNREACHED", "Left", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name",
@@ -30,7 +30,6 @@ UNREACHED = (
     "is it running, its address in the join file right and its port open; are both certificates valid and of this "
     "federation's CA, and is this participant in its address book?"
 )
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUBJECT = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _LONGEST_SUBJECT = 200
 _KEPT = 1000
@@ -105,7 +104,7 @@ def is_name(text: str) -> bool:
     >>> is_name("hospital-a"), is_name("a/b"), is_name("")
     (True, False, False)
     """
-    return _NAME.fullmatch(text) is not None
+    return plain_word(text)
 
 
 def is_subject(text: str) -> bool:

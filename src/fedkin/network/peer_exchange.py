@@ -26,7 +26,7 @@ from fedkin.engines.failures import words_of
 from fedkin.engines.results import Missing, Outbox
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
-from fedkin.folders import made_private
+from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, unlike
 from fedkin.network.link import Left, Link, LinkError, Missed
 from fedkin.network.messages import Count, Sent, encode, read
@@ -390,8 +390,7 @@ class PeerOutbox:
         tree = {"to": {id: places[data] for id, data in offers.items()}, "parts": parts}
         path = self.folder / f"{round}-{turn}.offers"
         try:
-            path.with_suffix(".new").write_bytes(codec.encode(tree))
-            path.with_suffix(".new").replace(path)
+            replace(path, codec.encode(tree))
         except OSError as error:
             raise RunError(f"{path}: what this peer sends cannot be written ({error})") from None
 
@@ -411,8 +410,7 @@ class PeerOutbox:
         path = self.folder / "life"
         try:
             if anew or not path.exists():
-                path.with_suffix(".new").write_text(name)
-                path.with_suffix(".new").replace(path)
+                replace(path, name.encode())
             return path.read_text()
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error})") from None

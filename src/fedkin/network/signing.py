@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from cryptography import x509
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -69,7 +70,30 @@ def _read(data: bytes, kind: str) -> Head | None:
     return head if head is not None and head.kind == kind else None
 
 
-class Signer:
+class _Trust:
+    """Whose certificates count: those of the address book, or of the federation's CA, that are not revoked."""
+
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
+        self._identity, self._revoked = identity, revoked or Revocations()
+        self._pins = {name: member.pin for name, member in book.items()}
+        self._chain = certificate_pem(identity.chain)
+
+    def _certificate(self, owner: str, chain: bytes) -> x509.Certificate:
+        """Return the certificate of `owner` in this chain in PEM; raises ValueError with why it does not count."""
+        try:
+            certificates = certificates_of(chain, "its certificate")
+            verify(certificates, self._identity.roots, owner, "its certificate")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        first, pin = certificates[0], self._pins.get(owner, "")
+        if owner in self._revoked or fingerprint(first) in self._revoked:
+            raise ValueError("its certificate is revoked")
+        if pin and fingerprint(first) != pin:
+            raise ValueError(f"its certificate has {fingerprint(first)}; the address book has {pin}")
+        return first
+
+
+class Signer(_Trust):
     """Writes heads of one participant's offers, and reads those of the others in its address book.
 
     extra: by how many bytes an offer may be larger than its content.
@@ -77,38 +101,23 @@ class Signer:
 
     extra = 0
 
-    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
-        self._identity, self._revoked = identity, revoked or Revocations()
-        self._pins = {name: member.pin for name, member in book.items()}
-        self._chain = certificate_pem(identity.chain).decode()
-
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         """Return the data with its head."""
-        digest = hashlib.sha256(data)
-        signature = sign(
-            self._identity.key, _statement(self._identity.name, to, subject, len(data), digest.hexdigest())
-        )
+        digest, me = hashlib.sha256(data), self._identity
+        statement = _statement(me.name, to, subject, len(data), digest.hexdigest())
         head = Head(
-            kind=_SIGNED, size=len(data), sha256=digest.hexdigest(), signature=signature.hex(), chain=self._chain
-        )
+            kind=_SIGNED, size=len(data), sha256=digest.hexdigest(), signature=sign(me.key, statement).hex(),
+            chain=self._chain.decode(),
+        )  # fmt: skip
         return Offer(data, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
         """Return the head of an offer of `owner` to this participant; raises ValueError with why it is none."""
         if (head := _read(data, _SIGNED)) is None:
             raise ValueError("not an offer of this version of fedkin")
-        try:
-            chain = certificates_of(head.chain.encode(), "its certificate")
-            verify(chain, self._identity.roots, owner, "its certificate")
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        if owner in self._revoked or fingerprint(chain[0]) in self._revoked:
-            raise ValueError("its certificate is revoked")
-        pin = self._pins[owner]
-        if pin and fingerprint(chain[0]) != pin:
-            raise ValueError(f"its certificate has {fingerprint(chain[0])}; the address book has {pin}")
+        certificate = self._certificate(owner, head.chain.encode())
         statement = _statement(owner, self._identity.name, subject, head.size, head.sha256)
-        if len(head.signature) % 2 or not is_signed(chain[0].public_key(), bytes.fromhex(head.signature), statement):
+        if len(head.signature) % 2 or not is_signed(certificate.public_key(), bytes.fromhex(head.signature), statement):
             raise ValueError("its signature does not fit: changed on the way, or signed for something else")
         return head
 
@@ -117,13 +126,8 @@ class Signer:
         return data
 
 
-class CertificateSignatures:
+class CertificateSignatures(_Trust):
     """Signatures of a participant's certificate, which goes with each: under keys of secure sums, for other clients."""
-
-    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations) -> None:
-        self._identity, self._revoked = identity, revoked
-        self._pins = {name: member.pin for name, member in book.items()}
-        self._chain = certificate_pem(identity.chain)
 
     def sign(self, id: str, data: bytes) -> bytes:
         """Return the length of the signature, the signature, and the certificate."""
@@ -134,14 +138,9 @@ class CertificateSignatures:
         """Return whether this was signed with a certificate of `id` that counts."""
         end = 2 + int.from_bytes(signature[:2])
         try:
-            chain = certificates_of(signature[end:], "a certificate")
-            verify(chain, self._identity.roots, id, "a certificate")
-        except ConfigError:
+            return is_signed(self._certificate(id, signature[end:]).public_key(), signature[2:end], _SUMS + data)
+        except ValueError:
             return False
-        pin = fingerprint(chain[0])
-        if id in self._revoked or pin in self._revoked or self._pins.get(id) not in (None, "", pin):
-            return False
-        return is_signed(chain[0].public_key(), signature[2:end], _SUMS + data)
 
 
 class Sealer(Signer):

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fedkin.errors import RunError
 from fedkin.flow import Message
+from fedkin.folders import replace
 from fedkin.graph import Graph
 from fedkin.network.link import Link, LinkError, is_name
 from fedkin.settings import Settings, parse
@@ -176,10 +177,8 @@ class StatusFile:
 
     def look(self, state: Literal["running", "ended", "left"] = "running") -> None:
         """Write how it goes now; trouble with the file ends no run."""
-        path, aside = self.folder / FILE, self.folder / f"{FILE}.new"
         with suppress(LinkError, OSError):
-            aside.write_text(self.status(state).model_dump_json(indent=1), encoding="utf-8")
-            aside.replace(path)
+            replace(self.folder / FILE, self.status(state).model_dump_json(indent=1).encode())
 
     def status(self, state: Literal["running", "ended", "left"] = "running") -> Status:
         """Return how it goes now."""
