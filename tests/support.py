@@ -85,6 +85,21 @@ def after(
     return engine, outcome
 
 
+def play(engine: Engine | Watched, *rounds: int) -> Any:
+    """Run these rounds; returns the last one's outcome."""
+    outcomes = [engine.round(number) for number in rounds]
+    return outcomes[-1] if outcomes else None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees have the same entries, bit for bit."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return set(one) == set(other) and all(same(part, other[name]) for name, part in one.items())
+    return bool(one == other) or (isinstance(one, (list, tuple)) and list(one) == list(other))
+
+
 def newcomers(federation: Federation, unseen: Iterable[str] = (), late: Mapping[str, int] | None = None) -> Federation:
     """The same federation with clients that are never asked, and others that join in a later round."""
     hidden, joins = set(unseen), late or {}

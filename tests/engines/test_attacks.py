@@ -19,7 +19,7 @@ from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
 from fedkin.methods.median import Median
-from support import small_federation, small_setup
+from support import play, same, small_federation, small_setup
 
 SHARE = 0.5  # three adversaries of six clients
 
@@ -44,8 +44,7 @@ class Letters:
 def letters(method: Any, spec: str, rounds: int = 1) -> tuple[LocalEngine, dict[tuple[str, str], Message]]:
     heard = Letters()
     engine = LocalEngine(small_setup(method).having(adversaries=spec), observers=[heard])  # type: ignore[list-item]
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return engine, heard.came
 
 
@@ -235,11 +234,10 @@ def test_every_engine_gives_the_same_bits(method: str, spec: str) -> None:
     ends = []
     for kind in (LocalEngine, LoopbackEngine):
         engine = engine_of(METHODS[method](), spec, kind)
-        for number in (1, 2):
-            engine.round(number)
+        play(engine, 1, 2)
         ends.append(engine.models())
     for id, params in ends[0].items():
-        assert all(torch.equal(tensor, ends[1][id][name]) for name, tensor in params.items())
+        assert same(params, ends[1][id])
 
 
 def test_every_attack_changes_what_is_sent() -> None:

@@ -14,7 +14,7 @@ from fedkin.flow import Fit, Fitted, Message, phase
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.views import ClientView
-from support import small_setup
+from support import same, small_setup
 
 
 class Counting(FedAvg):
@@ -44,7 +44,7 @@ def test_a_phase_is_driven_by_hand() -> None:
     trained = {name: tensor + 1 for name, tensor in request.params.items()}
     assert running.resume(Fitted(trained, {}, 0.5, 1, 10)) is None
     reply = clients.reply(running)
-    assert all(torch.equal(reply.params[name], tensor) for name, tensor in trained.items())
+    assert same(trained, reply.params)
     assert reply["n"] == clients.client(id).size
 
 

@@ -32,7 +32,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment, nets_for
 from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
-from support import NET_METHODS, by_pattern, small_federation, small_setup, stored
+from support import NET_METHODS, by_pattern, play, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -47,8 +47,7 @@ def on_device(setup: Setup, device: str, mode: str = "one-by-one") -> Setup:
 def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, dict[str, Tensor]], Any]:
     """Every client's model after two rounds, and the scores."""
     engine = LocalEngine(on_device(setup, device, mode))
-    for number in (1, 2):
-        engine.round(number)
+    play(engine, 1, 2)
     assert not any(isinstance(leaf, OnGpu) for leaf in pytree.tree_leaves(engine.state()))
     return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
 

@@ -22,7 +22,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import NET_METHODS, by_pattern, local_site, small_federation, small_setup
+from support import NET_METHODS, by_pattern, local_site, play, same, small_federation, small_setup
 
 MODES = ["one-by-one", "fast", "workers"]
 
@@ -30,8 +30,7 @@ MODES = ["one-by-one", "fast", "workers"]
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[dict[str, dict[str, Tensor]], Any]:
     engine = LocalEngine(setup.having(mode=mode, workers=workers))
     try:
-        for number in range(1, rounds + 1):
-            engine.round(number)
+        play(engine, *range(1, rounds + 1))
         return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
     finally:
         engine.close()
@@ -60,7 +59,7 @@ def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "workers", workers=1)
     for id, params in reference.items():
-        assert all(torch.equal(models[id][key], tensor) for key, tensor in params.items())
+        assert same(params, models[id])
         assert other[id] == scores[id]
 
 

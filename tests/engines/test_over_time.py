@@ -23,7 +23,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
-from support import NET_METHODS, by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 
 
 def changed(federation: Federation, **fields: Any) -> Federation:
@@ -43,8 +43,7 @@ def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     drifting = changed(federation, changes=(Change(2, new.train, new.test, new.group),))
     engine = LocalEngine(small_setup(Local(), drifting).having(mode=mode, workers=2))
     try:
-        for number in (1, 2):
-            engine.round(number)
+        play(engine, 1, 2)
         drifted, scores = engine.model(first), engine.evaluate()
     finally:
         engine.close()
@@ -85,8 +84,7 @@ def test_data_of_who_has_left_count_no_more() -> None:
     assert outcome.events == {"left": (first,)}
     assert outcome.sampled == without.round(3).sampled
     assert first not in engine.evaluate()
-    for name, tensor in without.server.state["params"].items():
-        assert torch.equal(tensor, engine.server.state["params"][name])
+    assert same(without.server.state["params"], engine.server.state["params"])
 
 
 def test_who_comes_back_is_a_newcomer() -> None:
@@ -99,21 +97,17 @@ def test_who_comes_back_is_a_newcomer() -> None:
         outcome = engine.round(number)
         late.round(number)
     assert outcome.events == {"joined": (first,)}
-    for name, tensor in late.model(first).items():
-        assert torch.equal(tensor, engine.model(first)[name])
+    assert same(late.model(first), engine.model(first))
 
 
 @pytest.mark.parametrize("method", ["kin", "flt-same", "fedamp"])
 def test_a_run_goes_on_bit_for_bit_after_somebody_has_left(method: str) -> None:
     setup = small_setup(METHODS[method](), changed(small_federation(), joins=2, away=((3, 3),)), rounds=4)
     engine, resumed = LocalEngine(setup), LocalEngine(setup)
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     resumed.restore(codec.decode(codec.encode(engine.state())))
     assert engine.round(4).events == resumed.round(4).events == {"joined": (min(setup.federation),)}
-    for id in setup.federation:
-        for name, tensor in engine.model(id).items():
-            assert torch.equal(tensor, resumed.model(id)[name])
+    assert same(engine.models(), resumed.models())
 
 
 def test_absences_follow_each_other() -> None:
@@ -133,8 +127,7 @@ def test_an_unseen_client_never_trains_and_is_scored_with_the_global_model() -> 
     assert engine.model(first) is engine.server.state["params"]
     without = LocalEngine(small_setup(FedAvg(), federation.reorder([id for id in federation if id != first])))
     without.round(1)
-    for name, tensor in without.server.state["params"].items():
-        assert torch.equal(tensor, engine.server.state["params"][name])
+    assert same(without.server.state["params"], engine.server.state["params"])
 
 
 def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() -> None:
@@ -161,7 +154,7 @@ def test_a_second_look_at_unseen_clients_finds_the_same_models() -> None:
     engine = LocalEngine(small_setup(Welcoming(), federation))
     engine.round(1)
     one, other = engine.model(first), engine.model(first)
-    assert all(torch.equal(other[name], tensor) for name, tensor in one.items())
+    assert same(one, other)
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))

@@ -20,7 +20,7 @@ from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.tfl import Tfl
 from fedkin.views import PeerView
-from support import NET_METHODS, by_pattern, cases, small_federation, small_setup
+from support import NET_METHODS, by_pattern, cases, play, same, small_federation, small_setup
 
 
 class Gossip(PeerMethod):
@@ -74,8 +74,7 @@ def test_loopback_moves_peers_alike() -> None:
 
 def test_peers_bear_lost_messages() -> None:
     engine = LocalEngine(small_setup(Gossip(), dropout=0.6))
-    for number in range(1, 5):
-        engine.round(number)
+    play(engine, 1, 2, 3, 4)
     assert all(bool(torch.isfinite(t).all()) for id in engine.setup.federation for t in engine.model(id).values())
 
 
@@ -102,13 +101,8 @@ CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method i
 
 
 def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, torch.Tensor]]:
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("name", by_pattern(CASES))

@@ -28,7 +28,7 @@ from fedkin.methods.kin import Kin
 from fedkin.network.ledger import composed
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, small_setup
+from support import Losing, play, small_setup
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -141,8 +141,7 @@ def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
 def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:
     keeping = Keeping(lambda e: e.phase == "sign_moments" and e.sender == "c0" and e.round == 1)
     engine = LocalEngine(setup(), transport=keeping)
-    for number in (1, 2):
-        engine.round(number)
+    play(engine, 1, 2)
     first, again = [e.message for e in keeping.seen if e.phase == "sign_moments" and e.sender == "c0"]
     assert torch.equal(first["sums"], again["sums"])
     assert {one["signed"] for one in engine.releases().values()} == {1.0}

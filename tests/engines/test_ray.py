@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fedkin import Fit, Message, phase
 from fedkin.engines import Envelope, LocalEngine, Observer
@@ -32,7 +31,7 @@ from fedkin.methods.local import Local
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import ON_RAY, small_setup
+from support import ON_RAY, same, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 pytestmark = ON_RAY
@@ -135,8 +134,7 @@ def assert_equal(local: LocalEngine, spread: LocalEngine, rounds: int) -> None:
     for number in range(1, rounds + 1):
         assert local.round(number).traffic == spread.round(number).traffic
     assert local.evaluate() == spread.evaluate()
-    for id in local.setup.federation:
-        assert all(torch.equal(tensor, spread.model(id)[name]) for name, tensor in local.model(id).items())
+    assert same(local.models(), spread.models())
 
 
 class Stepwise(FedAvg):
@@ -173,7 +171,7 @@ def test_a_run_that_loses_a_node_has_the_results_of_one_in_one_process(nodes: No
     rows = [(folder / "rounds.jsonl").read_bytes() for folder in (tmp_path / "alone", tmp_path / "together")]
     assert rows[0] == rows[1]
     for id, params in alone.models.items():
-        assert all(torch.equal(tensor, together.models[id][name]) for name, tensor in params.items())
+        assert same(params, together.models[id])
 
 
 def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:

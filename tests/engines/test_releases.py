@@ -31,7 +31,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
-from support import NET_METHODS, Losing, Watched, by_pattern, small_federation, small_setup
+from support import NET_METHODS, Losing, Watched, by_pattern, play, same, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
 NAMES = sorted(small_federation())
@@ -53,13 +53,8 @@ def private(method: Any, clip: Any = 1.0, noise: float = 0.3, budget: float | No
 
 
 def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
-
-
-def equal(one: Mapping[str, Mapping[str, Tensor]], other: Mapping[str, Mapping[str, Tensor]]) -> bool:
-    return all(torch.equal(one[id][name], other[id][name]) for id in one for name in one[id])
 
 
 def uploads(engine: LocalEngine) -> Counter[str]:
@@ -105,8 +100,7 @@ def test_flt_with_centres_of_images() -> None:
     flt = Flt.model_validate({"k": 2, "graph": {"groups": 2, "embedding": "none", "gamma": "groups"}})
     images = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
     engine = LocalEngine(private(flt, clip={"centres": 3.0, "params": 1.0}, federation=images))
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     for id in images:
         assert all(torch.isfinite(tensor).all() for tensor in engine.model(id).values())
         assert engine.releases()[id] == {"releases": 4, "signed": 0.0, "open": {"train": ["n"]}}
@@ -117,9 +111,9 @@ def test_flt_with_centres_of_images() -> None:
 @pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_off_and_out_of_reach_are_the_same_bits(name: str) -> None:
     off = models(LocalEngine(small_setup(CASES[name])))
-    assert equal(off, models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
+    assert same(off, models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
     if name != "local":
-        assert not equal(off, models(LocalEngine(private(CASES[name]))))
+        assert not same(off, models(LocalEngine(private(CASES[name]))))
 
 
 def test_off_leaves_no_trace_in_states() -> None:
@@ -135,7 +129,7 @@ def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
     turned = federation.reorder(list(reversed(list(federation))))
     local, loopback = LocalEngine(private(CASES[name])), LoopbackEngine(private(CASES[name]))
     one = models(local)
-    assert equal(one, models(LocalEngine(private(CASES[name], federation=turned))))
+    assert same(one, models(LocalEngine(private(CASES[name], federation=turned))))
     for id, params in models(loopback).items():
         for key, tensor in params.items():
             torch.testing.assert_close(tensor, one[id][key], rtol=1e-5, atol=1e-5)
@@ -201,7 +195,7 @@ def test_a_skipped_round_stays_paid() -> None:
     for number in (1, 2):
         assert engine.round(number).skipped
     assert {one["releases"] for one in engine.releases().values()} == {2}
-    assert equal(before, {id: dict(engine.model(id)) for id in NAMES})
+    assert same(before, {id: dict(engine.model(id)) for id in NAMES})
 
 
 def test_fields_that_are_noised_apart_are_releases_of_their_own() -> None:
@@ -310,7 +304,7 @@ def test_a_spent_budget_ends_the_sending_and_not_the_run(method: Any) -> None:
     assert {one["releases"] for one in engine.releases().values()} == {2}
     after = {id: dict(engine.model(id)) for id in NAMES}
     # Without a server a peer goes on by itself; with one, nobody has anything new.
-    assert equal(before, after) != isinstance(method, DFedAvgM)
+    assert same(before, after) != isinstance(method, DFedAvgM)
 
 
 def test_others_go_on_when_some_are_spent() -> None:
@@ -339,7 +333,7 @@ def test_a_run_that_was_cut_ends_the_same(tmp_path: Path, method: dict[str, Any]
     result = run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
     assert whole.summary["privacy"] == result.summary["privacy"]
-    assert equal(whole.models, result.models)
+    assert same(whole.models, result.models)
 
 
 # -- a deployment -------------------------------------------------------------------------------------------------

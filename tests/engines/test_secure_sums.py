@@ -36,7 +36,7 @@ from fedkin.engines.secure_sums import (
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
-from support import Losing, local_site, small_federation, small_setup
+from support import Losing, local_site, play, small_federation, small_setup
 
 Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
 SECURE = Privacy(secure_sums=True)
@@ -335,8 +335,7 @@ def secure(method: str, privacy: Privacy = SECURE, **how: Any) -> Setup:
 
 def models(setup: Setup, engine: type[LocalEngine] = LocalEngine) -> dict[str, Any]:
     run = engine(setup)
-    for number in (1, 2, 3):
-        run.round(number)
+    play(run, 1, 2, 3)
     return dict(run.models())
 
 
@@ -367,8 +366,7 @@ def test_a_lost_message_of_any_step_is_counted_and_leaves_the_others(step: str) 
 def test_the_server_sees_no_parameters() -> None:
     witness = Witness()
     engine = LocalEngine(secure("kin"), observers=[witness])
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     sent = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
     assert any("masked" in message for message in sent)
     assert not any("params" in message for message in sent)
@@ -447,8 +445,7 @@ def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
             # Long enough for kin's choice.
             setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=privacy)
             engine = LocalEngine(setup, observers=[witness])
-            for number in range(1, 9):
-                engine.round(number)
+            play(engine, *range(1, 9))
             sent = [each for each in witness.envelopes if each.receiver == SERVER]
             assert any(each.phase == MASKED for each in sent), name
             fields = {field for each in sent if each.phase not in (set(STEPS) - {MASKED}) for field in each.message}

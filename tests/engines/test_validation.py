@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
-from support import NET_METHODS, small_federation, small_setup
+from support import NET_METHODS, play, small_federation, small_setup
 
 SETUP = small_setup(FedAvg()).equipped()
 NAMES = sorted(SETUP.federation)
@@ -170,8 +170,7 @@ def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) ->
 def test_all_methods_end_finite_with_a_client_whose_update_overflows() -> None:
     for name in NET_METHODS:
         made = LocalEngine(small_setup(METHODS[name](), local_steps=1).having(adversaries="scale:0.2:1e39"))
-        for number in (1, 2):
-            made.round(number)
+        play(made, 1, 2)
         for id in set(made.setup.federation) - made.adversaries:
             assert all(bool(torch.isfinite(tensor).all()) for tensor in made.model(id).values()), name
 

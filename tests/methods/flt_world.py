@@ -15,7 +15,7 @@ from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods.flt import Flt
-from support import small_setup
+from support import play, same, small_setup
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
 PLACES = np.random.default_rng(5).normal(size=(6, 8)) * 6
@@ -44,8 +44,7 @@ def engine_after(
     method: ServerMethod, federation: Federation, rounds: int, kind: type[LocalEngine] = LocalEngine, **training: Any
 ) -> Any:
     engine = kind(small_setup(method, federation, **training))
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return engine
 
 
@@ -73,8 +72,7 @@ def models(engine: Any) -> dict[str, Any]:
 
 def assert_equal_models(one: dict[str, Any], other: dict[str, Any]) -> None:
     for id in one:
-        for name, tensor in one[id].items():
-            assert torch.equal(tensor, other[id][name]), (id, name)
+        assert same(one[id], other[id])
 
 
 def images(count: int, bright: int | None, seed: int) -> Samples:

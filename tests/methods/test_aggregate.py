@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Federation
@@ -43,7 +42,7 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from methods.flt_world import raw
 from robust_rules import RULES, Array, by_hand
-from support import Losing, Watched, small_federation, small_setup
+from support import Losing, Watched, same, small_federation, small_setup
 
 Method = ServerMethod | PeerMethod
 
@@ -218,8 +217,7 @@ def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
     watched = Watched(small_setup(EVERY[name])).rounds(2)
     replies = watched.replies("train")
     wanted = weighted_mean({id: reply.params for id, reply in replies.items()}, weights_of(EVERY[name], replies))
-    for key, tensor in watched.server.state["params"].items():
-        assert torch.equal(tensor, wanted[key])
+    assert same(watched.server.state["params"], wanted)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "mean"])

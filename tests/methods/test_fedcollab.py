@@ -19,7 +19,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedcollab import FedCollab, coalitions
 from fedkin.methods.local import Local
 from methods.plain_loops import HEAD, Plain, assert_params, combined, entropy, initial, logits, plain_training
-from support import after, newcomers, small_federation, small_setup
+from support import after, newcomers, same, small_federation, small_setup
 
 # -- the solver -------------------------------------------------------------------------------------------------------
 
@@ -141,8 +141,7 @@ def test_two_rounds_are_those_of_a_plain_loop() -> None:
 @pytest.mark.parametrize(("c", "limit"), [(0.0, Local()), (1e9, FedAvg())])
 def test_without_an_error_of_estimation_it_is_local_and_with_a_large_one_fedavg(c: float, limit: Any) -> None:
     one, other = after(FedCollab(c=c, exchanges=1), 3)[0], after(limit, 3)[0]
-    for id in one.setup.federation:
-        assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
+    assert same(one.models(), other.models())
 
 
 def test_a_client_that_comes_later_is_compared_with_all_and_one_that_never_does_has_the_mean() -> None:

@@ -28,7 +28,7 @@ from methods.plain_loops import (
     logits,
     plain_training,
 )
-from support import small_setup, stored
+from support import play, small_setup, stored
 
 OWNED = [(0, 1, 2), (1, 2), (1, 4), (4,)]
 COUNTS = [6, 9, 10, 12]
@@ -64,8 +64,7 @@ def plain_rounds(setup: Any, rounds: int, lam: float) -> tuple[dict[str, Plain],
 def test_rounds_are_those_of_a_plain_loop() -> None:
     setup = small_setup(FedProto(lam=2.0, predict="head"), classes_federation(OWNED, COUNTS))
     engine = LocalEngine(setup)
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     models, prototypes = plain_rounds(setup, 3, 2.0)
     for id, params in models.items():
         assert_params(engine.model(id), params, 1e-4)
@@ -134,8 +133,7 @@ def test_the_nearest_prototype_is_a_linear_head(seed: int, classes: int, width: 
 def test_prediction_is_by_the_nearest_prototype_of_an_owned_class() -> None:
     federation = classes_federation(OWNED, COUNTS)
     engine = LocalEngine(small_setup(FedProto(), federation))
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     prototypes = engine.server.state["prototypes"]
     for id, score in engine.evaluate().items():
         client, params = federation[id], engine.model(id)

@@ -44,7 +44,7 @@ from methods.flt_world import (
     with_public,
 )
 from methods.plain_loops import Plain, entropy, initial, logits, plain_training
-from support import small_federation, small_setup, stored
+from support import play, same, small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -558,8 +558,7 @@ def test_newcomers_after_a_restart_are_those_without_one(average: Any) -> None:
     again = LocalEngine(engine.setup)
     again.restore(codec.decode(codec.encode(engine.state())))
     for own in (engine, again):
-        for number in (3, 4, 5):
-            own.round(number)
+        play(own, 3, 4, 5)
     assert_equal_models(models(engine), models(again))
     assert score(groups_of(again), federation) == 1.0
 
@@ -644,7 +643,7 @@ def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
     before = engine.server.state
     found = engine.models()
     mate = next(id for id in groups_of(engine) if federation[id].group == "c")
-    assert all(torch.equal(t, engine.model(mate)[name]) for name, t in found[unseen.id].items())
+    assert same(found[unseen.id], engine.model(mate))
     assert unseen.id not in engine.server.state["group"]
     assert engine.server.state is before
     mean = {name: torch.stack([m[name] for m in before["models"].values()]).mean(0) for name in found["none"]}

@@ -13,15 +13,14 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
 from fedkin.settings import parse
-from support import small_federation, small_setup
+from support import play, small_federation, small_setup
 
 IDS = sorted(small_federation())
 
 
 def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any) -> dict[str, Any]:
     engine = LocalEngine(small_setup(method, federation, **training))
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
 
 

@@ -18,7 +18,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddrift import FedDrift, accuracies, merged
 from fedkin.methods.local import Local
 from methods.plain_loops import Plain, assert_params, combined, entropy, initial, logits, plain_training
-from support import small_setup
+from support import play, small_setup
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
 
@@ -43,8 +43,7 @@ def federation(*flipped: bool, same: bool = False) -> Federation:
 
 def engine_of(method: Any, fed: Federation | None = None, rounds: int = 0, **training: Any) -> LocalEngine:
     engine = LocalEngine(small_setup(method, fed, **training))
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return engine
 
 

@@ -29,7 +29,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin, best_candidate, held_out, in_proportion, level_of_look
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
-from support import small_setup
+from support import play, same, small_setup
 
 CENTRES = np.random.default_rng(7).normal(size=(4, 5)) * 2
 Draw = Callable[[np.random.Generator, int], tuple[Any, Any]]
@@ -88,12 +88,6 @@ def members(engine: LocalEngine) -> set[frozenset[str]]:
     return {frozenset(id for id in group if group[id] == number) for number in group.values()}
 
 
-def assert_equal(one: Any, other: Any) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        assert torch.equal(one[name], other[name]), name
-
-
 class Changing(Transport):
     """Hands messages on changed: `change(envelope)` gives another message, or None to lose it."""
 
@@ -129,7 +123,7 @@ def test_clients_of_one_distribution_are_fedavg() -> None:
         plain.round(number)
     assert state(kin)["verdict"] == {"0": "same"}
     for id in fed:
-        assert_equal(dict(kin.model(id)), dict(plain.model(id)))
+        assert same(kin.model(id), plain.model(id))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -149,7 +143,7 @@ def test_groups_are_averaged_apart() -> None:
         part = fed.reorder([f"c{k}" for k in range(start, 8, 2)])
         plain = engine_of(part, FedAvg())
         plain.round(1)
-        assert_equal(dict(engine.model(f"c{start}")), dict(plain.model(f"c{start}")))
+        assert same(engine.model(f"c{start}"), plain.model(f"c{start}"))
 
 
 def test_a_client_like_nobody_else_trains_alone() -> None:
@@ -160,7 +154,7 @@ def test_a_client_like_nobody_else_trains_alone() -> None:
         local.round(number)
     assert state(kin)["verdict"] == {"0": "same", "1": "alone"}
     assert state(kin)["group"]["c6"] == "1"
-    assert_equal(dict(kin.model("c6")), dict(local.model("c6")))
+    assert same(kin.model("c6"), local.model("c6"))
     assert "1" not in state(kin)["models"]["groups"]
     assert all(m.floats == 0 for m in outcome.traffic if "c6" in (m.sender, m.receiver))
 
@@ -281,7 +275,7 @@ def test_held_out_samples_are_at_the_same_places_for_all_and_train_nothing() -> 
         engine.round(1)
         assert signed.task == fed.task
     # Groups rest on all samples, so that only the model of all clients is compared.
-    assert_equal(dict(state(one)["models"]["all"]["all"]), dict(state(two)["models"]["all"]["all"]))
+    assert same(state(one)["models"]["all"]["all"], state(two)["models"]["all"]["all"])
 
 
 def table_of_costs(rows: list[list[float]], clients: int = 10) -> tuple[dict[str, Any], dict[str, int]]:
@@ -302,8 +296,7 @@ def test_in_doubt_the_earlier_candidate_is_chosen() -> None:
 def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None:
     fed = federation([common_draw, swapped] * 4)
     engine = engine_of(fed, Kin(), rounds=6)
-    for number in range(1, 4):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     models = dict(state(engine)["models"]["all"]["all"])
     weight, bias = (tensor for name, tensor in models.items() if "head" not in name)
     asking: Any = Kin().mean_heads(engine.server, "all", list(fed))  # type: ignore[arg-type]
@@ -328,8 +321,7 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
 
 def test_too_few_held_out_samples_choose_nothing() -> None:
     engine = engine_of(federation([common_draw, swapped] * 2, n=30), Kin(), rounds=6)
-    for number in range(1, 7):
-        engine.round(number)
+    play(engine, *range(1, 7))
     assert state(engine)["choice"] == {
         "level": next(iter(state(engine)["models"])),
         "weights": math.inf,
@@ -369,15 +361,14 @@ def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
     assert here.rounds[-1]["figures"]["level"] is not None
     assert here.scores == through_bytes.scores
     for id in fed:
-        assert_equal(dict(here.models[id]), dict(through_bytes.models[id]))
+        assert same(here.models[id], through_bytes.models[id])
 
 
 def test_who_becomes_alone_after_one_model_for_all_goes_on_from_that_model() -> None:
     """Its own model has stood still since the trial, or was never trained."""
     fed = federation([common_draw] * 6)
     engine = engine_of(moving(fed, far, 9), Kin(regroup_every=8), lr=0.0, rounds=16)
-    for number in range(1, 9):
-        engine.round(number)
+    play(engine, *range(1, 9))
     assert state(engine)["choice"]["level"] == "all"
     # With no rate, whatever it starts from is what it has.
     shared = {name: tensor + 1 for name, tensor in state(engine)["models"]["all"]["all"].items()}
@@ -391,8 +382,7 @@ def test_a_client_alone_that_had_one_model_for_all_goes_on_from_it_again() -> No
     """At the level of all it did not train by itself, although its verdict was alone before."""
     fed = federation([common_draw] * 6 + [far])
     engine = engine_of(fed, Kin(regroup_every=8), lr=0.0, rounds=16)
-    for number in range(1, 9):
-        engine.round(number)
+    play(engine, *range(1, 9))
     shared = {name: tensor + 1 for name, tensor in engine.setup.net.initial.items()}
     state(engine)["models"] = {"all": {"all": shared}}
     state(engine)["choice"] = {"level": "all", "weights": math.inf, "bias": math.inf}
@@ -438,7 +428,7 @@ def test_unseen_clients_get_their_groups_model() -> None:
     new = replace(client("new", swapped, 80, 95), seen=False)
     engine = engine_of(Federation([*fed.values(), new], fed.task))
     engine.round(1)
-    assert_equal(dict(engine.model("new")), dict(engine.model("c1")))
+    assert same(engine.model("new"), engine.model("c1"))
     assert "new" not in state(engine)["group"]
 
 
@@ -480,8 +470,7 @@ def test_who_becomes_alone_goes_on_from_its_groups_model() -> None:
     # With no rate, whatever it starts from is what it has.
     start = state(engine)["models"]["groups"]["0"]
     state(engine)["models"] = {"groups": {"0": {name: tensor + 1 for name, tensor in start.items()}}}
-    for number in (2, 3, 4):
-        engine.round(number)
+    play(engine, 2, 3, 4)
     assert state(engine)["verdict"][state(engine)["group"]["c0"]] == "alone"
     torch.testing.assert_close(engine.model("c0")["head.weight"], engine.setup.net.initial["head.weight"] + 1)
 
@@ -512,7 +501,7 @@ def test_without_any_spread_nothing_happens() -> None:
     engine = engine_of(federation([common_draw] * 3))
     engine.log.transport = Changing(lambda e: None if e.phase == "spread" else e.message)
     engine.round(1)
-    assert_equal(dict(engine.model("c0")), dict(engine.setup.net.initial))
+    assert same(engine.model("c0"), engine.setup.net.initial)
     engine.log.transport = Transport()
     engine.round(2)
     assert members(engine) == {frozenset(["c0", "c1", "c2"])}

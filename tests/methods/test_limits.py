@@ -43,16 +43,14 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.plain_loops import assert_params
-from support import after, small_federation, small_setup
+from support import after, play, same, small_federation, small_setup
 
 CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
 ALL = tuple(small_federation())
 
 
 def assert_equal_models(one: Any, other: Any) -> None:
-    for id in one.setup.federation:
-        for name, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[name]), (id, name)
+    assert same(one.models(), other.models())
 
 
 def assert_close_models(one: Any, other: Any) -> None:
@@ -143,8 +141,7 @@ def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
         engine = LocalEngine(
             replace(small_setup(method, federation, lr=0.05, batch_size="all", local_steps=20), net=net)
         )
-        for number in range(1, 41):
-            engine.round(number)
+        play(engine, *range(1, 41))
         found = engine.server.state["params"]["head.weight"][0].numpy()
         away[method.name] = float(np.abs(found - np.linalg.solve(normal, target)).max())
     assert away["feddyn"] < 1e-4 < 0.01 < away["fedavg"]

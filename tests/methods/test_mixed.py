@@ -18,7 +18,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Linear
 from fedkin.learning.net import Net
 from fedkin.methods.mixed import Mixed, Site, blups, reml
-from support import small_federation, small_setup
+from support import play, small_federation, small_setup
 
 Array = Any
 
@@ -147,8 +147,7 @@ def test_each_client_sends_one_message_of_sums_and_no_rows() -> None:
     net = Net.build(lambda: Linear().build(federation.task), 0)
     witness = Witness()
     run = LocalEngine(setup.__class__(**{**vars(setup), "net": net}), observers=[witness])
-    for number in (1, 2, 3):
-        run.round(number)
+    play(run, 1, 2, 3)
     replies = [each.message for each in witness.envelopes if each.receiver == "server"]
     assert len(replies) == len(federation)
     assert {name: tuple(value.shape) for name, value in replies[0].items() if name != "n"} == {
@@ -172,8 +171,7 @@ def test_two_classes_reach_the_fixed_point_of_penalised_quasi_likelihood() -> No
     """A penalised logistic likelihood with the variance that was found has the same modes, by a general solver."""
     federation = two_classes()
     run = engine(federation, slopes="none")
-    for number in range(1, 31):
-        run.round(number)
+    play(run, *range(1, 31))
     ratio = float(run.server.state["ratios"][0, -1])
     assert ratio > 0.1
     parts = [

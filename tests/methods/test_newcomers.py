@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
@@ -17,7 +16,7 @@ from fedkin.methods.kin import Kin
 from fedkin.methods.pacfl import Pacfl
 from fedkin.methods.pca_km_hc import PcaKmHc
 from methods.flt_world import grouped, raw
-from support import newcomers, small_federation, small_setup
+from support import newcomers, play, same, small_federation, small_setup
 
 # Groups by models need labels that conflict, those by signatures inputs that differ.
 METHODS: list[tuple[Any, str, int]] = [
@@ -40,14 +39,13 @@ def test_newcomers_find_their_group_and_the_unseen_get_its_model(method: Any, ke
     engine = LocalEngine(
         small_setup(method, newcomers(federation, hidden, {late: rounds + 1}), local_steps=10, rounds=rounds + 1)
     )
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     before = dict(engine.server.state[kept])
     assert set(before) == set(ids[4:])
     models = engine.models()
     for id in hidden:
         mate = next(other for other in ids[4:] if federation[other].group == federation[id].group)
-        assert all(torch.equal(tensor, models[mate][name]) for name, tensor in models[id].items())
+        assert same(models[id], models[mate])
     assert engine.server.state[kept] == before  # to be evaluated changes nothing
     engine.round(rounds + 1)
     after = engine.server.state[kept]

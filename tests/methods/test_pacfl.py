@@ -10,7 +10,7 @@ from scipy.linalg import subspace_angles
 from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.pacfl import Pacfl, angles, directions
-from support import small_setup
+from support import play, small_setup
 
 
 @pytest.mark.parametrize("measure", ["smallest", "sum"])
@@ -55,8 +55,7 @@ def by_subspace(late: int = 0) -> Federation:
 @pytest.mark.parametrize("late", [0, 2])
 def test_clients_of_one_plane_share_a_model(late: int) -> None:
     engine = LocalEngine(small_setup(Pacfl(vectors=2), by_subspace(late)))
-    for number in (1, 2):
-        engine.round(number)
+    play(engine, 1, 2)
     cluster = engine.server.state["cluster"]
     assert len(set(cluster.values())) == 2
     assert all((cluster[f"c{i}"] == cluster[f"c{j}"]) == (i % 2 == j % 2) for i in range(8) for j in range(8))

@@ -19,7 +19,7 @@ from fedkin.methods.fedproto import FedProto
 from fedkin.methods.fedrep import FedRep
 from fedkin.methods.fedsim import FedSim
 from methods.plain_loops import BODY, HEAD, floats
-from support import small_federation, small_setup
+from support import play, small_federation, small_setup
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,7 @@ def test_clients_with_unlike_bodies_train_together(method: Any) -> None:
     deep = Net(deep.module.body, setup.net.module.head)
     nets = {id: deep if place % 2 else setup.net for place, id in enumerate(sorted(setup.federation))}
     engine = LocalEngine(replace(setup, nets=nets))
-    for number in (1, 2):
-        engine.round(number)
+    play(engine, 1, 2)
     for id, net in nets.items():
         assert engine.model(id).keys() == net.initial.keys()
         if type(method) is FedSim:
@@ -69,8 +68,7 @@ def test_fedbn_shares_the_rest_of_a_net_with_normalisation() -> None:
         lambda: (nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), nn.Linear(7, 4)), 0
     )
     engine = LocalEngine(replace(small_setup(FedBN()), net=net))
-    for number in (1, 2):
-        engine.round(number)
+    play(engine, 1, 2)
     one, other = (engine.model(id) for id in sorted(small_federation())[:2])
     for name in net.initial:
         assert torch.equal(one[name], other[name]) == (not name.startswith("body.2.") or "num_batches" in name), name

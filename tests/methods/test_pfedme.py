@@ -11,7 +11,7 @@ import fedkin
 from fedkin.engines import Setup
 from fedkin.learning import Net, Training
 from fedkin.methods.pfedme import PFedMe
-from support import Watched, newcomers, small_federation, small_setup, stored
+from support import Watched, newcomers, same, small_federation, small_setup, stored
 
 
 def logits(w: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -23,8 +23,7 @@ def test_personal_and_global_are_two_models_of_one_run() -> None:
     personal, shared = (Watched(small_setup(PFedMe(evaluate=which))) for which in ("personal", "global"))
     for engine in (personal, shared):
         engine.round(1)
-    for name, tensor in personal.server.state["params"].items():
-        assert torch.equal(tensor, shared.server.state["params"][name])
+    assert same(personal.server.state["params"], shared.server.state["params"])
     ids = sorted(personal.federation)
     assert all(shared.model(id) is shared.server.state["params"] for id in ids)
     heads = [personal.model(id)["head.weight"] for id in ids]

@@ -49,7 +49,7 @@ from methods.plain_loops import (
     plain_training,
     sample_shares,
 )
-from support import small_federation, small_setup
+from support import play, small_federation, small_setup
 
 ROUNDS = (1, 2)
 Models = dict[str, Plain]
@@ -457,7 +457,6 @@ def test_two_rounds_are_those_of_a_plain_loop(loop: Any, method: Any, options: d
     if "network" in options:
         setup = setup.having(network=options["network"])
     engine = LocalEngine(setup)
-    for number in ROUNDS:
-        engine.round(number)
+    play(engine, *ROUNDS)
     for id, params in loop(setup).items():
         assert_params(engine.model(id), params, 1e-4 if loop in (fedala, fedclassavg) else 1e-5)

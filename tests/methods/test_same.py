@@ -24,7 +24,7 @@ from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.settings import parse
 from methods.flt_world import grouped, member, score
-from support import small_setup
+from support import play, same, small_setup
 
 COUNTED: dict[str, ServerMethod] = {
     "ifca": Ifca(clusters="same"),
@@ -42,8 +42,7 @@ def one_distribution() -> Federation:
 
 def after(method: ServerMethod, federation: Federation, rounds: int = 1, **more: Any) -> LocalEngine:
     engine = LocalEngine(small_setup(method, federation, **more))
-    for number in range(1, rounds + 1):
-        engine.round(number)
+    play(engine, *range(1, rounds + 1))
     return engine
 
 
@@ -69,9 +68,7 @@ def test_a_number_from_the_test_is_the_number_given(name: str) -> None:
     given = COUNTED[name].model_copy(update={"clusters": 3})
     one, other = after(COUNTED[name], federation, rounds=3), after(given, federation, rounds=3)
     assert one.server.state["models"].keys() == other.server.state["models"].keys()
-    for id in federation:
-        for key, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[key]), (id, key)
+    assert same(one.models(), other.models())
 
 
 def test_cfl_splits_until_no_leaf_has_clients_of_two_groups() -> None:

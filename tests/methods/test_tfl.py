@@ -32,7 +32,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import combined, nearest_on_simplex
-from support import Watched, newcomers, small_federation, small_setup
+from support import Watched, newcomers, same, small_federation, small_setup
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -54,14 +54,12 @@ def test_q_zero_is_drfas_ascent_without_snapshots_bit_for_bit(training: dict[str
     drfa = ran(Drfa(gamma=0.03125, snapshot=False, floor=0.01), 4, **training)
     assert np.array_equal(vector(tfl, "lam"), vector(drfa, "lam"))
     assert vector(tfl, "lam").std() > 0.01
-    for name, tensor in drfa.server.state["params"].items():
-        assert torch.equal(tfl.server.state["params"][name], tensor)
+    assert same(drfa.server.state["params"], tfl.server.state["params"])
 
 
 def test_eta_zero_is_fedavg_with_equal_weights_bit_for_bit_and_sends_nothing_for_losses() -> None:
     tfl, average = ran(Tfl(eta_lambda=0.0), 3), ran(FedAvg(weights="equal"), 3)
-    for name, tensor in average.server.state["params"].items():
-        assert torch.equal(tfl.server.state["params"][name], tensor)
+    assert same(average.server.state["params"], tfl.server.state["params"])
     assert {phase for phase, _, _ in tfl.asks} == {"train"}
     assert (vector(tfl, "lam") == 1 / 6).all()
 

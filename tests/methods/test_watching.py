@@ -13,7 +13,7 @@ from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import ServerMethod
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
-from support import small_setup
+from support import play, small_setup
 
 METHODS: Mapping[str, ServerMethod] = {"kin": Kin(regroup_every=2), "flt-same": FltSame(regroup_every=2)}
 
@@ -52,7 +52,6 @@ def test_a_client_signs_only_samples_that_are_new() -> None:
     still = federation(False)
     clients = [Client(one.id, one.train, one.test) for one in still.values()]
     engine = LocalEngine(small_setup(METHODS["kin"], Federation(clients, still.task), rounds=6))
-    for number in range(1, 7):
-        engine.round(number)
+    play(engine, *range(1, 7))
     assert engine.server.state["looks"] == 3
     assert not engine.server.state.get("watched")

@@ -217,12 +217,3 @@ def state_in(folder: Path) -> dict[str, Any]:
     """The engine's state in the newest checkpoint."""
     state: dict[str, Any] = codec.read(max((folder / "checkpoint").glob("*.safetensors")))["engine"]
     return state
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two trees have the same bits."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return set(one) == set(other) and all(same(part, other[name]) for name, part in one.items())
-    return bool(one == other) or (isinstance(one, (list, tuple)) and list(one) == list(other))

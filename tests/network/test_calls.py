@@ -13,9 +13,9 @@ from fedkin.network.calls import AnsweringLink, CallingLink, Mailbox
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.running.experiment import Experiment
 from network.called import CalledNetwork
-from network.federations import NOWHERE, Clients, Ending, experiment, same, served, simulated, state_in
+from network.federations import NOWHERE, Clients, Ending, experiment, served, simulated, state_in
 from network.memory import MemoryNetwork
-from support import NET_METHODS
+from support import NET_METHODS, same
 
 WAIT = 60.0
 

@@ -17,9 +17,9 @@ import pytest
 
 from fedkin.engines import LocalEngine
 from fedkin.network.status import FILE, read_status
-from network.federations import same, state_in
+from network.federations import state_in
 from network.processes import Place, ended, kill, place_for, rounds, rows, simulated
-from support import Losing
+from support import Losing, same
 from town import Town, Wire
 
 pytestmark = pytest.mark.slow

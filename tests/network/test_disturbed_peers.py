@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from network.federations import same, state_in
+from network.federations import state_in
 from network.processes import Place, accuracy, ended, kill, place_for, rows, simulated
+from support import same
 from town import Town, Wire
 
 pytestmark = pytest.mark.slow

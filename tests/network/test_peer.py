@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from network.federations import Ending, experiment, same, simulated, state_in
+from network.federations import Ending, experiment, simulated, state_in
 from network.peers import Killed, peers, rows_of, states, together
-from support import Losing
+from support import Losing, same
 
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
 

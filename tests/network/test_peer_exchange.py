@@ -20,9 +20,10 @@ from fedkin.network.link import Missed
 from fedkin.network.messages import encode
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
 from fedkin.network.settings import NetworkSettings
-from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
+from network.federations import NOWHERE, Ending, experiment, simulated, state_in
 from network.memory import MemoryNetwork
 from network.peers import Killed, peers, states, together
+from support import same
 
 SAME = Agreement(settings="[training]\nlr = 0.1\n")
 

@@ -26,9 +26,10 @@ from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.networked import plan_of, settings_of
-from network.federations import NOWHERE, Ending, clients, experiment, same, served, simulated, state_in
+from network.federations import NOWHERE, Ending, clients, experiment, served, simulated, state_in
 from network.peers import Killed, peers
 from network.test_client import by_hand
+from support import same
 
 NOISE = {"clip": 1.0, "noise": 2.0}
 PLAN = experiment(clients=2, privacy=NOISE)

@@ -15,8 +15,9 @@ from fedkin.network.identity import certificate_pem, write_private
 from fedkin.network.join_file import hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.records.run import Result
-from network.federations import same, state_in
+from network.federations import state_in
 from network.processes import Place, ended, place_for, rounds, rows, simulated
+from support import same
 from town import Town, new_town
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,9 @@ from fedkin.network.identity import Revocations
 from fedkin.network.join_file import Member
 from fedkin.network.signing import CertificateSignatures
 from fedkin.running.networked import plan_of, settings_of
-from network.federations import Ending, clients, experiment, federated, same, served, simulated, state_in
+from network.federations import Ending, clients, experiment, federated, served, simulated, state_in
 from network.processes import ended, made, rows
+from support import same
 from town import new_town
 
 SECURE = {"secure_sums": True}

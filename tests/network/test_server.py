@@ -20,13 +20,12 @@ from network.federations import (
     clients,
     experiment,
     federated,
-    same,
     served,
     simulated,
     state_in,
     with_own_metric,
 )
-from support import Losing, by_pattern
+from support import Losing, by_pattern, same
 
 METHODS = by_pattern(["fedavg", "fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca"])
 

@@ -25,9 +25,10 @@ from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
 from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in, take_home
-from network.federations import NOWHERE, Ending, same, simulated, state_in
+from network.federations import NOWHERE, Ending, simulated, state_in
 from network.memory import MemoryNetwork
 from stays import HOSPITALS, table, written
+from support import same
 
 NORTH, EAST, SOUTH = HOSPITALS
 

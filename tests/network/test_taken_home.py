@@ -21,10 +21,11 @@ from fedkin.records.run import Result
 from fedkin.running.model_loader import load
 from fedkin.running.networked import plan_of, settings_of, take_home
 from network.called import CalledNetwork
-from network.federations import NOWHERE, Clients, Ending, clients, experiment, federated, same, served, simulated
+from network.federations import NOWHERE, Clients, Ending, clients, experiment, federated, served, simulated
 from network.memory import MemoryNetwork
 from network.peers import peers
 from network.processes import ended, place_for
+from support import same
 from town import Town
 
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}

@@ -17,8 +17,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
-from network.federations import experiment, same, state_in
+from network.federations import experiment, state_in
 from network.flowering import NAMES, Deployment, Trial, deployed
+from support import same
 from town import Town
 
 pytestmark = pytest.mark.slow
