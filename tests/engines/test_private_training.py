@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engines.test_private_signatures import two_groups
-from engines.test_releases import equal, models, uploads
+from engines.test_releases import models, uploads
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import noise_for, total_epsilon
 from fedkin.engines.setup import EngineSettings
@@ -29,7 +29,7 @@ from fedkin.methods.kin import Kin
 from fedkin.methods.local import Local
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.views import ClientView
-from support import NET_METHODS, by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, same, small_federation, small_setup
 
 PRIVATE = Privacy(sample_epsilon=4.0)
 CASES: dict[str, Any] = {name: method() for name, method in NET_METHODS.items()}
@@ -73,15 +73,15 @@ def test_others_are_refused_with_what_would_leak(name: str) -> None:
 def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
     one = models(local, rounds=2)
-    assert equal(one, models(loopback, rounds=2))
+    assert same(one, models(loopback, rounds=2))
     assert local.releases() == loopback.releases()
-    assert equal(one, models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2))
-    assert not equal(one, models(LocalEngine(replace(private(method), seed=1)), rounds=2))
+    assert same(one, models(LocalEngine(replace(private(method), engine=EngineSettings(mode="fast"))), rounds=2))
+    assert not same(one, models(LocalEngine(replace(private(method), seed=1)), rounds=2))
     again = LocalEngine(private(method))
     again.restore(local.state())
     for engine in (local, again):
         engine.round(3)
-    assert all(torch.equal(local.model(id)[name], again.model(id)[name]) for id in one for name in one[id])
+    assert same({id: local.model(id) for id in one}, {id: again.model(id) for id in one})
     assert local.releases() == again.releases()
 
 
