@@ -150,9 +150,9 @@ def test_a_participant_answers_and_is_seen_as_itself_alone(net: Net) -> None:
     asked: list[str] = []  # a question for bob reaches two of its keys, the second after the first was answered
     with zenoh.open(settings(net.town["bob"], net.place)) as bob:
         kept = [bob.declare_queryable(key, forge) for key in ("fedkin/ann/**", "**", "fedkin/bob/**")]
-        tokens = [bob.liveliness().declare_token(f"fedkin-alive/{name}") for name in ("ann", "bob")]
+        tokens = [bob.liveliness().declare_token(f"fedkin-alive/{name}/1") for name in ("ann", "bob")]
         with server._state:
-            assert server._state.wait_for(lambda: bool(server._present), 30)
+            assert server._state.wait_for(lambda: bool(server.present()), 30)
         assert server.present() == {"bob"}
         with pytest.raises(Refused, match=r"^bob: r: not an offer of this version"):
             server.pull("bob", "r", 30)

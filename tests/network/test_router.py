@@ -56,7 +56,7 @@ def opened(town: Town, book: dict[str, Member], router: zenoh.Session) -> Iterat
 
 def seen(link: ZenohLink, names: set[str]) -> bool:
     with link._state:
-        return link._state.wait_for(lambda: link._present >= names, 30)
+        return link._state.wait_for(lambda: link.present() >= names, 30)
 
 
 # -- whole links ----------------------------------------------------------------------------------------------------

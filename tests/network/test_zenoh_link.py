@@ -37,7 +37,7 @@ def held(link: ZenohLink) -> bool:
 def seen(link: ZenohLink, names: set[str]) -> bool:
     """Wait until exactly these are seen."""
     with link._state:
-        return link._state.wait_for(lambda: link._present == names, 30)
+        return link._state.wait_for(lambda: link.present() == names, 30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000, FIRST, FIRST + 1, FIRST + PART, 5_000_001])
@@ -293,6 +293,15 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1
     assert ended.stderr.endswith("RuntimeError: left open\n")
+
+
+def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net) -> None:
+    server, first = net.server(), net.member("ann")
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(server.pull, "ann", "r", 30)
+        assert held(first)
+        net.member("ann").offer("server", "r", b"of the second")
+        assert pulled.result() == b"of the second"
 
 
 def test_a_second_process_with_one_key_is_told_at_once(net: Net) -> None:

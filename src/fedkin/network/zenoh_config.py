@@ -53,12 +53,12 @@ def participant_config(
         rules.setdefault(router or name, []).extend([
             ("ingress", _ANSWER, f"{KEY}/{name}/**"),
             ("ingress", _ASK, f"{KEY}/{me}/{name}/**"),
-            ("ingress", _TOKEN, f"{ALIVE}/{name}"),
+            ("ingress", _TOKEN, f"{ALIVE}/{name}/*"),
             ("egress", _ANSWER, f"{KEY}/{me}/**"),
             ("egress", _ASK, f"{KEY}/{name}/{me}/**"),
-            ("egress", _TOKEN, f"{ALIVE}/{me}"),
-            ("ingress", _WATCH, f"{ALIVE}/*"),
-            ("egress", _WATCH, f"{ALIVE}/*"),
+            ("egress", _TOKEN, f"{ALIVE}/{me}/*"),
+            ("ingress", _WATCH, f"{ALIVE}/*/*"),
+            ("egress", _WATCH, f"{ALIVE}/*/*"),
         ])  # fmt: skip
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
@@ -70,13 +70,13 @@ def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str
         rules[name] = [
             ("ingress", _ANSWER, f"{KEY}/{name}/**"),
             ("ingress", _ASK, f"{KEY}/*/{name}/**"),
-            ("ingress", _TOKEN, f"{ALIVE}/{name}"),
+            ("ingress", _TOKEN, f"{ALIVE}/{name}/*"),
             ("egress", ["reply"], f"{KEY}/*/{name}/**"),
             ("egress", ["declare_queryable"], f"{KEY}/**"),
             ("egress", _ASK, f"{KEY}/{name}/**"),
-            ("egress", _TOKEN, f"{ALIVE}/*"),
-            ("ingress", _WATCH, f"{ALIVE}/*"),
-            ("egress", _WATCH, f"{ALIVE}/*"),
+            ("egress", _TOKEN, f"{ALIVE}/*/*"),
+            ("ingress", _WATCH, f"{ALIVE}/*/*"),
+            ("egress", _WATCH, f"{ALIVE}/*/*"),
         ]
     return _settings("router", identity, rules, listen, [])
 

@@ -7,6 +7,7 @@ offers travel in parts. Parts that have arrived are kept, so that a pull that en
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -56,6 +57,11 @@ def _session(config: str, who: str, places: list[str]) -> Any:
         raise LinkError(f"{who}: the network cannot be opened ({where}{said(error).partition(' at /')[0]})") from None
 
 
+def _token(name: str) -> str:
+    """Return a key that says that a process of this participant is there: one of its own for each process."""
+    return f"{ALIVE}/{name}/{secrets.token_hex(8)}"
+
+
 class ZenohLink(Link):
     """A participant's link over the network.
 
@@ -81,7 +87,7 @@ class ZenohLink(Link):
         self._revoked = revoked or Revocations()
         self._signer = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self.signatures = CertificateSignatures(identity, book, self._revoked)
-        self._present: set[str] = set()
+        self._tokens: set[str] = set()  # of the processes that are there
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._state = Condition()
         self._closed = False
@@ -92,8 +98,8 @@ class ZenohLink(Link):
         try:
             self._queryable = self._session.declare_queryable(f"{KEY}/{self.me}/**", self._asked)
             liveliness = self._session.liveliness()
-            self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
-            self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
+            self._watch = liveliness.declare_subscriber(f"{ALIVE}/*/*", self._seen, history=True)
+            self._token = liveliness.declare_token(_token(self.me))
         except BaseException:
             self.close()
             raise
@@ -136,7 +142,8 @@ class ZenohLink(Link):
 
     def present(self) -> frozenset[str]:
         with self._state:
-            return frozenset(name for name in self._present if name not in self._revoked)
+            names = {token.split("/")[1] for token in self._tokens}
+        return frozenset(name for name in names if name not in self._revoked)
 
     def trouble(self) -> str:
         try:
@@ -160,15 +167,18 @@ class ZenohLink(Link):
     # -- answering ------------------------------------------------------------------------------------------------
 
     def _seen(self, sample: Any) -> None:
-        name, lost = str(sample.key_expr).rpartition("/")[2], list[_Transfer]()
+        token = str(sample.key_expr)
+        name = token.split("/")[1]
         with self._state:
+            is_known = any(each.split("/")[1] == name for each in self._tokens)
             if sample.kind == zenoh.SampleKind.DELETE:
-                self._present.discard(name)
-                lost = [each for each in self._transfers.values() if each.owner == name]
+                self._tokens.discard(token)
             elif name in self._book:
-                self._present.add(name)
+                self._tokens.add(token)
+            lost = [each for each in self._transfers.values() if each.owner == name] if is_known else []
             self._state.notify_all()
-        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
+        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile; it
+        # does not hand them to another process of this name that comes later.
         for transfer in lost:
             transfer.ask_again()
 
@@ -417,7 +427,7 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
     places = [listen_locator(place) for place in listen]
     names = sorted(set(book) - {identity.name})
     session = _session(router_config(identity, names, places), identity.name, places)
-    token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
+    token = session.liveliness().declare_token(_token(identity.name))
     try:
         yield session
     finally:
