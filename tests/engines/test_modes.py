@@ -49,8 +49,8 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
         assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
 
 
-# One of each kind is always run, the others with the slow tests: every case starts a process, which imports torch.
-_QUICK = ("local", "fedavg", "sfmtl-graph", "flt-same", "mapl", "tfl")
+# Some are always run, the others with the slow tests: every case starts a process, which imports torch.
+_QUICK = ("fedavg", "sfmtl-graph", "mapl")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in NET_METHODS])
@@ -63,6 +63,7 @@ def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
         assert other[id] == scores[id]
 
 
+@pytest.mark.slow
 def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
     setup = small_setup(SfmtlGraph(lam=0.5, anchors="mean"))
     reference, scores = after(setup, "one-by-one")

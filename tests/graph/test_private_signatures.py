@@ -126,7 +126,7 @@ def test_noise_is_stated_as_it_is(seed: int, noise: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("noise", [0.5, 4.0, 50.0])
+@pytest.mark.parametrize("noise", [4.0, *(pytest.param(noise, marks=pytest.mark.slow) for noise in (0.5, 50.0))])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_levels_hold_whatever_the_noise(kind: str, noise: float, sizes: str) -> None:
     """Clients of one distribution: p-values below .05, .01 and .001 are as rare as they say."""

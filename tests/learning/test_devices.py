@@ -166,7 +166,13 @@ def _equal(one: fedkin.Result, other: fedkin.Result) -> bool:
 
 
 @pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
-@pytest.mark.parametrize("make", [lambda: Viewing(*_layers()), lambda: nn.Sequential(*_layers(), nn.Flatten())])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Viewing(*_layers()),
+        pytest.param(lambda: nn.Sequential(*_layers(), nn.Flatten()), marks=pytest.mark.slow),
+    ],
+)
 def test_workers_and_a_second_run_give_the_same_bits(make: Callable[[], nn.Module], how: dict[str, Any]) -> None:
     alone = _run(make(), **how)
     assert _equal(alone, _run(make(), **how))

@@ -97,7 +97,7 @@ HOW: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
 @pytest.mark.parametrize("kind", ["ids", "dict"])
 def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
     want = plain_run(kind)

@@ -312,7 +312,7 @@ def build(name: str, shape: tuple[int, ...] = (1, 28, 28), width: int = 16) -> N
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
-@pytest.mark.parametrize("name", [*NORMED, "alexnet", "resnet50"])
+@pytest.mark.parametrize("name", [*NORMED, pytest.param("alexnet", marks=pytest.mark.slow), "resnet50"])
 def test_images_are_taken_at_their_own_size(name: str, shape: tuple[int, ...]) -> None:
     net = build(name, shape)
     net.check(Task(4, shape))

@@ -25,6 +25,8 @@ from support import NET_METHODS, cases, newcomers, small_federation, small_setup
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
     **{name: method() for name, method in NET_METHODS.items()},
+    # UMAP compiles its code in each process, for longer than all else here takes: test_flt.py has it.
+    "flt": METHODS["flt"].model_validate({"graph": {"embedding": "pca"}}),
     "fedavg-equal": FedAvg(weights="equal"),
     "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
     "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),
@@ -55,7 +57,7 @@ def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
 @pytest.mark.parametrize("name", NET_METHODS)
 def test_a_recorded_graph_is_of_its_clients(name: str) -> None:
     """No client is its own neighbour, and what a client takes of others and itself is a mean."""
-    engine = LocalEngine(small_setup(METHODS[name]()))
+    engine = LocalEngine(small_setup(CASES[name]))
     for graph in (engine.round(1).graph, engine.round(2).graph):
         if graph is not None:
             assert list(graph.ids) == sorted(set(graph.ids) & set(engine.federation))
@@ -78,7 +80,7 @@ def test_an_unseen_client_has_the_global_model(name: str) -> None:
 @pytest.mark.parametrize("name", NET_METHODS)
 def test_a_method_trains_in_bf16(name: str) -> None:
     """Not in float32 without a word, because its loss goes past the features of the model."""
-    setup = small_setup(METHODS[name](), dtype=torch.float32)
+    setup = small_setup(CASES[name], dtype=torch.float32)
     body, head = setup.net.module.body, setup.net.module.head
     made = []
     precisions: tuple[Precision, ...] = ("float32", "bf16")
