@@ -16,9 +16,12 @@ from fedkin.errors import ConfigError
 from fedkin.network.identity import Identity, certificate_pem
 from fedkin.network.join_file import locator
 
-__all__ = ["ALIVE", "KEY", "PART", "listen_locator", "participant_config", "router_config"]
+__all__ = ["ALIVE", "KEY", "PART", "PROCESSES", "listen_locator", "participant_config", "router_config"]
 
+# Who answers whom is KEY/OWNER/ASKER, and that a process is there is ALIVE/NAME/NUMBER. All keys that a participant may
+# declare are listed for its link, so that none fills the memory of others with keys.
 KEY, ALIVE = "fedkin", "fedkin-alive"
+PROCESSES = 16  # numbers of processes
 # Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
 PART = 1 << 18
 _LEASE_MS = 10_000
@@ -28,8 +31,8 @@ _QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
-# What a link may carry: (flow, messages, key).
-_Rule = tuple[str, list[str], str]
+# What a link may carry: (flow, messages, keys).
+_Rule = tuple[str, list[str], list[str]]
 
 
 def listen_locator(text: str) -> str:
@@ -51,34 +54,38 @@ def participant_config(
     rules: dict[str, list[_Rule]] = {}
     for name in others:
         rules.setdefault(router or name, []).extend([
-            ("ingress", _ANSWER, f"{KEY}/{name}/**"),
-            ("ingress", _ASK, f"{KEY}/{me}/{name}/**"),
-            ("ingress", _TOKEN, f"{ALIVE}/{name}/*"),
-            ("egress", _ANSWER, f"{KEY}/{me}/**"),
-            ("egress", _ASK, f"{KEY}/{name}/{me}/**"),
-            ("egress", _TOKEN, f"{ALIVE}/{me}/*"),
-            ("ingress", _WATCH, f"{ALIVE}/*/*"),
-            ("egress", _WATCH, f"{ALIVE}/*/*"),
+            ("ingress", _ANSWER, [f"{KEY}/{name}/{me}"]),
+            ("ingress", _ASK, [f"{KEY}/{me}/{name}"]),
+            ("ingress", _TOKEN, _tokens(name)),
+            ("egress", _ANSWER, [f"{KEY}/{me}/{name}"]),
+            ("egress", _ASK, [f"{KEY}/{name}/{me}"]),
+            ("egress", _TOKEN, [f"{ALIVE}/{me}/*"]),
+            ("ingress", _WATCH, [f"{ALIVE}/*/*"]),
+            ("egress", _WATCH, [f"{ALIVE}/*/*"]),
         ])  # fmt: skip
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
 
 def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
     """Return the settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
-    rules: dict[str, list[_Rule]] = {}
+    names, rules = sorted(names), dict[str, list[_Rule]]()
     for name in names:
         rules[name] = [
-            ("ingress", _ANSWER, f"{KEY}/{name}/**"),
-            ("ingress", _ASK, f"{KEY}/*/{name}/**"),
-            ("ingress", _TOKEN, f"{ALIVE}/{name}/*"),
-            ("egress", ["reply"], f"{KEY}/*/{name}/**"),
-            ("egress", ["declare_queryable"], f"{KEY}/**"),
-            ("egress", _ASK, f"{KEY}/{name}/**"),
-            ("egress", _TOKEN, f"{ALIVE}/*/*"),
-            ("ingress", _WATCH, f"{ALIVE}/*/*"),
-            ("egress", _WATCH, f"{ALIVE}/*/*"),
+            ("ingress", _ANSWER, [f"{KEY}/{name}/{other}" for other in names if other != name]),
+            ("ingress", _ASK, [f"{KEY}/*/{name}"]),
+            ("ingress", _TOKEN, _tokens(name)),
+            ("egress", ["reply"], [f"{KEY}/*/{name}"]),
+            ("egress", ["declare_queryable"], [f"{KEY}/*/*"]),
+            ("egress", _ASK, [f"{KEY}/{name}/*"]),
+            ("egress", _TOKEN, [f"{ALIVE}/*/*"]),
+            ("ingress", _WATCH, [f"{ALIVE}/*/*"]),
+            ("egress", _WATCH, [f"{ALIVE}/*/*"]),
         ]
     return _settings("router", identity, rules, listen, [])
+
+
+def _tokens(name: str) -> list[str]:
+    return [f"{ALIVE}/{name}/{number}" for number in range(PROCESSES)]
 
 
 def _settings(
@@ -117,10 +124,10 @@ def _access_control(rules_by_name: Mapping[str, list[_Rule]]) -> dict[str, Any]:
     rules, subjects, policies = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
     for name, allowed in rules_by_name.items():
         ids = []
-        for flow, messages, key in allowed:
+        for flow, messages, keys in allowed:
             ids.append(f"rule{len(rules)}")
             rules.append({
-                "id": ids[-1], "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": [key],
+                "id": ids[-1], "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": keys,
             })  # fmt: skip
         subjects.append({"id": name, "cert_common_names": [name]})
         policies.append({"rules": ids, "subjects": [name]})

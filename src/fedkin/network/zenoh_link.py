@@ -22,7 +22,7 @@ from fedkin.network.join_file import AddressBook
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
 from fedkin.network.signing import DIGEST, CertificateSignatures, Head, Sealer, Signer
-from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
+from fedkin.network.zenoh_config import ALIVE, KEY, PART, PROCESSES, listen_locator, participant_config, router_config
 from fedkin.untrusted import said, shown
 
 try:
@@ -58,8 +58,8 @@ def _session(config: str, who: str, places: list[str]) -> Any:
 
 
 def _token(name: str) -> str:
-    """Return a key that says that a process of this participant is there: one of its own for each process."""
-    return f"{ALIVE}/{name}/{secrets.token_hex(8)}"
+    """Return a key that says that a process of this participant is there, nearly always another for another process."""
+    return f"{ALIVE}/{name}/{secrets.randbelow(PROCESSES)}"
 
 
 class ZenohLink(Link):
@@ -96,7 +96,9 @@ class ZenohLink(Link):
         self._offers = Offers(self._book, self.refused.add, limits)
         _close_at_exit(self)
         try:
-            self._queryable = self._session.declare_queryable(f"{KEY}/{self.me}/**", self._asked)
+            self._queryables = [
+                self._session.declare_queryable(f"{KEY}/{self.me}/{name}", self._asked) for name in self._book
+            ]
             liveliness = self._session.liveliness()
             self._watch = liveliness.declare_subscriber(f"{ALIVE}/*/*", self._seen, history=True)
             self._token = liveliness.declare_token(_token(self.me))
@@ -184,17 +186,19 @@ class ZenohLink(Link):
 
     def _asked(self, query: Any) -> None:
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
-        asker, _, subject = str(query.key_expr).removeprefix(f"{KEY}/{self.me}/").partition("/")
+        asker = str(query.key_expr).rpartition("/")[2]
         wanted = query.attachment.to_bytes() if query.attachment is not None else b""
+        subject = wanted[4 + DIGEST :].decode("ascii", "replace")
         why = "it is revoked" if asker in self._revoked else ""
-        if len(wanted) != 4 + DIGEST or not is_subject(subject):
+        if not is_subject(subject):
             why = "not a question that can be"
         if why:
             self.refused.add(asker if asker in self._book else "", shown(subject, 200), why)
             query.drop()
             return
         answer = partial(self._answer, query, asker)
-        self._offers.ask(Question(asker, subject, int.from_bytes(wanted[:4], "big"), wanted[4:], answer, query.drop))
+        part, of = int.from_bytes(wanted[:4], "big"), wanted[4 : 4 + DIGEST]
+        self._offers.ask(Question(asker, subject, part, of, answer, query.drop))
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
         # The link may be cut at any moment: whoever asked asks again.
@@ -235,9 +239,10 @@ class ZenohLink(Link):
 
         try:
             self._session.get(
-                f"{KEY}/{transfer.owner}/{self.me}/{transfer.subject}",
+                f"{KEY}/{transfer.owner}/{self.me}",
                 Callback(received, partial(transfer.end, number, of), indirect=False),
-                timeout=_ASKED, attachment=number.to_bytes(4, "big") + of, cancellation_token=self._stop,
+                timeout=_ASKED, cancellation_token=self._stop,
+                attachment=number.to_bytes(4, "big") + of + transfer.subject.encode(),
                 priority=zenoh.Priority.BACKGROUND if number else zenoh.Priority.DATA_HIGH,
                 target=zenoh.QueryTarget.ALL, consolidation=zenoh.ConsolidationMode.NONE,
                 congestion_control=zenoh.CongestionControl.BLOCK,
