@@ -93,6 +93,22 @@ def test_a_client_that_is_called_has_its_model_too(tmp_path: Path) -> None:
     has_own(tmp_path / "nodes", here)
 
 
+@pytest.mark.usefixtures("one_at_a_time")
+def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: Path) -> None:
+    plan = experiment(clients=3, rounds=3)
+    after_one = simulated(plan.with_changes(**{"training.rounds": 1}), tmp_path / "here")
+    with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
+        there.start()
+        leave = Ending(then=lambda round: there.stop("c01") if round == 1 else None)
+        assert served(plan, there.network, tmp_path / "there", watcher=leave) is not None
+        there.join()
+        assert f"its model after round 1 of 3 (the newest that it had) is kept: fedkin export {tmp_path}" in "".join(
+            there.said["c01"]
+        )
+    assert same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"])
+    assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
+
+
 def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that goes on has none yet; a kill while one is written leaves none, and the same call writes it."""
     plan, home = experiment(clients=2, rounds=2), tmp_path / "nodes" / "c00"

@@ -196,8 +196,13 @@ class NetworkClient(Caller):
                 plan = self._agree()
                 self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
                 about = self._salted() if plan.privacy.on else self.about
-                if _ClientRun(self, plan, self._hello(about=about)).serve():
-                    return
+                here = _ClientRun(self, plan, self._hello(about=about))
+                try:
+                    if here.serve():
+                        return
+                except (Left, RunError):
+                    here.keep_newest()
+                    raise
                 self.say("the server has started again, or goes on without this client: joining once more")
 
     @property
@@ -322,6 +327,7 @@ class _ClientRun:
         self.place: tuple[Any, ...] | None = None
         self.offered = self.number - 1
         self.leaving, self.left = "", False  # the nonce of the hello by which it leaves; whether it has left
+        self.scored: tuple[int, Message] | None = None  # the newest round with scores, and its offer, until it is kept
 
     def serve(self) -> bool:
         """Answer orders; returns whether the run has ended or this client has left, and False to join once more."""
@@ -344,6 +350,7 @@ class _ClientRun:
                 else:
                     self._offer(self._answered(order))
                     if order.what == "end":
+                        self.keep_newest()
                         self.client.say("the run has ended")
                         return True
                 self.number += 1
@@ -430,19 +437,29 @@ class _ClientRun:
             score = self._scored(offer)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
-        if self.client.take_home is not None and round == self.plan.training.rounds:
-            score = score.model_copy(update={"model": self._keep_model(self.client.take_home, offer)})
+        self.scored = round, offer
+        if round == self.plan.training.rounds:
+            score = score.model_copy(update={"model": self.keep_newest()})
         return Answer(number=self.number, score=score, failed=self._failed())
 
-    def _keep_model(self, take_home: TakeHome, offer: Message) -> str:
-        """Keep the model that this client uses from now on; returns its hash, empty if its part fails."""
-        models, client = self.site.models({self.id: offer}), self.client
+    def keep_newest(self) -> str:
+        """Keep the model of the newest round with scores; returns its hash, empty if there is none, or its part fails.
+
+        It is not of the last round if the run ends without this client, or this client ends before the run.
+        """
+        client = self.client
+        if client.take_home is None or self.scored is None:
+            return ""
+        (round, offer), self.scored = self.scored, None
+        models = self.site.models({self.id: offer})
         if self.id not in models:
             return ""
         assert client.agreement is not None
-        digest = take_home(client.agreement.settings, self.plan, client.client, client.encoding, models[self.id])
+        digest = client.take_home(client.agreement.settings, self.plan, client.client, client.encoding, models[self.id])
         client.progress = replace(client.progress, models={"": digest})
-        client.say(f"its model after the last round is kept: fedkin export {client.folder}")
+        last = self.plan.training.rounds
+        which = "the last round" if round == last else f"round {round} of {last} (the newest that it had)"
+        client.say(f"its model after {which} is kept: fedkin export {client.folder}")
         return digest
 
     def _scored(self, offer: Message) -> Scored:
