@@ -212,12 +212,21 @@ def _other(page: Path, why: str) -> ConfigError:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
+_AFTER = "After this page you know how these methods compare here, and in which setting."
+_AFTER_INDEX = (
+    "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes it; "
+    "[how to read it](#how-to-read-a-page) is at its end."
+)
+_AFTER_CLAIMS = "After this page you know which of the paper's claims hold here, and in which setting."
+
+
 def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
     """The page of a table in Markdown; how: its last section (`settings_text`)."""
     by_part = {part.name: [row for row in figures if row["federation"] == part.name] for part in table.federation}
     lines = [f"# {table.title}", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
+    lines += [_AFTER if table.paper is None else _AFTER_CLAIMS, ""]
     lines += [" ".join(_learned(table, by_part, claims)), ""]
     if table.apart:
         what = "What was run" if table.paper is None else "How far this setting is from the paper's"
@@ -427,8 +436,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
         counts.append(f"not run yet {verdicts.count('not run yet')}")
     summaries = [table.summary for table in tables.values() if table.summary]
     first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
-    lines = ["# What the papers claim, and what is found here", "", first, ""]
-    lines += ["`fedkin reproduce` writes this page; [how to read it](#how-to-read-a-page) is at its end.", ""]
+    lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
     for title in PAPERS:
         if title in of_papers:
             lines += [f"## {title}", "", *_table(["claim", "where", "paper", "ours", "verdict", "seeds", "length"])]
