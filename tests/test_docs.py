@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import math
 import re
 import shlex
 import tomllib
@@ -299,49 +297,3 @@ def test_the_reference_has_every_public_name() -> None:
 def test_names_of_pages_are_links_on_the_site() -> None:
     text = "See `docs/data.md`.\n```sh\ncat `docs/data.md`\n```\n[`docs/data.md`](x)\n"
     assert site().linked(text, "methods/kin.md") == text.replace("`docs/data.md`.", "[data.md](../data.md).")
-
-
-def test_the_gains_on_the_page_of_choosing_are_those_of_the_results() -> None:
-    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
-    table = re.findall(r"<!-- table: gains -->\n(.*?)<!-- end -->", text, flags=re.S)[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    assert len(rows) == 15
-    student = 4.302653 / math.sqrt(3)  # the 97.5 % point with two degrees of freedom, for a mean of three seeds
-    for at, name in enumerate(("all-rotated-mnist", "all-mapl-fashion-mnist", "all-flt-cifar10"), 1):
-        with (DOCS / "results" / f"{name}.csv").open(encoding="utf-8") as file:
-            known = {line["method"]: line for line in csv.DictReader(file) if line["graph"] in ("", "learned")}
-        for row in rows:
-            line = known[row[0].strip("`")]
-            assert line["seeds"] == "0 1 2"
-            mean, half = 100 * float(line["gain.mean"]), 100 * student * float(line["gain.sd"])
-            assert row[at] == f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})", (name, row[0])
-
-
-def shows(cell: str, row: dict[str, str] | None, name: str) -> bool:
-    """Whether a cell has the mean and standard deviation of a stored table, to the third digit."""
-    if row is None or not row[f"{name}.mean"]:
-        return cell == ""
-    pairs = zip(cell.split("±"), (row[f"{name}.mean"], row[f"{name}.sd"]), strict=True)
-    return all(abs(float(one) - float(kept)) < 0.00051 for one, kept in pairs)
-
-
-def test_the_tables_of_all_methods_are_those_of_their_files() -> None:
-    text = (DOCS / "results" / "all-methods.md").read_text(encoding="utf-8")
-    tables = [
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.M)
-    ]
-    files = ("all-rotated-mnist", "all-mapl-fashion-mnist", "all-flt-cifar10")
-    for name, every, graphs in zip(files, tables[::2], tables[1::2], strict=True):
-        with (DOCS / "results" / f"{name}.csv").open(encoding="utf-8") as file:
-            rows = {(row["method"], row["graph"] or "learned"): row for row in csv.DictReader(file)}
-        assert every[0][:3] == ["method", "mean", "gain over local"]
-        assert {line[0].removesuffix(" (given)") for line in every[2:]} == {method for method, _ in rows}
-        for line in every[2:]:
-            row = rows[line[0].removesuffix(" (given)"), "learned"]
-            assert shows(line[1], row, "mean"), (name, line)
-            assert line[0] == "local" or shows(line[2], row, "gain"), (name, line)
-        for line in graphs[2:]:
-            for graph, cell in zip(graphs[0][1:], line[1:], strict=True):
-                other = rows.get((line[0].removesuffix(" (given)"), graph))
-                assert shows(cell, other, "gain"), (name, line[0], graph)
