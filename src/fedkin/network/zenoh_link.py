@@ -172,12 +172,13 @@ class ZenohLink(Link):
         token = str(sample.key_expr)
         name = token.split("/")[1]
         with self._state:
-            is_known = any(each.split("/")[1] == name for each in self._tokens)
-            if sample.kind == zenoh.SampleKind.DELETE:
+            ends = sample.kind == zenoh.SampleKind.DELETE
+            is_second = any(each.split("/")[1] == name and each != token for each in self._tokens)
+            if ends:
                 self._tokens.discard(token)
             elif name in self._book:
                 self._tokens.add(token)
-            lost = [each for each in self._transfers.values() if each.owner == name] if is_known else []
+            lost = [each for each in self._transfers.values() if each.owner == name] if ends or is_second else []
             self._state.notify_all()
         # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile; it
         # does not hand them to another process of this name that comes later.
