@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ ON_RAY = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+NEEDS_ACCOUNTANT = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is not installed: pip install 'fedkin[privacy]'"
+)
 
 
 # Methods that train any net: all but those that fit a linear model.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import integrate, optimize
-from scipy.special import binom, logsumexp
 from scipy.stats import norm
 
+from fedkin.engines import Privacy
 from fedkin.engines import epsilon as accountant
 from fedkin.engines.epsilon import epsilon
+from fedkin.errors import ConfigError
+from fedkin.methods.fedavg import FedAvg
+from support import NEEDS_ACCOUNTANT as NEEDS
+from support import small_setup
 
 
 def renyi(noise: float, releases: int, delta: float) -> float:
@@ -77,67 +83,79 @@ def test_more_releases_and_less_noise_cost_more() -> None:
 # -- training on random batches ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rate", "noise"), [(0.01, 0.7), (0.01, 4.0), (0.2, 1.0), (0.9, 0.5), (0.5, 20.0)])
-def test_renyi_divergences_are_those_of_the_binomial_sum(rate: float, noise: float) -> None:
-    """Of Mironov, Talwar and Zhang (2019), section 3.3, for whole orders."""
-    for order in (2, 3, 8, 20, 200):
-        k = np.arange(order + 1)
-        terms = np.log(binom(order, k)) + (order - k) * math.log1p(-rate) + k * math.log(rate)
-        exact = float(logsumexp(terms + k * (k - 1) / (2 * noise**2))) / (order - 1)
-        assert accountant.renyi(rate, noise, order) == pytest.approx(exact, rel=1e-9, abs=1e-13)
-
-
-@pytest.mark.parametrize(("rate", "noise"), [(0.01, 0.7), (0.3, 2.0)])
-def test_renyi_divergences_are_those_of_their_integral(rate: float, noise: float) -> None:
-    for order in (1.05, 1.7, 12.5):
-
-        def moment(x: float, order: float = order) -> float:
-            ratio = 1 - rate + rate * math.exp((2 * x - 1) / (2 * noise**2))
-            return float(norm.pdf(x, 0, noise) * ratio**order)
-
-        value, _ = integrate.quad(moment, -12 * noise, order + 12 * noise, epsabs=1e-14, epsrel=1e-12, limit=800)
-        assert accountant.renyi(rate, noise, order) * (order - 1) == pytest.approx(math.log(value), rel=1e-6, abs=1e-9)
-
-
+@NEEDS
 @pytest.mark.parametrize(
-    ("rate", "noise", "steps", "tight", "bound"),
+    ("rate", "noise", "steps", "tight"),
     [
-        (0.01, 1.0, 1000, 1.8384, 2.1014),
-        (0.01, 4.0, 10000, 0.9569, 1.0355),
-        (0.1, 1.0, 100, 7.0571, 7.8993),
-        (0.3, 2.0, 60, 5.9817, 6.5299),
-        (0.5, 3.0, 90, 7.8953, 8.5234),
-        (256 / 60000, 1.1, 14062, 2.3917, 2.5966),
+        (0.01, 1.0, 1000, 1.8384),
+        (0.01, 4.0, 10000, 0.9569),
+        (0.1, 1.0, 100, 7.0571),
+        (0.3, 2.0, 60, 5.9817),
+        (0.5, 3.0, 90, 7.8953),
+        (256 / 60000, 1.1, 14062, 2.3917),
     ],
 )
-def test_known_figures_of_training(rate: float, noise: float, steps: int, tight: float, bound: float) -> None:
-    """`PRVAccountant` and `RDPAccountant` of Opacus 1.6.0, `get_epsilon(1e-5)` with history [(noise, rate, steps)]."""
-    found = accountant.total_epsilon(0.0, {(rate, noise): steps}, 1e-5)
-    assert found == pytest.approx(bound, rel=0.005)
-    assert found > tight
+def test_known_figures_of_training(rate: float, noise: float, steps: int, tight: float) -> None:
+    """`PRVAccountant` of Opacus 1.6.0, `get_epsilon(1e-5)`, [(noise, rate, steps)]: above the value by .01 at most."""
+    assert tight - 0.011 < accountant.total_epsilon(0.0, {(rate, noise): steps}, 1e-5) < tight
 
 
-def test_training_on_all_samples_is_a_gaussian_release() -> None:
-    assert accountant.total_epsilon(0.0, {(1.0, 5.0): 100}, 1e-5) == epsilon(5 / math.sqrt(100), 1, 1e-5)
-    # And nearly all: the bound is above the exact value, and not far.
-    exact = epsilon(5.0, 100, 1e-5)
-    assert exact < accountant.total_epsilon(0.0, {(0.999999, 5.0): 100}, 1e-5) < 1.1 * exact
+@NEEDS
+@pytest.mark.parametrize(("rate", "noise"), [(0.01, 0.7), (0.3, 0.3), (0.3, 2.0), (0.9, 5.0), (0.2, 30.0)])
+def test_one_step_is_what_the_definition_says(rate: float, noise: float) -> None:
+    """delta of adding and of removing a sample, integrated: the larger one counts."""
+    e = accountant.total_epsilon(0.0, {(rate, noise): 1}, 1e-5)
+    x = np.linspace(-12 * noise, 1 + 12 * noise, 400_001)
+    without, sample = norm.pdf(x, 0, noise), norm.pdf(x, 1, noise)
+    mixed = (1 - rate) * without + rate * sample
+
+    def delta(e: float) -> float:
+        pairs = ((mixed, without), (without, mixed))
+        return max(float(integrate.trapezoid(np.maximum(p - math.exp(e) * q, 0), x)) for p, q in pairs)
+
+    assert delta(e) <= 1e-5 * (1 + 1e-6)
+    assert delta(0.99 * e) > 1e-5
 
 
+@NEEDS
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.999999, 5.0, 100), (0.999999, 0.5, 10), (0.999999, 900.0, 50)])
+def test_training_on_nearly_all_samples_is_nearly_a_gaussian_release(rate: float, noise: float, steps: int) -> None:
+    exact = epsilon(noise, steps, 1e-5)
+    assert accountant.total_epsilon(0.0, {(rate, noise): steps}, 1e-5) == pytest.approx(exact, rel=1e-3)
+    assert accountant.total_epsilon(0.0, {(1.0, noise): steps}, 1e-5) == pytest.approx(exact, rel=1e-8)
+
+
+@NEEDS
 def test_a_release_beside_training_costs_more_and_steps_add_up() -> None:
     steps = {(0.1, 2.0): 50}
     alone = accountant.total_epsilon(0.0, steps, 1e-5)
     assert accountant.total_epsilon(0.1, steps, 1e-5) > max(alone, epsilon(1 / math.sqrt(0.1), 1, 1e-5))
     both = accountant.total_epsilon(0.0, {(0.1, 2.0): 30, (0.1, 2.0 + 1e-12): 20}, 1e-5)
-    assert both == pytest.approx(alone, rel=1e-9)
+    assert both == pytest.approx(alone, rel=1e-6)
     assert accountant.total_epsilon(0.0, {(0.1, 2.0): 0}, 1e-5) == 0
     assert accountant.total_epsilon(0.0, {(1e-9, 1e-6): 1, (0.3, 1e8): 1}, 1e-5) == math.inf
+    # Fine steps beside coarse ones, whose grid is theirs.
+    beside = accountant.total_epsilon(1.0, {(0.1, 500.0): 300}, 1e-5)
+    assert epsilon(1.0, 1, 1e-5) < beside < 1.01 * epsilon(1.0, 1, 1e-5)
 
 
-@pytest.mark.parametrize("target", [0.01, 1.0, 8.0, 1000.0])
-@pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.5, 60), (0.95, 30), (1.0, 30)])
+@NEEDS
+@pytest.mark.parametrize("target", [0.01, 4.0, 1000.0])
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.5, 60), (1.0, 30)])
 def test_noise_of_training_is_the_least(target: float, rate: float, steps: int) -> None:
     noise = accountant.training_noise(target, 1e-5, rate, steps)
     cost = [accountant.total_epsilon(0.0, {(rate, noise * factor): steps}, 1e-5) for factor in (1.0, 0.99)]
-    assert cost[0] <= target * (1 + 1e-6)
-    assert cost[1] > target or noise < 0.3001
+    assert cost[0] <= target
+    assert cost[1] > target or noise == 0.3
+
+
+def test_without_the_accountant_only_batches_of_all_samples_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    private = Privacy(sample_epsilon=3.0)
+    assert replace(small_setup(FedAvg(), batch_size="all"), privacy=private).privacy == private
+    for refused in (
+        lambda: replace(small_setup(FedAvg()), privacy=private),
+        lambda: accountant.training_noise(3.0, 1e-5, 0.123, 45),  # what a participant is told before it consents
+    ):
+        with pytest.raises(ConfigError, match=r"privacy.sample_epsilon: .* pip install 'fedkin\[privacy\]'"):
+            refused()

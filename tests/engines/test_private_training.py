@@ -31,6 +31,7 @@ from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.views import ClientView
 from support import NET_METHODS, by_pattern, same, small_federation, small_setup
 
+pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedkin[privacy]'")
 PRIVATE = Privacy(sample_epsilon=4.0)
 CASES: dict[str, Any] = {name: method() for name, method in NET_METHODS.items()}
 CASES["given"] = Given(groups={"all": tuple(small_federation())})
@@ -58,7 +59,7 @@ def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> N
     assert not [row for row in engine.traffic if row.missing]
     for one in engine.releases().values():
         assert one["trained"]["fits"] == 3 * CASES[name].fits
-        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-5)
+        assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
         assert {field for fields in one["open"].values() for field in fields} <= {"n", "steps", "degree"}
 
 
@@ -92,7 +93,7 @@ def test_each_client_has_the_noise_that_its_own_samples_need() -> None:
     for id, one in engine.releases().items():
         how, n = one["trained"], setup.federation[id].size
         assert (how["rate"], how["steps"], how["fits"]) == (8 / n, 4, 1)
-        assert total_epsilon(0.0, {(8 / n, how["noise"]): 12}, 1e-5) == pytest.approx(4.0, rel=1e-5)
+        assert total_epsilon(0.0, {(8 / n, how["noise"]): 12}, 1e-5) == pytest.approx(4.0, rel=1e-4)
     whole = LocalEngine(private(FedAvg(), batch_size="all"))
     whole.round(1)
     for one in whole.releases().values():  # without random batches the value is exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, Ending, clients, experiment, served, simulated, state_in
 from network.peers import Killed, peers
 from network.test_client import by_hand
-from support import same
+from support import NEEDS_ACCOUNTANT, same
 
 NOISE = {"clip": 1.0, "noise": 2.0}
 PLAN = experiment(clients=2, privacy=NOISE)
@@ -330,7 +331,7 @@ def test_peers_noise_what_they_share_and_count_it(tmp_path: Path) -> None:
         assert status.epsilon == pytest.approx(here.summary["privacy"]["epsilon"]["clients"][name], abs=1e-3)
 
 
-@pytest.mark.parametrize("privacy", [NOISE, {"sample_epsilon": 2.0}])
+@pytest.mark.parametrize("privacy", [NOISE, pytest.param({"sample_epsilon": 2.0}, marks=NEEDS_ACCOUNTANT)])
 def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, float]
 ) -> None:
@@ -369,7 +370,7 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     if privacy == NOISE:
         assert len(lines) == told["releases"][first]
     else:
-        assert told["epsilon"]["clients"][first] == pytest.approx(2.0, rel=1e-5)
+        assert told["epsilon"]["clients"][first] == pytest.approx(2.0, rel=1e-4)
 
 
 # -- private training -------------------------------------------------------------------------------------------------
@@ -377,6 +378,7 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
 TRAINED = experiment(clients=2, rounds=3, privacy={"sample_epsilon": 2.0})
 
 
+@NEEDS_ACCOUNTANT
 def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_draws(tmp_path: Path) -> None:
     """Also after a kill; and never more than was consented to, whatever a server asks."""
     ledger = Ledger(tmp_path / "ledger")
@@ -403,9 +405,10 @@ def test_the_same_request_gets_the_same_model_at_no_cost_and_another_one_new_dra
         assert "all that privacy.sample_epsilon allows" in last["failed"]["words"]
     kept = Ledger(tmp_path / "ledger")
     assert len(kept.lines) == 3
-    assert kept.epsilon(1e-5) == pytest.approx(2.0, rel=1e-5)
+    assert kept.epsilon(1e-5) == pytest.approx(2.0, rel=1e-4)
 
 
+@NEEDS_ACCOUNTANT
 def test_draws_depend_on_the_participants_secret_and_on_its_samples(tmp_path: Path) -> None:
     federation, replies = TRAINED.federation(NOWHERE), []
     for name, secret in (("one", "one"), ("other", "other"), ("replaced", "one")):
@@ -422,6 +425,7 @@ def test_draws_depend_on_the_participants_secret_and_on_its_samples(tmp_path: Pa
         assert float((one - unlike).norm()) > max(0.1, float((one - start).norm()))
 
 
+@NEEDS_ACCOUNTANT
 def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
     """It lies between the epsilon of two fits and that of three."""
     federation = TRAINED.federation(NOWHERE)
@@ -434,6 +438,7 @@ def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
     assert f"above its owner's limit of {limit:g}" in said[-1]["failed"]["words"]
 
 
+@NEEDS_ACCOUNTANT
 def test_what_training_costs_is_told_before_anything_leaves() -> None:
     federation = TRAINED.federation(NOWHERE)
     plan, _ = agreement.agreed(settings_of(TRAINED), federation.task, plan_of)
@@ -450,6 +455,16 @@ def test_what_training_costs_is_told_before_anything_leaves() -> None:
     assert lines[2] == "epsilon: 2 at delta 1e-05 after 3 rounds with one message of each kind; no more"
 
 
+def test_without_the_accountant_a_participant_cannot_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is agreed upon before the owner is asked to consent to it."""
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    plan, here = agreement.agreed(settings_of(TRAINED), TRAINED.federation(NOWHERE).task, plan_of)
+    assert plan is None
+    assert "privacy.sample_epsilon" in here.cannot
+    assert "pip install 'fedkin[privacy]'" in here.cannot
+
+
+@NEEDS_ACCOUNTANT
 def test_private_training_over_a_network_costs_what_it_costs_in_a_simulation(tmp_path: Path) -> None:
     here = simulated(TRAINED, tmp_path / "here")
     ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
@@ -463,7 +478,7 @@ def test_private_training_over_a_network_costs_what_it_costs_in_a_simulation(tmp
     assert result is not None
     told, like = result.summary["privacy"], here.summary["privacy"]
     assert told["epsilon"] == like["epsilon"]
-    assert told["epsilon"]["max"] == pytest.approx(2.0, rel=1e-5)
+    assert told["epsilon"]["max"] == pytest.approx(2.0, rel=1e-4)
     assert told["open"]["train"] == like["open"]["train"] == ["n"]
     assert not same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
     for name, ledger in ledgers.items():

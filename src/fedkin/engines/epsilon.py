@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-# Orders of Renyi divergences: those near 1 matter for an epsilon of thousands, the last ones for one of hundredths.
-_ORDERS = 1 + np.geomspace(0.02, 20_000, 100)
-_BETWEEN = 1 + np.geomspace(0.02, 20_000, 5000)
+from fedkin.errors import ConfigError
+
+_LEAST = 0.3  # noise of a step of private training
 
 
 @lru_cache(maxsize=4096)
@@ -55,73 +55,73 @@ def noise_for(target: float, delta: float) -> float:
     return math.exp(power) * (1 + 1e-9)
 
 
-def renyi(rate: float, noise: float, order: float) -> float:
-    """Return the Renyi divergence of this order of a step in which a sample takes part with the probability `rate`.
-
-    The worst case is N(0, noise^2) against (1 - rate) N(0, noise^2) + rate N(1, noise^2) (Mironov, Talwar and Zhang
-    2019, theorem 5). The divergence of order a is log E (1 - rate + rate e^((2 x - 1) / (2 noise^2)))^a / (a - 1) over
-    x from N(0, noise^2). The trapezoid rule is exact here to the last digits: the integrand is analytic and vanishes.
-
-    >>> round(renyi(0.5, 2.0, 2.0), 6), round(math.log(1 + 0.5**2 * math.expm1(1 / 4)), 6)  # the closed form of order 2
-    (0.068599, 0.068599)
-    """
-    if order > 2000 * noise:
-        return math.inf  # no bound: another order decides, and this one takes long to integrate
-    step = min(0.1, noise / 4)
-    z = np.arange(-12.0, order / noise + 12, step)  # x / noise
-    ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + z / noise - 0.5 / noise**2)
-    powers = order * ratio - z * z / 2
-    log = powers.max() + math.log(np.exp(powers - powers.max()).sum() * step / math.sqrt(2 * math.pi))
-    return max(float(log), 0.0) / (order - 1)
-
-
-@lru_cache(maxsize=1024)
-def _curve(rate: float, noise: float) -> npt.NDArray[np.float64]:
-    return np.array([renyi(rate, noise, order) for order in _ORDERS])
+def need_accountant() -> None:
+    """Raise ConfigError without the package that counts training on random batches."""
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "privacy.sample_epsilon: training on random batches is counted by dp-accounting, which is missing: pip "
+            "install 'fedkin[privacy]', or set training.batch_size = \"all\""
+        ) from None
 
 
 def total_epsilon(mu_squared: float, steps: Mapping[tuple[float, float], int], delta: float) -> float:
     """Return the epsilon of Gaussian releases, whose 1 / multiplier^2 have this sum, and of steps of training.
 
-    steps: their number, by (rate, noise) as in `renyi`; those of rate 1 are Gaussian releases. Without others the
-    value is exact, else a bound: Renyi divergences add up, and the bound of Canonne, Kamath and Steinke (2020,
-    proposition 12) is minimised over the orders.
+    steps: their number, by (rate, noise): in a step a sample takes part with the probability `rate`, and the noise is
+    a multiple of the clipping norm; those of rate 1 are Gaussian releases. Without others the value is exact, else an
+    upper bound that is hardly above it: dp-accounting composes the distributions of the privacy loss (Doroshenko et
+    al., PoPETs 2022), of data with one sample and without it. Infinite if that has no number.
 
     >>> total_epsilon(0.0, {(1.0, 5.0): 100}, 1e-5) == epsilon(0.5, 1, 1e-5)
     True
-    >>> round(total_epsilon(0.0, {(0.01, 1.0): 1000}, 1e-5), 2)
-    2.11
     """
     exact = math.fsum([mu_squared, *(count / noise**2 for (rate, noise), count in steps.items() if rate == 1)])
-    sampled = {at: count for at, count in steps.items() if at[0] < 1 and count}
+    sampled = tuple(sorted((*at, count) for at, count in steps.items() if at[0] < 1 and count))
     if not sampled:
         return epsilon(1 / math.sqrt(exact), 1, delta) if exact else 0.0
-    total = exact * _ORDERS / 2 + sum(count * _curve(*at) for at, count in sampled.items())
-    known = np.isfinite(total)
-    if not known.any():
-        return math.inf
-    orders = _BETWEEN[: np.searchsorted(_BETWEEN, _ORDERS[known].max())]
-    # (a - 1) times the divergence of order a is convex in a, so that a line between two orders is never below it.
-    moments = np.interp(orders, _ORDERS[known], (total * (_ORDERS - 1))[known])
-    bounds = (moments - math.log(delta) - np.log(orders)) / (orders - 1) + np.log1p(-1 / orders)
-    return max(0.0, float(bounds.min()))
+    return _sampled_epsilon(exact, sampled, delta)
+
+
+@lru_cache(maxsize=4096)
+def _sampled_epsilon(mu_squared: float, steps: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    need_accountant()
+    if min(noise for _, noise, _ in steps) < _LEAST / 10:
+        return math.inf  # the loss of one step is in the thousands
+    kinds = [(rate, noise) for rate, noise, _ in steps] + ([(1.0, mu_squared**-0.5)] if mu_squared else [])
+    # The loss of a step is some rate / noise in size, and at most as large as with the sample, 8 deviations away.
+    fine = min(0.001, *(rate / noise / 20 for rate, noise in kinds))
+    wide = max(float(np.logaddexp(math.log(rate) + (8 + 0.5 / noise) / noise, 0.0)) for rate, noise in kinds)
+    interval = max(fine, wide / 30_000)
+    parts = [_loss(rate, noise, interval).self_compose(count) for rate, noise, count in steps]
+    if mu_squared:
+        parts.append(_loss(*kinds[-1], interval))
+    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=64)
+def _loss(rate: float, noise: float, interval: float) -> Any:
+    """Return the distribution of the privacy loss of a step, on a grid with this interval, never too small."""
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    return distribution.from_gaussian_mechanism(noise, value_discretization_interval=interval, sampling_prob=rate)
 
 
 @lru_cache(maxsize=1024)
 def training_noise(target: float, delta: float, rate: float, steps: int) -> float:
-    """Return the noise with which so many steps of this rate have this epsilon, but at least .3.
-
-    >>> round(total_epsilon(0.0, {(0.1, training_noise(4.0, 1e-5, 0.1, 300)): 300}, 1e-5), 4)
-    4.0
-    """
+    """Return the noise with which so many steps of this rate have this epsilon, but at least .3."""
+    most = noise_for(target, delta) * math.sqrt(steps)  # of training on all samples
     if rate == 1:
-        return noise_for(target, delta) * math.sqrt(steps)
+        return most
+    if most <= _LEAST or total_epsilon(0.0, {(rate, _LEAST): steps}, delta) <= target:
+        return _LEAST
 
     def surplus(power: float) -> float:
-        return total_epsilon(0.0, {(rate, math.exp(power)): steps}, delta) - target
+        found = total_epsilon(0.0, {(rate, math.exp(power)): steps}, delta)
+        return math.log(max(found, target / 1000) / target)
 
-    low = high = math.log(0.3)
-    while surplus(high) > 0:
-        low, high = high, high + 1
-    root = low if low == high else brentq(surplus, low, high, xtol=1e-6)
-    return math.exp(root) * (1 + 2e-6)
+    noise = math.exp(brentq(surplus, math.log(_LEAST), math.log(2 * most), xtol=1e-6))
+    while total_epsilon(0.0, {(rate, noise): steps}, delta) > target:
+        noise *= 1 + 1e-5
+    return noise

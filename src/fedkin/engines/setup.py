@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines import masks
 from fedkin.engines.attacks import Attacks
+from fedkin.engines.epsilon import need_accountant
 from fedkin.engines.failures import place_in
 from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.errors import ConfigError, MethodError
@@ -227,6 +228,8 @@ class Setup:
                 f"privacy.sample_epsilon: with {what} a sample's loss depends on other samples, so that its gradient "
                 "is not its own; leave one of them out"
             )
+        if self.privacy.sample_epsilon and self.training.batch_size != "all":
+            need_accountant()
         attacks = Attacks.parse(self.engine.adversaries)
         if attacks and isinstance(self.clients, Federation):
             attacks.check(self.method, self.clients)
