@@ -101,7 +101,9 @@ def test_epsilon_of_a_signature_and_of_updates_add_up_exactly() -> None:
     models(engine, rounds=2)
     told = privacy_spent(both, engine.releases())
     assert told["epsilon"]["max"] == both.epsilon(2, 1.0)
-    assert "signatures (4, of one sample) included" in privacy_sentence(told)
+    words = privacy_sentence(told)
+    assert "signatures (4, of one sample) included" in words
+    assert f"; one row costs epsilon {both.epsilon(2, 1.0):.2f}: which of two values it has can be guessed" in words
     # Noise on models without the setting is refused, as before.
     assert told["open"] == {"sign_moments": ["n"], "spread": ["n"], "train": ["n"]}
 

@@ -114,14 +114,19 @@ def training_noise(target: float, delta: float, rate: float, steps: int) -> floa
     most = noise_for(target, delta) * math.sqrt(steps)  # of training on all samples
     if rate == 1:
         return most
-    if most <= _LEAST or total_epsilon(0.0, {(rate, _LEAST): steps}, delta) <= target:
-        return _LEAST
 
     def surplus(power: float) -> float:
         found = total_epsilon(0.0, {(rate, math.exp(power)): steps}, delta)
         return math.log(max(found, target / 1000) / target)
 
-    noise = math.exp(brentq(surplus, math.log(_LEAST), math.log(2 * most), xtol=1e-6))
+    # Downwards, since little noise takes long to count.
+    least = math.log(_LEAST)
+    low = high = max(math.log(2 * most), least)
+    while surplus(low) <= 0:
+        if low == least:
+            return _LEAST
+        low, high = max(low - 0.7, least), low
+    noise = _LEAST if low == high else math.exp(brentq(surplus, low, high, xtol=1e-6))
     while total_epsilon(0.0, {(rate, noise): steps}, delta) > target:
         noise *= 1 + 1e-5
     return noise

@@ -271,7 +271,7 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
     'epsilon 10.72 (mean over clients 9.50) at delta 1e-05, at most 100 releases; sent as they are: n (train)'
     >>> entry = {"epsilon": {"max": 1.0, "mean": 1.0}, "delta": 1e-5, "releases": {}, "open": {}, "sample_epsilon": 1.0}
     >>> privacy_sentence(entry).rpartition("; ")[2]
-    'whether one more row is there can be guessed from it in at most 73.11% of cases (chance: 50%)'
+    'one more row costs epsilon 1.00: whether it is there can be guessed in at most 73.11% of cases (chance: 50%)'
     """
     most, mean = (entry["epsilon"][name] for name in ("max", "mean"))
     number = "no finite epsilon (no noise)" if most is None else f"epsilon {most:.2f} (mean over clients {mean:.2f})"
@@ -285,7 +285,10 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
         return told
     # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
     right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
-    return f"{told}; whether one more row is there can be guessed from it in at most {right:.2%} of cases (chance: 50%)"
+    # Beside a signature alone n is known: a row has another value. In training a row is there or not.
+    row = "one more row costs" if entry.get("sample_epsilon") else "one row costs"
+    what = "whether it is there" if entry.get("sample_epsilon") else "which of two values it has"
+    return f"{told}; {row} epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"
 
 
 def _bounded(value: float) -> float | None:
