@@ -139,7 +139,7 @@ def transfers(name: str, steps: int, mode: str) -> Counter[str]:
         return Counter(counted)
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
+@pytest.mark.parametrize("mode", [pytest.param("one-by-one", marks=pytest.mark.slow), "fast"])
 @pytest.mark.parametrize("name", by_pattern(OWN_LOSS))
 def test_nothing_goes_to_the_gpu_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
     with gpu():

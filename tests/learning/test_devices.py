@@ -165,7 +165,7 @@ def _equal(one: fedkin.Result, other: fedkin.Result) -> bool:
     return all(torch.equal(t, other.models["c0"][name]) for name, t in one.models["c0"].items())
 
 
-@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
+@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=[BF16, pytest.mark.slow])])
 @pytest.mark.parametrize(
     "make",
     [
