@@ -33,7 +33,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import NET_METHODS, by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -85,8 +85,7 @@ def test_a_late_reply_is_refused_when_it_comes() -> None:
 
 def test_what_is_under_way_is_in_the_checkpoint() -> None:
     engine, again = faulty({"late": 0.5, "late_by": 3}), faulty({"late": 0.5, "late_by": 3})
-    for number in (1, 2, 3):
-        engine.round(number)
+    play(engine, 1, 2, 3)
     again.restore(codec.decode(codec.encode(engine.state())))
     for number in (4, 5):
         assert engine.round(number).traffic == again.round(number).traffic
@@ -138,8 +137,7 @@ def test_every_kind_of_garbage_is_refused(kind: str) -> None:
 def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
     faults = {"dropout": 0.3, "garbage": 0.1, "late": 0.1, "stale": 0.1, "crash": 0.1, "gone": 0.1}
     engine = faulty(faults, METHODS[name](), local_steps=1)
-    for number in range(1, 5):
-        engine.round(number)
+    play(engine, 1, 2, 3, 4)
     for id in engine.setup.federation:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())
 
@@ -404,8 +402,7 @@ def fails_like_absent(name: str, phase: str, how: str) -> None:
     _, _, absent = ran(setup(name), Spoiling(lambda envelope: envelope.sender == id), round)
     assert id not in engine.states
     for other in set(engine.setup.federation) - {id}:
-        one, same = engine.model(other), absent.model(other)
-        assert all(torch.equal(tensor, same[at]) for at, tensor in one.items())
+        assert same(engine.model(other), absent.model(other))
 
 
 @pytest.mark.parametrize("name", all_cases)

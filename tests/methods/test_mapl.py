@@ -31,7 +31,7 @@ from fedkin.methods.mapl import (
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import Plain, assert_params, combined, entropy, plain_training
-from support import planted_similarities, small_federation
+from support import planted_similarities, play, same, small_federation
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -59,8 +59,7 @@ def extended(dtype: torch.dtype = torch.float64) -> tuple[Net, Batch]:
 def test_equip_adds_projection_and_prototypes_and_keeps_body_and_head() -> None:
     net = Net.build(lambda: Mlp(hidden=(4,)).build(Task(3, (5,))), 1)
     made = MAPL(hidden=7).equip(net, Task(3, (5,)), 2)
-    for name, tensor in net.initial.items():
-        assert torch.equal(made.initial[name], tensor)
+    assert same(net.initial, {name: made.initial[name] for name in net.initial})
     assert made.initial[PROTOTYPES].shape == (3, 4)
     assert made.initial["projection.into.weight"].shape == (7, 4)
     assert MAPL().equip(net, Task(3, (5,)), 2).initial["projection.into.weight"].shape == (32, 4)
@@ -115,8 +114,7 @@ def test_without_neighbours_it_is_local_training(method: Any) -> None:
     assert engine.traffic == []
     for id, client in federation.items():
         only = ran(setup_of(method, Federation([client], federation.task, "one")), 3)
-        for name, tensor in only.model(id).items():
-            assert torch.equal(engine.model(id)[name], tensor)
+        assert same(only.model(id), engine.model(id))
         assert engine.rows[id] == {id: 1.0}
 
 
@@ -636,8 +634,7 @@ def test_losses_and_changing_networks_are_borne(network: str) -> None:
     """With a third of the messages lost, peers still end up listening to their own group only."""
     federation = two_groups(10)
     engine = LocalEngine(setup_of(MAPL(warmup=2), federation, network=network, dropout=0.3, local_steps=2))
-    for number in range(1, 21):
-        engine.round(number)
+    play(engine, *range(1, 21))
     for id, state in engine.states.items():
         assert sum(state["weights"].values()) == pytest.approx(1)
         across = sum(w for other, w in state["weights"].items() if federation[other].group != federation[id].group)

@@ -26,7 +26,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from support import Watched, small_setup, stored
+from support import Watched, play, same, small_setup, stored
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
@@ -43,12 +43,7 @@ def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Fe
 
 
 def graph_after(method: SfmtlGraph, federation: Federation, rounds: int = 15, **training: Any) -> Any:
-    engine = Watched(small_setup(method, federation, **training))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    assert outcome is not None
-    return outcome.graph
+    return play(Watched(small_setup(method, federation, **training)), *range(1, rounds + 1)).graph
 
 
 @pytest.mark.parametrize("match", ["union", "shared"])
@@ -95,11 +90,7 @@ def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
     one, other = Watched(small_setup(strong)), Watched(small_setup(still))
-    for number in (1, 2):
-        one.round(number)
-        other.round(number)
-    for id in one.federation:
-        assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
+    assert same(models(one.rounds(2)), models(other.rounds(2)))
 
 
 def test_an_unknown_stage_is_refused_before_anything_runs() -> None:
@@ -273,7 +264,6 @@ def test_two_rounds_are_the_plain_loop(kind: str, match: str) -> None:
 
 
 ORACLE = {"control": "oracle", "groups": "components"}
-Models = dict[str, dict[str, Tensor]]
 
 
 def watched(share: str, rounds: int = 3, federation: Any = None, graph: Any = None, **settings: Any) -> Watched:
@@ -281,12 +271,8 @@ def watched(share: str, rounds: int = 3, federation: Any = None, graph: Any = No
     return Watched(small_setup(method, federation, **settings)).rounds(rounds)
 
 
-def models(run: Watched) -> Models:
+def models(run: Watched) -> dict[str, dict[str, Tensor]]:
     return {id: dict(run.model(id)) for id in sorted(run.federation)}
-
-
-def same(one: Models, other: Models) -> bool:
-    return all(torch.equal(one[id][name], other[id][name]) for id in one for name in one[id])
 
 
 def test_bodies_are_the_communitys_mean_weighted_by_samples() -> None:
@@ -308,12 +294,12 @@ def test_sharing_the_head_leaves_bodies_and_sharing_the_body_leaves_heads() -> N
     head, body, model = (watched(share, 1, graph=ORACLE) for share in ("head", "body", "model"))
     for id in head.federation:
         sent = body.replies("train")[id]
-        assert all(torch.equal(t, sent["head"][name]) for name, t in head_of(body.model(id)).items())
-        assert all(torch.equal(t, sent["body"][name]) for name, t in body_of(head.model(id)).items())
+        assert same(head_of(body.model(id)), sent["head"])
+        assert same(body_of(head.model(id)), sent["body"])
         assert "body" not in head.replies("train")[id]
         # After one round the model is the body of one and the head of the other.
         both = {**head_of(head.model(id)), **body_of(body.model(id))}
-        assert all(torch.equal(t, both[name]) for name, t in model.model(id).items())
+        assert same(model.model(id), both)
 
 
 @pytest.mark.parametrize("share", ["head", "body", "model"])
@@ -334,9 +320,9 @@ def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
     members = [id for id in replies if planted[id] == planted[lost]]
     means = community_bodies({id: replies[id] for id in members}, np.zeros(len(members), dtype=np.int64))
     for id, mean in zip(members, means, strict=True):
-        assert all(torch.equal(run.model(id)[name], tensor) for name, tensor in mean.items())
+        assert same(mean, body_of(run.model(id)))
     # It trained, and took nothing from others.
-    assert not all(torch.equal(before[name], tensor) for name, tensor in run.model(lost).items())
+    assert not same(run.model(lost), before)
 
 
 # -- SFMTL-Graph with more clients than a matrix of all pairs is made for, on few clients with a low limit ---
@@ -361,11 +347,7 @@ def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
 
 def after(method: SfmtlGraph, federation: Federation, rounds: int = 1) -> tuple[Watched, Any]:
     engine = Watched(small_setup(method, federation, dtype=torch.float64))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    assert outcome is not None
-    return engine, outcome
+    return engine, play(engine, *range(1, rounds + 1))
 
 
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
@@ -398,8 +380,7 @@ def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     federation = in_groups(90)
     (one, first), (other, second) = (after(SfmtlGraph(share="model"), federation, rounds=2) for _ in range(2))
     assert np.array_equal(first.graph.weights.toarray(), second.graph.weights.toarray())
-    for id in federation:
-        assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
+    assert same(models(one), models(other))
 
 
 @pytest.mark.parametrize(
