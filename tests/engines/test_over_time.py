@@ -41,7 +41,7 @@ def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     first, other = sorted(federation)[:2]
     new = federation[other]
     drifting = changed(federation, changes=(Change(2, new.train, new.test, new.group),))
-    engine = LocalEngine(small_setup(Local(), drifting).having(mode=mode, workers=2))
+    engine = LocalEngine(small_setup(Local(), drifting).having(mode=mode, workers=1))
     try:
         play(engine, 1, 2)
         drifted, scores = engine.model(first), engine.evaluate()
@@ -258,7 +258,7 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
     for mode in ("one-by-one", "fast", "workers"):
-        engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=2))
+        engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=1))
         try:
             engine.round(1)
             said[mode] = {id: engine.states[id]["logits"] for id in federation}

@@ -28,7 +28,7 @@ from fedkin.methods.kin import Kin
 from fedkin.network.ledger import composed
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, play, small_setup
+from support import Losing, play, same, small_setup
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -121,7 +121,7 @@ def test_off_and_without_a_signature_nothing_changes() -> None:
     assert LocalEngine(setup(privacy=Privacy())).setup.privacy.signature_noise is None
     on = models(LocalEngine(setup(privacy=Privacy(signature_epsilon=1e6))))
     # With hardly any noise, groups are the same, and so are all models.
-    assert all(torch.equal(off[id][name], on[id][name]) for id in off for name in off[id])
+    assert same(off, on)
 
 
 @pytest.mark.parametrize("method", [Kin(), FltSame()])
@@ -136,8 +136,7 @@ def test_bytes_and_a_resume_change_no_bit(method: Any) -> None:
     again.restore(local.state())
     local.round(3)
     again.round(3)
-    for id in one:
-        assert all(torch.equal(local.model(id)[name], again.model(id)[name]) for name in one[id])
+    assert same(local.models(), again.models())
 
 
 def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:

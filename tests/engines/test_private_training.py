@@ -103,12 +103,12 @@ def test_each_client_has_the_noise_that_its_own_samples_need() -> None:
 def test_no_client_trains_beyond_its_budget() -> None:
     engine = LocalEngine(private(FedAvg()))
     models(engine, rounds=3)
-    before, spent = {id: engine.model(id) for id in engine.setup.federation}, engine.releases()
+    before, spent = engine.models(), engine.releases()
     engine.round(4)
     assert not uploads(engine)
     assert {row.missing for row in engine.traffic if row.missing} == {"spent"}
     assert engine.releases() == spent
-    assert all(torch.equal(before[id][name], engine.model(id)[name]) for id in before for name in before[id])
+    assert same(before, engine.models())
 
 
 def test_a_signature_beside_it_is_counted_with_it() -> None:
