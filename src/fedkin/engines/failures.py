@@ -61,8 +61,8 @@ def place_of(flow: Any) -> str:
 def place_in(method: object, name: str) -> str:
     """Return "FILE, line N: " of where a method, or a class of them, defines a function; empty for fedkin's own."""
     kind = method if isinstance(method, type) else type(method)
-    function = unwrap(getattr(kind, name, None) or _nothing)
-    code = getattr(function, "__code__", None)
+    function = getattr(kind, name, None)
+    code = None if function is None else getattr(unwrap(function), "__code__", None)
     if code is None or code.co_filename.startswith(_OURS):
         return ""
     return f"{code.co_filename}, line {code.co_firstlineno}: "
@@ -79,10 +79,6 @@ def forgotten(method: object, name: str, flow: Any) -> None:
             f"{place_in(method, name)}{name!r} makes {requests[0]} and never yields it: write "
             f"`answer = yield from {requests[0]}(...)`"
         )
-
-
-def _nothing() -> None:
-    """Stands for a flow that is not there."""
 
 
 def _codes(method: object) -> Iterator[CodeType]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter, Signature, getattr_static, signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines import masks
 from fedkin.engines.attacks import Attacks
@@ -63,7 +63,7 @@ class EngineSettings(Settings):
 
     mode: Literal["fast", "one-by-one", "workers"] = "fast"
     workers: int = Field(0, ge=0)
-    device: str = "cpu"
+    device: Annotated[str, AfterValidator(checked)] = "cpu"
     network: str = "full"
     alone: bool = False
     adversaries: str = "none"
@@ -73,11 +73,6 @@ class EngineSettings(Settings):
     errors: Literal["missing", "stop"] = "missing"
     largest_n: int = Field(10**9, ge=1)
     message_limit_mb: float = Field(1024.0, gt=0)
-
-    @field_validator("device")
-    @classmethod
-    def _device(cls, name: str) -> str:
-        return checked(name)
 
     @field_validator("network", "adversaries")
     @classmethod

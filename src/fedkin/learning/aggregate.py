@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -156,16 +157,12 @@ def _geometric_median(inputs: _Inputs) -> Array:
     return np.asarray(z)
 
 
-def _centred_clipping(inputs: _Inputs) -> Array:
-    """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), three times from the start."""
+def _clipping(inputs: _Inputs, steps: int = 1) -> Array:
+    """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), so many times from the start."""
     v = inputs.start
-    for _ in range(3):
+    for _ in range(steps):
         v = v + inputs.w @ inputs.scaled(inputs.number, v)
     return v
-
-
-def _clipping(inputs: _Inputs) -> Array:
-    return np.asarray(inputs.start + inputs.w @ inputs.scaled(inputs.number, inputs.start))
 
 
 class _Kind(NamedTuple):
@@ -183,7 +180,7 @@ RULES: dict[str, _Kind] = {
     "krum": _Kind(_krum, "share"),
     "multi-krum": _Kind(_multi_krum, "share"),
     "geometric-median": _Kind(_geometric_median, "length"),
-    "centred-clipping": _Kind(_centred_clipping, "length"),
+    "centred-clipping": _Kind(partial(_clipping, steps=3), "length"),
     "norm-clipping": _Kind(_clipping, "length"),
 }
 
