@@ -22,7 +22,7 @@ from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from support import NET_METHODS, by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)
 SILENT = ["fedclassavg", "fedem", "mapl", "mapl-plus"]
@@ -96,22 +96,17 @@ def models(name: str, mode: str = "one-by-one", **training: Any) -> dict[str, di
     setup = small_setup(METHODS[name](), small_federation(), **training).having(mode=mode, workers=2)
     engine = LocalEngine(setup)
     try:
-        for number in (1, 2):
-            engine.round(number)
+        play(engine, 1, 2)
         return {id: dict(params) for id, params in engine.models().items()}
     finally:
         engine.close()
 
 
-def equal(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) -> bool:
-    return all(torch.equal(t, other[id][name]) for id, params in one.items() for name, t in params.items())
-
-
 @pytest.mark.parametrize("name", by_pattern(HONOURING))
 def test_every_method_honours_them_or_refuses(name: str) -> None:
     plain = models(name)
-    assert equal(plain, models(name, class_weights=(0.5,) * 4))
-    assert not equal(plain, models(name, class_weights=WEIGHTS))
+    assert same(plain, models(name, class_weights=(0.5,) * 4))
+    assert not same(plain, models(name, class_weights=WEIGHTS))
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -126,7 +121,7 @@ def test_every_mode_gives_the_same_models(mode: str) -> None:
     for id, params in want.items():
         for name, tensor in params.items():
             torch.testing.assert_close(got[id][name], tensor, rtol=1e-4, atol=1e-5)
-    assert mode == "fast" or equal(want, got)
+    assert mode == "fast" or same(want, got)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedkin.learning.metrics import score
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.learning.sgd import fit, infer, load
 from fedkin.methods import METHODS
-from support import NET_METHODS, by_pattern, small_federation, small_setup
+from support import NET_METHODS, by_pattern, same, small_federation, small_setup
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
@@ -169,7 +169,7 @@ def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
         )
 
     one, other = run(1), run(2)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(one, other)
     assert int(one["body.2.num_batches_tracked"]) == 3
     assert not torch.equal(one["body.2.running_mean"], net.initial["body.2.running_mean"])
 
@@ -232,7 +232,7 @@ def test_named_models_make_features_and_outputs(name: str) -> None:
     assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert net.width(task) == module.features(torch.zeros(1, 3, 32, 32)).shape[1]
     again = Net.build(lambda: MODELS[name].model_validate({}).build(task), 3)
-    assert all(torch.equal(net.initial[k], again.initial[k]) for k in net.initial)
+    assert same(net.initial, again.initial)
 
 
 def test_the_papers_head_has_5130_parameters() -> None:
@@ -257,13 +257,7 @@ def ran(method: str, digits: Federation, mode: str = "one-by-one", **training: A
     return fedkin.run(
         method, digits, rounds=2, seed=1, model=Mlp(hidden=(8,)),
         training={"local_steps": 3, "lr": 0.1, **training}, settings={"mode": mode},
-    )  # fmt: skip
-
-
-def equal(one: Any, other: Any) -> bool:
-    return all(
-        torch.equal(one.models[id][name], other.models[id][name]) for id in one.models for name in one.models[id]
-    )
+    ).models  # fmt: skip
 
 
 def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
@@ -294,14 +288,14 @@ def test_it_is_a_plain_loop_over_views(digits: Federation) -> None:
 @pytest.mark.parametrize("method", by_pattern(name for name in NET_METHODS if name not in OWN))
 def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
     plain, viewed = ran(method, digits), ran(method, digits, augment=GENTLE)
-    assert not equal(plain, viewed)
-    assert equal(plain, ran(method, digits, augment={"on": False}))
-    assert equal(viewed, ran(method, digits, augment=GENTLE))
+    assert not same(plain, viewed)
+    assert same(plain, ran(method, digits, augment={"on": False}))
+    assert same(viewed, ran(method, digits, augment=GENTLE))
 
 
 @pytest.mark.parametrize("mode", ["fast", "workers"])
 def test_all_modes_draw_the_same_views(mode: str, digits: Federation) -> None:
-    assert equal(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
+    assert same(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
 
 
 @pytest.mark.parametrize("method", OWN)

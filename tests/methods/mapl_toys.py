@@ -14,6 +14,7 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.mapl import Mapl, MaplPlus
+from support import same
 
 MAPL, PLUS = Mapl, MaplPlus
 KINDS: dict[str, type[Mapl]] = {kind.name: kind for kind in (Mapl, MaplPlus)}
@@ -89,6 +90,4 @@ def ran(setup: Setup, rounds: int) -> Ran:
 
 
 def same_bits(one: Ran, other: Ran) -> bool:
-    return all(
-        torch.equal(one.model(id)[name], other.model(id)[name]) for id in one.setup.federation for name in one.model(id)
-    )
+    return same(one.engine.models(), other.engine.models())

@@ -13,7 +13,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
 from fedkin.settings import parse
-from support import play, small_federation, small_setup
+from support import play, same, small_federation, small_setup
 
 IDS = sorted(small_federation())
 
@@ -24,29 +24,25 @@ def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any
     return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
 
 
-def equal(one: Any, other: Any) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in other)
-
-
 def test_groups_do_not_hear_of_each_other_and_who_is_in_none_is_alone() -> None:
     groups = {"a": tuple(IDS[:2]), "b": tuple(IDS[2:5])}
     found = models(Given(groups=groups))
     by_itself = models(FedAvg(), small_federation().reorder(IDS[2:5]))
-    assert all(equal(found[id], by_itself[id]) for id in IDS[2:5])
-    assert equal(found[IDS[5]], models(Local())[IDS[5]])
+    assert all(same(found[id], by_itself[id]) for id in IDS[2:5])
+    assert same(found[IDS[5]], models(Local())[IDS[5]])
 
 
 def test_who_keeps_its_own_model_still_trains_the_group_s() -> None:
     groups = {"a": tuple(IDS)}
     kept = models(Given(groups=groups, keep_own=(IDS[0],)))
-    assert all(equal(kept[id], models(FedAvg())[id]) for id in IDS[1:])
-    assert not equal(kept[IDS[0]], kept[IDS[1]])
+    assert all(same(kept[id], models(FedAvg())[id]) for id in IDS[1:])
+    assert not same(kept[IDS[0]], kept[IDS[1]])
 
 
 def test_models_of_one_client_have_a_rate_of_their_own() -> None:
     kept = models(Given(groups={"a": tuple(IDS[:3])}, own_lr=0.02))
-    assert equal(kept[IDS[5]], models(Local(), lr=0.02)[IDS[5]])
-    assert equal(kept[IDS[0]], models(Given(groups={"a": tuple(IDS[:3])}))[IDS[0]])
+    assert same(kept[IDS[5]], models(Local(), lr=0.02)[IDS[5]])
+    assert same(kept[IDS[0]], models(Given(groups={"a": tuple(IDS[:3])}))[IDS[0]])
 
 
 def test_neighbours_are_averaged_in_one_direction() -> None:
@@ -56,7 +52,7 @@ def test_neighbours_are_averaged_in_one_direction() -> None:
     for name, tensor in found[IDS[0]].items():
         mean = (n[IDS[0]] * local[IDS[0]][name] + n[IDS[1]] * local[IDS[1]][name]) / (n[IDS[0]] + n[IDS[1]])
         torch.testing.assert_close(tensor, mean)
-    assert equal(found[IDS[1]], local[IDS[1]])
+    assert same(found[IDS[1]], local[IDS[1]])
 
 
 @pytest.mark.parametrize(

@@ -845,7 +845,8 @@ def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None)
     linked = adjacency(between, gamma, how.adjacency)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
     if how.cluster == "rows":
-        groups = clusters(row_distances(linked), how)  # 18, 19: C = HC(thresholded A)
+        # 18, 19: C = HC(thresholded A), by distances between its rows with self-loops, as the released code has it
+        groups = clusters(np.asarray(squareform(pdist(linked + np.eye(len(linked))))), how)
     linked, groups = controlled(linked, groups, how.control, seed, planted)
     return Related(linked, groups, gamma, between)
 
@@ -873,8 +874,3 @@ def clusters(between: Array, how: RelatednessSettings) -> Labels:
         return graph.hierarchical(between, min(how.groups, n), linkage=how.linkage)
     most = max(min(n // 2, 30), 2) if how.most is None else how.most
     return graph.hierarchical(between, linkage=how.linkage, choose=how.groups, most=most)
-
-
-def row_distances(linked: Array) -> Array:
-    """Euclidean distances between rows of the adjacency with self-loops, which the released code clusters."""
-    return np.asarray(squareform(pdist(linked + np.eye(len(linked)))))
