@@ -19,6 +19,7 @@ from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
+from fedkin.running.model_loader import load
 from network.federations import Clients, Ending, clients, experiment, served
 from support import by_pattern
 
@@ -174,7 +175,9 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(tmp_path: Path) -> No
         assert there.errors == {}
         assert result is not None
         first = result.federation["clients"]["c02"]["away"][0][0]
-        assert there.said["c02"][-1] == f"left: data of c02 count no more from round {first} on"
+        assert f"left: data of c02 count no more from round {first} on" in there.said["c02"]
+        assert f"its model after round {first - 1} of 30 is kept" in there.said["c02"][-1]
+        assert list(load(tmp_path / "nodes" / "c02")) == ["c02"]
     equal(result, life.replayed(result))
 
 

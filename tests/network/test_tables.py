@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedkin import codec
-from fedkin.data.own import OwnTable
+from fedkin.data.own import FileWatch, OwnTable
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation.summaries import ColumnTypes
@@ -65,9 +65,12 @@ class Hospitals:
             self.threads[name].start()
 
     def join(self, link: Any, name: str, file: str = "", settings: str = "", **options: Any) -> None:
+        if self.plan.network.reread:
+            watch = FileWatch(self.folder / f"{name}.csv")
+            options |= {"again": partial(self.table, name), "watch": watch}
         NetworkClient(
             link, self.table(name, file), plan_of, self.root / name, settings=settings or settings_of(self.plan),
-            patience=0.05, stop=self.stop, say=lambda line: self.told[name].append(line),
+            patience=0.05, stop=options.pop("stop", self.stop), say=lambda line: self.told[name].append(line),
             take_home=partial(take_home, self.root / name), **options,
         ).run()  # fmt: skip
 
@@ -83,14 +86,13 @@ class Hospitals:
 
     def serve(self, folder: Path, watcher: Any = None) -> Any:
         """Run the server until the run has ended, or it is stopped."""
-
-        def say(line: str) -> None:
-            with self.changed:
-                self.said.append(line)
-                self.changed.notify_all()
-
         with self.network.link("server") as link:
-            return serve(self.plan, link, folder, data_root=NOWHERE, say=say, watcher=watcher)
+            return serve(self.plan, link, folder, data_root=NOWHERE, say=self.say, watcher=watcher)
+
+    def say(self, line: str) -> None:
+        with self.changed:
+            self.said.append(line)
+            self.changed.notify_all()
 
     def heard(self, words: str) -> None:
         """Wait until the server has said this."""

@@ -95,28 +95,36 @@ def test_a_client_that_is_called_has_its_model_too(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("one_at_a_time")
 def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: Path) -> None:
+    """It was written before the round's score was told, so that a kill costs nothing."""
     plan = experiment(clients=3, rounds=3)
     after_one = simulated(plan.with_changes(**{"training.rounds": 1}), tmp_path / "here")
     with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
         there.start()
-        leave = Ending(then=lambda round: there.stop("c01") if round == 1 else None)
+        here: list[bool] = []
+
+        def then(round: int) -> None:
+            if round == 1:
+                here.append(same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"]))
+                there.stop("c01")
+
+        leave = Ending(then=then)
         assert served(plan, there.network, tmp_path / "there", watcher=leave) is not None
         there.join()
-        assert f"its model after round 1 of 3 (the newest that it had) is kept: fedkin export {tmp_path}" in "".join(
-            there.said["c01"]
-        )
+        assert f"its model after round 1 of 3 is kept: fedkin export {tmp_path}" in "".join(there.said["c01"])
+    assert here == [True]
+    assert "the model of c01 after round 1" in said("export", tmp_path / "nodes" / "c01", "--out", tmp_path / "c01.pt2")
     assert same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"])
     assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
 
 
 def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on has none yet; a kill while one is written leaves none, and the same call writes it."""
+    """Before the first evaluation there is none, nor after a kill while one is written; the next one is whole."""
     plan, home = experiment(clients=2, rounds=2), tmp_path / "nodes" / "c00"
     federation = plan.federation(NOWHERE)
     home.mkdir(parents=True)  # the command does it
     with clients(federation, tmp_path / "nodes") as there:
         there.start()
-        assert served(plan, there.network, tmp_path / "there", watcher=Ending(1)) is None
+        there.heard("c00", "waiting for")
         assert "no model yet: a participant of a federation keeps its own" in refused("export", home)
         assert served(plan, there.network, tmp_path / "there") is not None
         there.join()
@@ -124,14 +132,14 @@ def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.Mon
     settings = settings_of(plan)
     setup, _ = agreed(settings, federation.task, plan_of)
     assert setup is not None
-    given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()})
+    given = (home, settings, setup, federation["c00"], None, {name: -tensor for name, tensor in params.items()}, 2)
     with monkeypatch.context() as patch:
         patch.setattr("fedkin.running.networked.write_seal", _killed)
         with pytest.raises(KeyboardInterrupt):
             take_home(*given)
     assert "no model yet" in refused("export", home)
     assert take_home(*given) != digest_of(params)
-    assert same(load(home).stored["c00"], given[-1])
+    assert same(load(home).stored["c00"], given[-2])
 
 
 def _killed(*_: Any) -> None:

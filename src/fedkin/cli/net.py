@@ -30,6 +30,7 @@ from fedkin.cli.participant import (
     leaving,
     ledger_in,
     read_samples,
+    reading_again,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held, is_held, write_new
@@ -344,6 +345,7 @@ def _join(
     """Take part with samples of its own until the run has ended: as a client, or as a peer if there is no server."""
     from fedkin.network.client import NetworkClient
     from fedkin.network.join_file import read_join
+    from fedkin.records.files import seal_of
     from fedkin.running import networked
 
     invited = read_join(invitation)
@@ -352,6 +354,7 @@ def _join(
     me = identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
+    again = reading_again(plan, me, data, test_fraction, group)
     samples = read_samples(plan, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server or "its neighbours")
@@ -360,10 +363,12 @@ def _join(
             held(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
+            if (round := seal_of(folder).round) is not None:
+                say(f"its model after round {round}, of before, is kept: fedkin export {folder}")
             NetworkClient(
                 link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
-                take_home=partial(networked.take_home, folder),
+                take_home=partial(networked.take_home, folder), **again,
             ).run()  # fmt: skip
         return
     with (

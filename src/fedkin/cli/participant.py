@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "YES", "consenting", "leaving",
-    "ledger_in", "read_samples",
+    "ledger_in", "read_samples", "reading_again",
 ]  # fmt: skip
 
 Consent = Callable[[list[str]], bool]
@@ -128,10 +129,21 @@ def read_samples(
     if not isinstance(source, TableSource):
         return own_client(
             name, data, kind=plan.network.kind, classes=classes, group=group,
-            test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed,
+            test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed, changes=plan.network.reread,
         )  # fmt: skip
     _check_fraction(fraction, source.test_fraction)
     return OwnTable(name, data, source, group)
+
+
+def reading_again(
+    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a client needs to read its samples again when their file has changed, with `network.reread`."""
+    from fedkin.data.own import FileWatch
+
+    if not plan.network.reread:
+        return {}
+    return {"again": partial(read_samples, plan, name, data, fraction, group), "watch": FileWatch(Path(data))}
 
 
 def _check_fraction(asked: float | None, given: float) -> None:

@@ -75,6 +75,7 @@ def export(
     ),
 ) -> None:
     """Write a client's model as files that need no fedkin: a frame in, predictions out."""
+    from fedkin.records.files import seal_of
     from fedkin.running.export import ENDINGS, export_model
     from fedkin.running.model_loader import load
 
@@ -83,7 +84,8 @@ def export(
     # A name that Python can import too.
     name = re.sub(r"\W", "_", id if client else "model")
     place = out if out is not None else Path(f"m{name}" if name[0].isdigit() else name).with_suffix(ENDINGS[to.value])
-    say(*(f"written: {path}" for path in export_model(models, id, to.value, place)))
+    paths = export_model(models, id, to.value, place)
+    say(*(f"written: {path}" for path in paths), f"the model of {id} after round {seal_of(models.folder).round}")
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -26,6 +27,7 @@ from fedkin.untrusted import said, shown
 CLASS = "(class)"  # before a class of images, where participants compare the names of columns
 TABLES = (".csv", ".csv.gz", ".parquet")
 
+_SETTLED = 2.0  # seconds for which a file that has changed is not read: somebody may be writing it
 _WHOSE = "(client)"  # a column that no file has: its name is the participant's own
 
 
@@ -81,15 +83,39 @@ class OwnTable:
         return Client(self.name, train, test, self.group, about={"columns": columns}), dataset.task
 
 
+class FileWatch:
+    """Whether a file has changed since it was looked at last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known = self._now()
+
+    def changed(self) -> bool:
+        """Return whether it has, and is not being written now; True once for each change."""
+        now = self._now()
+        if now in (None, self._known) or now[0] + _SETTLED > time.time():
+            return False
+        self._known = now
+        return True
+
+    def _now(self) -> tuple[float, int] | None:
+        try:
+            about = self.path.stat()
+        except FileNotFoundError:  # it is being replaced
+            return None
+        return about.st_mtime, about.st_size
+
+
 def own_client(
     name: str, data: str, *, kind: Kind = "classification", classes: int | None = None, group: str | None = None,
-    test_fraction: float = 0.2, seed: int = 0,
+    test_fraction: float = 0.2, seed: int = 0, changes: bool = False,
 ) -> tuple[Client, Task]:  # fmt: skip
     """Return one participant with its samples, and their task; raises DataError and ConfigError.
 
     data: a .npz file with arrays x [N, ...] and y [N, ...], or MODULE:FUNCTION, which returns {"x": ..., "y": ...}.
     Each may have "split" [N], "train" or "test"; else `test_fraction` of the samples is held out, drawn by `seed` and
-    the name. Bytes are divided by 255; other numbers are used as they are.
+    the name. Bytes are divided by 255; other numbers are used as they are. changes: whether the samples may change
+    later, which needs a split.
     """
     path = Path(data)
     if path.is_dir() or data.endswith(TABLES):
@@ -98,6 +124,9 @@ def own_client(
                           f'data.source = "{source}" in the experiment, or a .npz file')  # fmt: skip
     arrays = opened(path) if path.suffix == ".npz" else _returned(data)
     x, y = arrays["x"], arrays["y"]
+    if changes and "split" not in arrays:
+        raise DataError(f'{data}: no "split", which network.reread needs: where test samples are drawn anew, some of '
+                        "them would have been trained on")  # fmt: skip
     try:
         count = len(y)
         scale = Scale() if getattr(x, "dtype", None) in (np.uint8, torch.uint8) else None

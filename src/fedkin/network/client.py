@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 
 from fedkin import codec
-from fedkin.data.own import OwnTable
+from fedkin.data.own import FileWatch, OwnTable
 from fedkin.engines.accounting import Clock
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
@@ -55,9 +55,11 @@ from fedkin.untrusted import said, shown
 
 __all__ = ["LEAVES", "Caller", "ClientCheckpoints", "NetworkClient", "TakeHome", "leave"]
 
-# Keeps a client's model after the last round, with the settings of the federation, its plan, and the encoding of the
-# table if there is one; returns the hash of the model.
-TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params], str]
+# Keeps a client's model of a round, with the settings of the federation, its plan, and the encoding of the table if
+# there is one; returns the hash of the model.
+TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params, int], str]
+# What a participant has: ready samples, or a table that is encoded as all agree.
+Samples = tuple[Client, Task] | OwnTable
 S = TypeVar("S", bound=Sent)
 LEAVES = "leaves"  # the file by which a client that runs is told to leave for good
 _KEPT = 3  # rounds of which a client keeps its state
@@ -155,17 +157,18 @@ class NetworkClient(Caller):
     samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
     where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
     shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
-    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after the last round (None:
+    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after each evaluation (None:
     nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
-    it leaves whose server is not reached.
+    it leaves whose server is not reached. again: reads its samples anew when `watch` says that the file has changed,
+    with `[network] reread`.
     """
 
     def __init__(
-        self, link: Link, samples: tuple[Client, Task] | OwnTable, plan_of: PlanOf, folder: Path, *,
+        self, link: Link, samples: Samples, plan_of: PlanOf, folder: Path, *,
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
-        take_home: TakeHome | None = None,
+        take_home: TakeHome | None = None, again: Callable[[], Samples] | None = None, watch: FileWatch | None = None,
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience, give_up=give_up)
         self.plan_of, self.folder, self.samples = plan_of, folder, samples
@@ -176,7 +179,9 @@ class NetworkClient(Caller):
         self.agreement: Agreement | None = None
         self.encoding: SharedEncoding | None = None
         self.consented = False
-        self.told_round, self.told_missing = 0, ""
+        self.told_round, self.told_missing, self.told_drift = 0, "", False
+        self.again, self.watch = again, watch
+        self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
         self.progress, self.federation = Progress(), ""
 
     def run(self) -> None:
@@ -188,7 +193,7 @@ class NetworkClient(Caller):
                 self.client, self.task = self._encoded(self.samples)
             else:
                 self.client, self.task = self.samples
-            self.about = about_of(self.client, self.task, self.labels)
+            self._describe()
             while True:
                 if self.leaves.exists():
                     leave(self)
@@ -200,15 +205,37 @@ class NetworkClient(Caller):
                 try:
                     if here.serve():
                         return
-                except (Left, RunError):
-                    here.keep_newest()
-                    raise
+                finally:
+                    here.say_kept()
                 self.say("the server has started again, or goes on without this client: joining once more")
 
     @property
     def leaves(self) -> Path:
         """A file that another process makes in this client's folder to have it leave for good."""
         return self.folder / LEAVES
+
+    def _describe(self) -> None:
+        self.about = about_of(self.client, self.task, self.labels)
+        self.versions[self.about.digest] = self.client
+
+    def look_again(self) -> None:
+        """Tell the server of new samples in the file, if there are any; they count when an order names them."""
+        if self.again is None or self.watch is None or not self.watch.changed():
+            return
+        try:
+            samples = self.again()
+            if isinstance(samples, OwnTable):
+                assert self.encoding is not None
+                samples.keep(self.columns)
+                samples = samples.client(self.encoding)
+        except DataError as error:
+            self.say(f"{said(error)}; the samples of before count until the file is correct")
+            return
+        self.client = samples[0]
+        self._describe()
+        self.say(f"{self.watch.path} has changed: the server is told of {self.about.n_train:,} training samples")
+        hello = Hello(nonce=secrets.token_hex(4), life=self.life, agreement=self.agreement, about=self.about)
+        self.link.offer(self.server, "hello", encode(hello))
 
     # -- joining --------------------------------------------------------------------------------------------------
 
@@ -266,8 +293,8 @@ class NetworkClient(Caller):
         self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
         try:
-            columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)
-            if extra := table.keep(columns):
+            self.columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)
+            if extra := table.keep(self.columns):
                 self.say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
             encoding = self._hello(profile=table.told.to_json()).encoding
             self.encoding = SharedEncoding.from_json(encoding)
@@ -311,8 +338,8 @@ class _ClientRun:
     def __init__(self, client: NetworkClient, plan: Setup, start: Welcome) -> None:
         self.client, self.link, self.plan, self.id = client, client.link, plan, client.client.id
         self.run, self.epoch, self.number = start.run, start.epoch, start.number
-        clients = {self.id: client.client}
-        executor = OneByOne(plan.net, clients, Modules(opened(client.device)))
+        self.clients = {self.id: client.client}
+        executor = OneByOne(plan.net, self.clients, Modules(opened(client.device)))
         consented = releases_in(plan, client.client) * plan.training.rounds if plan.privacy.on else None
         self.page = client.ledger.page(self.run, plan.privacy, consented)
         facts = (*client.about, ("columns", client.client.about.get("columns")))
@@ -320,14 +347,14 @@ class _ClientRun:
             {"join": [*(name for name, value in facts if value and name != "digest"), *client.ledger.beside]}
         )
         self.site = LocalSite(
-            plan, clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
+            plan, self.clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(client.folder / self.run)
         self.place: tuple[Any, ...] | None = None
-        self.offered = self.number - 1
+        self.offered, self.counts = self.number - 1, client.about.digest
         self.leaving, self.left = "", False  # the nonce of the hello by which it leaves; whether it has left
-        self.scored: tuple[int, Message] | None = None  # the newest round with scores, and its offer, until it is kept
+        self.kept = 0  # the newest round of which the model is kept
 
     def serve(self) -> bool:
         """Answer orders; returns whether the run has ended or this client has left, and False to join once more."""
@@ -335,6 +362,7 @@ class _ClientRun:
             while True:
                 if not self.leaving and self.client.leaves.exists():
                     self.leaving = _say_leaving(self.client)
+                self.client.look_again()
                 data = self.client.pulled(f"{self.run}/{self.epoch}/{self.number}/order")
                 if data is None:
                     if not self._same_server():
@@ -350,7 +378,6 @@ class _ClientRun:
                 else:
                     self._offer(self._answered(order))
                     if order.what == "end":
-                        self.keep_newest()
                         self.client.say("the run has ended")
                         return True
                 self.number += 1
@@ -393,6 +420,8 @@ class _ClientRun:
         if words := self._excess(order):
             self.client.say(f"refused: {words}")
             return Answer(number=self.number, error=words)
+        if words := self._count(order):
+            return Answer(number=self.number, error=words)
         if (kept := self._turn_to(order)) is not None:  # it was answered before this client was killed
             return kept
         message = Message(**order.message)
@@ -415,6 +444,23 @@ class _ClientRun:
         self._keep(order, answer)
         return answer
 
+    def _count(self, order: Order) -> str:
+        """Take the samples that count in this order, if they may change; returns why that cannot be."""
+        client = self.client
+        if order.drifted and not client.told_drift:
+            client.told_drift = True
+            client.say("a test says that new samples here are unlike those of this client's group; look at the data")
+        if client.again is None or order.samples == self.counts:
+            return ""
+        if order.samples not in client.versions:
+            return "the samples of this round are not there any more: the file has changed"
+        self.counts, self.clients[self.id] = order.samples, client.versions[order.samples]
+        client.say(f"round {order.round}: {self.clients[self.id].size:,} training samples count")
+        if order.samples == client.about.digest:
+            client.versions = {order.samples: client.client}
+            self.link.withdraw("hello", client.server)
+        return ""
+
     def _excess(self, order: Order) -> str:
         """Return why this order is more than this client's owner has consented to; empty if it is not."""
         assert not isinstance(self.plan.method, PeerMethod)
@@ -432,35 +478,31 @@ class _ClientRun:
         return ""
 
     def _evaluate(self, round: int, offer: Message) -> Answer:
-        """Return how well this client's model does; after the last round, the model is kept before this is told."""
+        """Return how well this client's model does; the model is kept before this is told."""
         try:
             score = self._scored(offer)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
-        self.scored = round, offer
-        if round == self.plan.training.rounds:
-            score = score.model_copy(update={"model": self.keep_newest()})
-        return Answer(number=self.number, score=score, failed=self._failed())
+        return Answer(number=self.number, score=self._taken_home(round, score), failed=self._failed())
 
-    def keep_newest(self) -> str:
-        """Keep the model of the newest round with scores; returns its hash, empty if there is none, or its part fails.
-
-        It is not of the last round if the run ends without this client, or this client ends before the run.
-        """
+    def _taken_home(self, round: int, score: Scored) -> Scored:
+        """Keep the model that was scored; returns its score, with the hash of what is kept."""
         client = self.client
-        if client.take_home is None or self.scored is None:
-            return ""
-        (round, offer), self.scored = self.scored, None
-        models = self.site.models({self.id: offer})
-        if self.id not in models:
-            return ""
+        if client.take_home is None:
+            return score
         assert client.agreement is not None
-        digest = client.take_home(client.agreement.settings, self.plan, client.client, client.encoding, models[self.id])
-        client.progress = replace(client.progress, models={"": digest})
-        last = self.plan.training.rounds
-        which = "the last round" if round == last else f"round {round} of {last} (the newest that it had)"
-        client.say(f"its model after {which} is kept: fedkin export {client.folder}")
-        return digest
+        params = self.site.scored.known[self.id].params
+        digest = client.take_home(
+            client.agreement.settings, self.plan, client.client, client.encoding, params, round
+        )  # fmt: skip
+        self.kept, client.progress = round, replace(client.progress, models={"": digest})
+        return score.model_copy(update={"model": digest})
+
+    def say_kept(self) -> None:
+        """Say of which round the model is kept: not of the last one if the run ends without this client."""
+        if self.kept:
+            rounds, folder = self.plan.training.rounds, self.client.folder
+            self.client.say(f"its model after round {self.kept} of {rounds} is kept: fedkin export {folder}")
 
     def _scored(self, offer: Message) -> Scored:
         """Return how well this client's model does, without what belongs to single samples."""

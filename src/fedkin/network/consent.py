@@ -33,7 +33,7 @@ from fedkin.forms import (
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import PlanOf, agreed
 from fedkin.network.ledger import Ledger, Page
-from fedkin.untrusted import shown
+from fedkin.untrusted import shown, toml_of
 
 __all__ = ["about", "largest_message", "leaving", "leaving_with_table", "releases_in"]
 
@@ -69,6 +69,8 @@ def leaving_with_table(
     (it lacks a class) there are no lines about messages.
     """
     lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
+    if toml_of(settings).get("network", {}).get("reread"):
+        lines.append(f"whenever {table.data} has changed: its numbers of rows; from then on the new rows count too")
     try:
         client, task = table.client(agree({table.name: table.told}, table.reading))
     except DataError:
@@ -107,8 +109,8 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
     if not peer:
         exact = ", without noise" if private.on else ""
         lines.append(
-            "evaluation: the loss and the task's figures over its test samples, their number, and after the last round "
-            f"a hash of its model{exact}"
+            "evaluation: the loss and the task's figures over its test samples, their number, and a hash of "
+            f"its model{exact}"
         )
         further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
         lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []

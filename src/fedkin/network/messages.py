@@ -98,8 +98,9 @@ class Order(Sent):
 
     what: to answer a phase, to say how well its model does (`scores`), or to end. begun: the round after which the
     server began. undone: rounds that it has given up. last: the last round in which this client answered a phase.
-    since: the round in which it joined or came back, before which its states do not count. message: the fields of the
-    request, or of the server's offer.
+    since: the round in which it joined or came back, before which its states do not count. samples: the hash of those
+    of its samples that count, where they may change. drifted: whether a test says that they are unlike those of its
+    group. message: the fields of the request, or of the server's offer.
     """
 
     what: Literal["ask", "scores", "end"]
@@ -108,6 +109,8 @@ class Order(Sent):
     undone: list[Count] = Field([], max_length=100_000)
     last: Count = 0
     since: Count = 0
+    samples: Digest = ""
+    drifted: StrictBool = False
     phase: _Word = "evaluate"
     message: dict[str, Any] = Field(default_factory=dict)
 
@@ -156,7 +159,7 @@ Figures = Annotated[list[Number | None], listed, Field(max_length=10_000)]
 class Scored(Sent):
     """How well a client's model does on its test samples: the fields of `Score` that may leave.
 
-    model: after the last round, the hash of the model that the client has kept.
+    model: the hash of the model, if the client keeps it.
     """
 
     n: Count

@@ -155,6 +155,9 @@ class Registration:
         self.next_order: dict[str, int] = {}
         # When members joined and were away; who waits for the next round, who leaves in it, and who has just left.
         self.stays: dict[str, tuple[int, tuple[Absence, ...]]] = {}
+        # (first round, what it says of itself) of members whose samples have changed; who has said so since.
+        self.renewals: dict[str, tuple[tuple[int, About], ...]] = {}
+        self.renewing: dict[str, Hello] = {}
         self.waiting: dict[str, Hello] = {}
         self.leaving: dict[str, Hello] = {}
         self.parting: dict[str, Hello] = {}
@@ -214,7 +217,8 @@ class Registration:
                     left -= 0.2
 
     def _all_back(self, left: float) -> bool:
-        return bool(self.welcomed) and (self.welcomed.issuperset(self.here) or left <= 0)
+        back = self.welcomed | self.renewing.keys()
+        return bool(back) and (back.issuperset(self.here) or left <= 0)
 
     def _stage(self) -> Stage:
         """Return what clients are asked now."""
@@ -258,7 +262,10 @@ class Registration:
         assert self.plan is not None
         return Roster(
             {
-                id: Entry(True, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1])
+                id: Entry(
+                    True, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1],
+                    later=tuple((round, new.n_train, new.group) for round, new in self.renewals.get(id, ())),
+                )
                 for id, about in sorted(self.members.items())
             },
             self.plan.task, self.name,
@@ -277,10 +284,14 @@ class Registration:
             "run": self.run,
             "task": {**tree_of_task(task), **more},
             "clients": {
-                id: {**about.model_dump(), "about": {}, **times_of(*self.stay(id))}
+                id: {**about.model_dump(), "about": {}, **times_of(*self.stay(id)), **self._renewed(id)}
                 for id, about in sorted(self.members.items())
             },
         }
+
+    def _renewed(self, id: str) -> dict[str, Any]:
+        rounds = [[round, about.n_train, about.n_test] for round, about in self.renewals.get(id, ())]
+        return {"renewed": rounds} if rounds else {}
 
     def _fingerprint(self) -> str:
         digest = blake2b(digest_size=16)
@@ -293,6 +304,11 @@ class Registration:
     def stay(self, name: str) -> tuple[int, tuple[Absence, ...]]:
         """Return the first round of a member, and its absences."""
         return self.stays.get(name, (1, ()))
+
+    def about(self, name: str) -> About:
+        """Return what a member says of itself now."""
+        renewals = self.renewals.get(name)
+        return renewals[-1][1] if renewals else self.members[name]
 
     @property
     def here(self) -> list[str]:
@@ -314,7 +330,9 @@ class Registration:
         return after is not None and now - self.silent.get(name, now) > after
 
     def turn_to(self, round: int) -> bool:
-        """From this round on, let in who waits and let go who leaves or is gone; returns whether there were any.
+        """From this round on, let in who waits, let go who leaves or is gone, and count the new samples of who has any.
+
+        Returns whether there were any.
 
         All that was decided for earlier rounds is in a checkpoint now, and those who left are told.
         """
@@ -330,6 +348,16 @@ class Registration:
                 self.stays[name], changed = (joins, (*away, (round, None))), True
                 self.point(name)
             self.parting, self.leaving = self.leaving, {}
+            for name, hello in sorted(self.renewing.items()):
+                if hello.about is None or not self._is_here(name):
+                    continue
+                before, now = self.about(name).n_train, hello.about.n_train
+                self.say(f"{name}: {now:,} training samples from round {round} on ({before:,} before)")
+                self.renewals[name], changed = (*self.renewals.get(name, ()), (round, hello.about)), True
+                if self.lives.get(name) != hello.life:
+                    self.lives[name] = hello.life
+                    self._welcome(name, hello)
+            self.renewing = {}
             for name, hello in sorted(self.waiting.items()):
                 assert hello.about is not None
                 joins, away = self.stay(name) if name in self.members else (round, ())
@@ -337,6 +365,7 @@ class Registration:
                     first = away[-1][0]
                     away = (*away[:-1], *([(first, round - 1)] if first < round else []))
                 self.members[name], self.stays[name] = hello.about, (joins, away)
+                self.renewals.pop(name, None)
                 self._welcome(name, hello)
             self.waiting = {}
             return changed
@@ -372,14 +401,23 @@ class Registration:
         return ""
 
     def has_paused(self, name: str) -> bool:
-        """Whether a member leaves whose process that took part has ended, so that it will answer no request."""
-        return name in self.leaving and self.leaving[name].life != self.lives.get(name)
+        """Whether a process has ended that took part, so that it will answer no request.
+
+        Its successor says that this member leaves, or has other samples from the next round on.
+        """
+        hello = self.leaving.get(name) or self.renewing.get(name)
+        return hello is not None and hello.life != self.lives.get(name)
 
     def moved(self) -> dict[str, Any]:
         """Return who joined later or left, for the state of a run."""
         return {
-            id: {"about": self.members[id].model_dump(), "joins": joins, "away": [list(each) for each in away]}
-            for id, (joins, away) in sorted(self.stays.items())
+            id: {
+                "about": self.members[id].model_dump(),
+                "joins": self.stay(id)[0],
+                "away": [list(each) for each in self.stay(id)[1]],
+                "renewals": {str(round): about.model_dump() for round, about in self.renewals.get(id, ())},
+            }
+            for id in sorted(self.stays.keys() | self.renewals.keys())
         }
 
     def recall(self, moved: Mapping[str, Any]) -> None:
@@ -388,9 +426,12 @@ class Registration:
             for id in set(self.stays) - set(moved):
                 if self.stays.pop(id)[0] > 1:
                     del self.members[id]
+            self.renewals = {}
             for id, tree in moved.items():
                 self.members[id] = parse(About, dict(tree["about"]), id)
                 self.stays[id] = tree["joins"], tuple((first, last) for first, last in tree["away"])
+                renewals = tree["renewals"].items()
+                self.renewals[id] = tuple((int(round), parse(About, dict(each), id)) for round, each in renewals)
             for name in [name for name in self.waiting if self._is_here(name)]:
                 hello = self.waiting.pop(name)
                 if words := self._refusal(name, hello):
@@ -534,13 +575,19 @@ class Registration:
                 before = self.hellos[stage].get(name)
                 if stage == "about" and (before is None or before.life != hello.life):
                     self.say(f"{name} is here" + ("" if before is None else " again"))
-                self.lives[name], self.hellos[stage][name] = hello.life, hello
+                self.hellos[stage][name] = hello
             late = self.complete and stage == "about" and not self._is_here(name) and not hello.leaves
-            missing = NEXT_ROUND if late else self._missing(stage)
+            renews = not words and not late and self._renews(name, hello)
+            if renews:
+                self.renewing[name] = hello
+                self.say(f"{name} has other samples, which count from the next round on")
+            elif not words and not hello.leaves:
+                self.lives[name] = hello.life
+            missing = NEXT_ROUND if late or renews else self._missing(stage)
             self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
             if words:
                 self._refuse(name, hello, words)
-            elif hello.leaves:
+            elif hello.leaves or renews:
                 pass
             elif late:
                 if name not in self.waiting:
@@ -560,6 +607,12 @@ class Registration:
         except LinkError:
             return ""
         return f"another process takes part as {name}, with the same key; end one of them"
+
+    def _renews(self, name: str, hello: Hello) -> bool:
+        """Whether a member has other samples than those that count."""
+        if not self.complete or hello.about is None or name not in self.members:
+            return False
+        return hello.about.digest != self.about(name).digest
 
     def _is_decided(self, stage: Stage) -> bool:
         return {"columns": self.columns, "profile": self.shared, "about": self.complete or None}[stage] is not None
@@ -592,9 +645,11 @@ class Registration:
         named, stage, about = self.network.clients, hello.stage, hello.about
         if self.complete and not self._is_here(name):
             return self._why_not_now(name, hello)
-        if self.complete and about is not None and (before := self.members.get(name)) is not None:
+        if self.complete and about is not None and name in self.members:
+            before = self.about(name)
             same = before.digest == about.digest and before.n_train == about.n_train
-            return "" if same else "its samples are not those with which it was here before"
+            may = same or self.network.reread
+            return "" if may else "its samples are not those with which it was here before (network.reread is false)"
         known = set(self.members) if self.complete else set() if self.shared is None else set(self.shared.clients)
         if not known and len(self.hellos[stage]) >= self._wanted():
             known = set(self.hellos[stage])

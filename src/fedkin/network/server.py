@@ -46,8 +46,9 @@ class NetworkSite(Site):
         self.last: dict[str, int] = {}
         # What each client says that it has released under [privacy]; it never becomes less.
         self.spent: dict[str, Spent] = {}
-        self.models_at: dict[str, str] = {}  # after the last round, the hash of the model that each client has
+        self.models_at: dict[str, str] = {}  # the hash of the model that each client keeps
         self.away: set[str] = set()
+        self.drifted: set[str] = set()  # of whom a test has said so
         self.failures: list[Failure] = []
         # Operations are counted where the samples are.
         self.work = Work(Operations(plan.net, {}))
@@ -87,7 +88,7 @@ class NetworkSite(Site):
             if answer.score is None:
                 continue
             try:
-                scores[id] = score_of(answer.score, task, further, self.registration.members[id].n_test)
+                scores[id] = score_of(answer.score, task, further, self.registration.about(id).n_test)
             except MethodError as error:
                 self.failures.append(self._refused(id, "evaluate", said(error)))
                 continue
@@ -120,12 +121,14 @@ class NetworkSite(Site):
         self._await_somebody(messages)
         until = time.monotonic() + self.registration.network.deadline
         place = {"round": self.number, "begun": self.begun, "undone": self.undone}
-        jobs, since = {}, self.registration.since
+        registration, jobs = self.registration, {}
         for id, message in messages.items():
             order = Order(
-                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), since=since(id), **place
-            )
-            jobs[id] = self.pool.submit(self._ask_one, id, order, until, self.registration.network.grace)
+                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), since=registration.since(id),
+                **place, **({"drifted": True} if id in self.drifted else {}),
+                **({"samples": registration.about(id).digest} if registration.network.reread else {}),
+            )  # fmt: skip
+            jobs[id] = self.pool.submit(self._ask_one, id, order, until, registration.network.grace)
         answers = {}
         for id, job in jobs.items():
             result = job.result()
@@ -175,7 +178,7 @@ class NetworkSite(Site):
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             if self.registration.has_paused(id):
-                return self._failure(id, phase, Missing.GONE, "it leaves")
+                return self._failure(id, phase, Missing.GONE, "its process has ended")
             try:
                 return self.link.pull(id, subject, min(left, _SLICE), self.most[id])
             except Missed:
@@ -256,7 +259,7 @@ class NetworkEngine(Engine):
 
     def _count(self) -> None:
         """Let members count as many samples as they told."""
-        samples = {id: about.n_train for id, about in self.registration.members.items()}
+        samples = {id: self.registration.about(id).n_train for id in self.registration.members}
         self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 
     def _take_members(self) -> None:
@@ -271,6 +274,7 @@ class NetworkEngine(Engine):
             self._take_members()
         self.progress = replace(self.progress, round=number)
         outcome = super().round(number)
+        self.site.drifted |= set(outcome.events.get("drifted", ()))
         graph, heard = outcome.graph, dict(self.site.last)
         if graph is not None:
             self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))

@@ -42,7 +42,7 @@ class Other(Settings):
     it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
     of its messages and arrivals were refused; why: the newest of them. group, weights: what the method has learned of
     it: its group, and its largest weights by name. epsilon: of what it has released under `[privacy]`, as it says.
-    model: the hash of the model that it keeps after the last round, as it says; empty before.
+    model: the hash of the model that it keeps, as it says; empty before the first evaluation.
     """
 
     here: bool
@@ -63,8 +63,7 @@ class Status(Settings):
 
     written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
     by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name. epsilon:
-    of what this participant has released in this run under `[privacy]`. model: the hash of the model that it keeps
-    after the last round.
+    of what this participant has released in this run under `[privacy]`. model: the hash of the model that it keeps.
     """
 
     name: str

@@ -68,8 +68,8 @@ class Loaded(Mapping[str, nn.Module]):
         if not (folder / "summary.json").exists() and INDEX not in seal_of(folder).files:
             if is_state(folder):
                 raise RunError(
-                    f"{folder}: no model yet: a participant of a federation keeps its own after the last round; fedkin "
-                    f"net status {folder} says how it goes"
+                    f"{folder}: no model yet: a participant of a federation keeps its own after each evaluation; "
+                    f"fedkin net status {folder} says how it goes"
                 )
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
         self.folder, self.stored = folder, StoredModels(folder)

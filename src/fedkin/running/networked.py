@@ -185,9 +185,28 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
         table["table"] = {name: value for name, value in whole["data"].items() if name in _READING}
     if isinstance(experiment.data, Folder):
         table["images"] = {name: value for name, value in whole["data"].items() if name in _SEEING}
+    if experiment.network.reread:
+        _check_reread(experiment)
+        table["network"] = {"reread": True}
     if unlike_bodies and not isinstance(clients, int):
         table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))
+
+
+def _check_reread(experiment: Experiment) -> None:
+    """Raise ConfigError where samples may not change during a run."""
+    data, why = experiment.data, ""
+    if isinstance(experiment.method, PeerMethod):
+        why = f"method {experiment.method.name!r} has no server that counts the new rows"
+    elif experiment.privacy.on:
+        why = "[privacy] counts for samples that stay"
+    elif isinstance(data, Folder) or (isinstance(data, TableSource) and data.split is None and data.time is None):
+        why = (
+            "it needs a table with data.time or data.split, or a .npz file with split: where test samples are drawn "
+            "anew, some of them would have been trained on"
+        )
+    if why:
+        raise ConfigError(f"network.reread: {why}")
 
 
 def _model_in(table: Mapping[str, Any]) -> Model:
@@ -219,16 +238,16 @@ def plan_of(text: str, task: Task) -> Setup:
 
 
 def take_home(
-    folder: Path, settings: str, plan: Setup, client: Client, shared: SharedEncoding | None, params: Params
+    folder: Path, settings: str, plan: Setup, client: Client, shared: SharedEncoding | None, params: Params, round: int
 ) -> str:  # fmt: skip
-    """Keep a client's model in its own folder, as a run keeps models; returns its hash. Raises RunError.
+    """Keep a client's model of a round in its own folder, as a run keeps models; returns its hash. Raises RunError.
 
     `fedkin.load` and `fedkin export` take the folder. settings: those of the federation. shared: how all encode their
     tables, if they have tables.
     """
     (folder / SEAL).unlink(missing_ok=True)  # a model counts when its seal is written
     files = keep_models(folder, {client.id: params}, _context_of(settings, plan, client, shared), math.inf)
-    write_seal(folder / SEAL, files)
+    write_seal(folder / SEAL, files, round)
     return digest_of(params)
 
 

@@ -1,0 +1,183 @@
+"""Tables that change while a federation runs: new rows count from the next round on, as in a simulation of the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedkin.errors import ConfigError
+from fedkin.federation import Change, Federation
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import execute
+from fedkin.running.networked import settings_of, shared_in
+from network.federations import NOWHERE, Ending, served
+from network.test_tables import Hospitals, plan_for
+from stays import HOSPITALS
+
+ROUNDS = 6
+
+
+def rows(count: int, seed: int, shift: float = 0.0, begin: str = "2026-01-01") -> pd.DataFrame:
+    """Rows of one hospital; all hospitals are alike but for the shift."""
+    rng = np.random.default_rng(seed)
+    died = rng.random(count) < 0.4
+    return pd.DataFrame({
+        "age": rng.normal(60, 9, count) + 6 * died + shift, "dose": rng.normal(2, 1, count) - died - shift / 9,
+        "admitted": pd.date_range(begin, periods=count, freq="h").strftime("%Y-%m-%d %H:%M"),
+        "died": np.where(died, "yes", "no"),
+    })  # fmt: skip
+
+
+def plan_of_rows(folder: Path, method: str = "fedavg", reread: bool = True, **settings: Any) -> Experiment:
+    plan = plan_for(folder, method, data={"kind": "classification", "time": "admitted"})
+    return plan.with_changes(
+        **{"training.rounds": ROUNDS, "network.reread": reread}, **{f"method.{name}": v for name, v in settings.items()}
+    )
+
+
+def write(folder: Path, name: str, table: pd.DataFrame) -> None:
+    """Write a file that has not been changed for a minute."""
+    path = folder / f"{name}.csv"
+    aside = path.with_suffix(".new")
+    table.to_csv(aside, index=False)
+    before = path.stat().st_mtime if path.exists() else aside.stat().st_mtime - 3600
+    os.utime(aside, (before + 60, before + 60))
+    aside.replace(path)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Callable[..., Hospitals]:
+    def made(method: str = "fedavg", reread: bool = True, **settings: Any) -> Hospitals:
+        folder = tmp_path / "stays"
+        folder.mkdir()
+        for seed, name in enumerate(HOSPITALS):
+            write(folder, name, rows(150, seed))
+        return Hospitals(plan_of_rows(folder, method, reread, **settings), folder, tmp_path)
+
+    return made
+
+
+def grow(there: Hospitals, name: str, count: int = 90, shift: float = 0.0) -> None:
+    old = pd.read_csv(there.folder / f"{name}.csv")
+    write(there.folder, name, pd.concat([old, rows(count, 100 + len(old), shift, "2026-03-01")]))
+
+
+def replayed(there: Hospitals, first: Federation, result: Any) -> Any:
+    """The simulation in which clients have other samples from the rounds on that the record names."""
+    kept = shared_in(there.root / "there")
+    assert kept is not None
+    clients = []
+    for id, client in first.items():
+        rounds = [round for round, *_ in result.federation["clients"][id].get("renewed", ())]
+        new = there.table(id)
+        new.keep(kept.columns)
+        after, _ = new.client(kept.agreed)
+        clients.append(replace(client, changes=tuple(Change(round, after.train, after.test) for round in rounds)))
+    federation = Federation(clients, first.task, first.name)
+    plan = replace(there.plan, run=there.plan.run.model_copy(update={"mode": "one-by-one"}))
+    return execute(plan.setup(federation), plan.run, name=plan.name, folder=there.root / "here")
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize(("method", "settings"), [("fedavg", {}), ("flt-same", {"regroup_every": 1})])
+def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, begun: Callable[..., Hospitals]) -> None:
+    """Also when the server stops after the round in which they came, and goes on."""
+    there = begun(method, **settings)
+    first = there.plan.federation(NOWHERE)
+
+    def then(round: int) -> None:
+        if round == 2:
+            grow(there, "north")
+            there.heard("north has other samples")
+
+    there.start()
+    folder = there.root / "there"
+    assert served(there.plan, there.network, folder, watcher=Ending(3, then), say=there.say) is None
+    result = served(there.plan, there.network, folder, say=there.say)
+    there.ended()
+    assert there.errors == {}
+    assert result is not None
+    ((round, train, test),) = result.federation["clients"]["north"]["renewed"]
+    assert (round, train, test) == (3, 192, 48)
+    assert f"north: 192 training samples from round {round} on (120 before)" in there.said
+    here = replayed(there, first, result)
+    assert result.rounds == here.rounds
+    assert result.messages == here.messages
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[..., Hospitals]) -> None:
+    there = begun("flt-same", regroup_every=1)
+    there.start()
+
+    def then(round: int) -> None:
+        if round == 2:
+            grow(there, "north", 600, shift=40.0)
+            there.heard("north has other samples")
+
+    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
+    there.ended()
+    assert there.errors == {}
+    assert result is not None
+    assert next(row["events"] for row in result.rounds if "events" in row) == {"drifted": ["north"]}
+    warned = {name: [line for line in lines if line.startswith("a test says")] for name, lines in there.told.items()}
+    assert [len(lines) for lines in warned.values()] == [1, 0, 0]
+
+
+def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., Hospitals]) -> None:
+    there = begun()
+    there.start()
+
+    def then(round: int) -> None:
+        if round == 2:
+            write(there.folder, "north", rows(60, 0).drop(columns="dose"))
+
+    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
+    there.ended()
+    assert there.errors == {}
+    assert result is not None
+    assert "renewed" not in result.federation["clients"]["north"]
+    assert "the samples of before count until the file is correct" in "".join(there.told["north"])
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_one_that_is_started_again_with_new_rows_counts_them_from_the_next_round_on(
+    begun: Callable[..., Hospitals],
+) -> None:
+    there = begun()
+    stop = threading.Event()
+    there.start("north", stop=stop)
+    there.start(*HOSPITALS[1:])
+
+    def then(round: int) -> None:
+        if round == 2:
+            stop.set()
+            there.ended("north")
+            grow(there, "north")
+            there.start("north")
+            there.heard("north has other samples")
+
+    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
+    there.ended()
+    assert there.errors == {}
+    assert result is not None
+    assert result.federation["clients"]["north"]["renewed"] == [[3, 192, 48]]
+    assert sum(row["missing"] for row in result.rounds if "missing" in row) == 0
+
+
+def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stays").mkdir()
+    write(tmp_path / "stays", "north", rows(20, 0))
+    plan = plan_of_rows(tmp_path / "stays")
+    with pytest.raises(ConfigError, match=r"reread: it needs a table with data\.time or data\.split"):
+        settings_of(plan.with_changes(**{"data.time": None}))
+    with pytest.raises(ConfigError, match=r"reread: \[privacy\] counts for samples that stay"):
+        settings_of(plan.with_changes(**{"privacy.clip": 1.0, "privacy.noise": 1.0}))
