@@ -12,6 +12,8 @@ import pytest
 import tomli_w
 
 from cli.invoked import Terminal
+from fedkin.folders import held
+from fedkin.network.client import LEAVES
 from fedkin.running.experiment import load
 from tiny import TABLE
 
@@ -74,3 +76,12 @@ def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
         other.listen()
         words = run.refused("flower", "node", "e.toml", "--name", "ann", "--socket", "s", *more)
     assert words == "--socket s: another process answers at s"
+
+
+def test_a_node_that_runs_is_told_to_leave(run: Terminal, tmp_path: Path) -> None:
+    words = run.refused("flower", "leave", "--state", "ann-state")
+    assert words == "--state ann-state: no fedkin flower node runs with this folder; start it, and then leave"
+    with held(tmp_path / "ann-state"):
+        code, out, _ = run("flower", "leave", "--state", "ann-state")
+    assert (code, "it ends when the server has let it go" in out) == (0, True)
+    assert (tmp_path / "ann-state" / LEAVES).exists()

@@ -20,8 +20,10 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from fedkin.running.model_loader import load
+from network.called import CalledNetwork
 from network.federations import Clients, Ending, clients, experiment, served
-from support import by_pattern
+from network.memory import MemoryNetwork
+from support import by_pattern, same
 
 NEW = "c07"
 
@@ -93,9 +95,10 @@ def equal(result: Result, here: Result) -> None:
 
 
 @contextmanager
-def begun(life: Life, root: Path) -> Iterator[Clients]:
+def begun(life: Life, root: Path, network: MemoryNetwork | None = None) -> Iterator[Clients]:
     """All clients but the newcomer, which are gone at the end."""
     with clients(life.federation, root / "nodes") as there:
+        there.network = network or there.network
         there.start(*sorted(set(life.federation) - {NEW}))
         yield there
 
@@ -160,10 +163,11 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
     equal(result, life.replayed(result))
 
 
-def test_one_that_is_told_to_leave_answers_until_it_may_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [MemoryNetwork, CalledNetwork])  # as over Zenoh, and as on Flower
+def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], tmp_path: Path) -> None:
     """No answer is missing, so that the run is the simulation, at whatever moment it is told."""
     life = Life("fedavg", tmp_path, rounds=30)
-    with begun(life, tmp_path) as there:
+    with begun(life, tmp_path, network()) as there:
 
         def then(round: int) -> None:
             if round == 2:
@@ -235,3 +239,50 @@ def test_who_does_not_fit_the_method_is_told_why(tmp_path: Path, monkeypatch: py
         assert life.serve(there, then) is not None
         there.join()
     assert "method 'fedavg' cannot take it in: method.clients: seven" in there.errors[NEW]
+
+
+@pytest.mark.parametrize("method", by_pattern(["fedavg", "kin", "flt-same", "ifca", "fedu", "feddrift"]))
+def test_one_that_takes_no_part_gets_the_model_of_the_simulation(method: str, tmp_path: Path) -> None:
+    """Also when it is gone for a while, and when the server stops and goes on."""
+    life = Life(method, tmp_path, rounds=4)
+    unseen = replace(life.federation[NEW], seen=False)
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(NEW, unseen=True)
+
+        def others() -> None:
+            there.heard(NEW, "waiting for the next round")
+            there.start(*sorted(set(life.federation) - {NEW}))
+
+        threading.Thread(target=others, daemon=True).start()
+
+        def then(round: int) -> None:
+            if round == 2:
+                there.stop(NEW)
+            if round == 3:
+                there.start(NEW, unseen=True)
+                life.await_line(f"{NEW} is here again")
+
+        assert life.serve(there, then, after=1) is None
+        result = life.serve(there, then)
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    kept = [client for id, client in life.federation.items() if id != NEW]
+    life.federation = Federation([*kept, unseen], life.federation.task, life.federation.name)
+    here = life.replayed(result)
+    for row, there_row in zip(here.rounds, result.rounds, strict=True):
+        if row["round"] != 3:
+            assert there_row == row
+    assert result.unseen == (NEW,)
+    assert same(load(tmp_path / "nodes" / NEW).stored[NEW], here.models[NEW])
+    assert not list((tmp_path / "nodes" / NEW).glob("*/round-*"))
+
+
+def test_one_that_takes_no_part_is_let_in_where_newcomers_are(tmp_path: Path) -> None:
+    life = Life("fedavg", tmp_path, rounds=2, newcomers=False)
+    with clients(life.federation, tmp_path / "nodes") as there:
+        there.start(NEW, unseen=True)
+        there.start(*sorted(set(life.federation) - {NEW}))
+        assert life.serve(there, lambda round: None) is not None
+        there.join()
+    assert "network.newcomers = true in the server's experiment would let it in" in there.errors[NEW]

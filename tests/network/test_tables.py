@@ -293,3 +293,25 @@ def test_no_count_of_the_targets_values_leaves(there: Hospitals) -> None:
     told = json.loads(there.table(NORTH).told.to_json())
     assert told["values"] == ["no", "yes"]
     assert "died" not in {*told["profile"]["categories"], *told["profile"]["numbers"]}
+
+
+def test_who_takes_no_part_changes_no_encoding(tmp_path: Path) -> None:
+    folder = written(tmp_path / "stays")
+    plan = plan_for(folder, data={"kind": "classification"})
+    plan = plan.with_changes(**{"network.clients": [NORTH, EAST], "network.newcomers": True})
+    there = Hospitals(plan, folder, tmp_path)
+    there.start(SOUTH, unseen=True)
+    there.start(NORTH, EAST)
+    wait = Ending(then=lambda round: there.heard(f"{SOUTH} is evaluated"))
+    result = there.serve(tmp_path / "there", wait)
+    there.ended()
+    assert there.errors == {}
+    kept = shared_in(tmp_path / "there")
+    assert kept is not None
+    assert kept.clients == (NORTH, EAST)
+    assert "burns" not in kept.agreed.encoding.values["ward"]  # a ward of the south alone
+    assert result.unseen == (SOUTH,)
+    assert {row[1] for row in result.messages} | {row[2] for row in result.messages} == {NORTH, EAST, "server"}
+    rows = table(SOUTH).drop(columns="died")
+    rows["admitted"] = pd.to_datetime(rows["admitted"])
+    assert len(load(tmp_path / SOUTH).predict(rows)) == 60

@@ -74,6 +74,7 @@ EXAMPLES = {
     "net status": ("fedkin net status runs/wards",),
     "flower new": ("fedkin flower new app --experiment EXPERIMENT.toml --out /srv/runs/wards",),
     "flower node": ("fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv",),
+    "flower leave": ("fedkin flower leave --state a",),
 }
 _TO_BEGIN_WITH = """Learn who should learn with whom: collaboration-graph federated learning.
 

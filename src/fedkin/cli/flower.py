@@ -61,6 +61,7 @@ def _node(
     labels: bool = participant.LABELS,
     max_epsilon: float | None = participant.EPSILON,
     device: str = participant.DEVICE,
+    unseen: bool = participant.UNSEEN,
     yes: bool = participant.YES,
 ) -> None:
     """Take part as the client of this machine's SuperNode, with samples of its own, until the run has ended."""
@@ -85,8 +86,22 @@ def _node(
         NetworkClient(
             link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
-            take_home=partial(networked.take_home, state), **again,
+            take_home=partial(networked.take_home, state), unseen=unseen, **again,
         ).run()  # fmt: skip
+
+
+@flower.command("leave")
+def _leave(
+    state: Path = typer.Option(..., "--state", help="The folder of the `fedkin flower node` that leaves."),
+) -> None:
+    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses."""
+    from fedkin.folders import is_held
+    from fedkin.network.client import LEAVES
+
+    if not is_held(state):
+        raise ConfigError(f"--state {state}: no fedkin flower node runs with this folder; start it, and then leave")
+    (state / LEAVES).touch(mode=0o600)
+    say("fedkin flower node is told: it ends when the server has let it go")
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from fedkin.cli.participant import (
     HELD,
     LABELS,
     STATE,
+    UNSEEN,
     YES,
     consenting,
     leaving,
@@ -339,6 +340,7 @@ def _join(
     labels: bool = LABELS,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
+    unseen: bool = UNSEEN,
     yes: bool = YES,
     json: bool = JSON,
 ) -> None:
@@ -368,9 +370,11 @@ def _join(
             NetworkClient(
                 link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
-                take_home=partial(networked.take_home, folder), **again,
+                take_home=partial(networked.take_home, folder), unseen=unseen, **again,
             ).run()  # fmt: skip
         return
+    if unseen:
+        raise ConfigError("--unseen: a federation of peers has no server that would send a model")
     with (
         ledger_in(plan, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
         leaving(say) as (flag, stop),

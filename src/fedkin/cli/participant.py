@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
 
 __all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "YES", "consenting", "leaving",
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "UNSEEN", "YES", "consenting", "leaving",
     "ledger_in", "read_samples", "reading_again",
 ]  # fmt: skip
 
@@ -51,6 +51,9 @@ EPSILON = _consent_option(
     None, "--max-epsilon", min=0, help="With \\[privacy]: the largest epsilon over all runs here."
 )
 STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
+UNSEEN = typer.Option(
+    False, "--unseen", help="Take no part: it is only evaluated, and takes a model home; needs network.newcomers."
+)
 DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
 
 

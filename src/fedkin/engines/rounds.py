@@ -411,8 +411,11 @@ class Engine:
 
     def _offers(self) -> dict[str, Message]:
         """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
-        unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
-        return {id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries}
+        unseen, roster = self._welcomed(self.roster.unseen), self.roster
+        return {
+            id: unseen[id] if id in unseen else self.server_side.offer(id)
+            for id in roster if id not in self.adversaries and (roster[id].seen or id in unseen)
+        }  # fmt: skip
 
     def _offer(self, id: str) -> dict[str, Message]:
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))

@@ -122,7 +122,10 @@ class Caller:
         if self.away_since is None:
             self.away_since = now
             hours = self.give_up / 3600
-            self.say(f"the server is not reached: waiting for at most {hours:g} hours ({UNREACHED})")
+            self.say(
+                f"the server is not reached: waiting for at most {hours:g} hours; if the run has ended, there is "
+                f"nothing to wait for ({UNREACHED})"
+            )
         if now - self.away_since > self.give_up:
             raise RunError(f"the server was not reached for {self.give_up:g} s; the same command comes back")
 
@@ -160,7 +163,7 @@ class NetworkClient(Caller):
     of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after each evaluation (None:
     nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
     it leaves whose server is not reached. again: reads its samples anew when `watch` says that the file has changed,
-    with `[network] reread`.
+    with `[network] reread`. unseen: whether it takes no part, and only takes home a model.
     """
 
     def __init__(
@@ -169,6 +172,7 @@ class NetworkClient(Caller):
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
         take_home: TakeHome | None = None, again: Callable[[], Samples] | None = None, watch: FileWatch | None = None,
+        unseen: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience, give_up=give_up)
         self.plan_of, self.folder, self.samples = plan_of, folder, samples
@@ -180,7 +184,7 @@ class NetworkClient(Caller):
         self.encoding: SharedEncoding | None = None
         self.consented = False
         self.told_round, self.told_missing, self.told_drift = 0, "", False
-        self.again, self.watch = again, watch
+        self.again, self.watch, self.unseen = again, watch, unseen
         self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
         self.progress, self.federation = Progress(), ""
 
@@ -215,7 +219,8 @@ class NetworkClient(Caller):
         return self.folder / LEAVES
 
     def _describe(self) -> None:
-        self.about = about_of(self.client, self.task, self.labels)
+        about = about_of(self.client, self.task, self.labels)
+        self.about = about.model_copy(update={"seen": not self.unseen})
         self.versions[self.about.digest] = self.client
 
     def look_again(self) -> None:
@@ -234,7 +239,9 @@ class NetworkClient(Caller):
         self.client = samples[0]
         self._describe()
         self.say(f"{self.watch.path} has changed: the server is told of {self.about.n_train:,} training samples")
-        hello = Hello(nonce=secrets.token_hex(4), life=self.life, agreement=self.agreement, about=self.about)
+        hello = Hello(
+            nonce=secrets.token_hex(4), life=self.life, agreement=self.agreement, about=self.about, seen=not self.unseen
+        )
         self.link.offer(self.server, "hello", encode(hello))
 
     # -- joining --------------------------------------------------------------------------------------------------
@@ -314,7 +321,7 @@ class NetworkClient(Caller):
         """Say hello once; returns the server's answer, if one came after so many waits."""
         assert self.agreement is not None
         nonce, heard = secrets.token_hex(4), None  # the server answers each one once
-        hello = Hello(nonce=nonce, life=self.life, agreement=self.agreement, **fields)
+        hello = Hello(nonce=nonce, life=self.life, agreement=self.agreement, seen=not self.unseen, **fields)
         self.link.offer(self.server, "hello", encode(hello))
         try:
             for _ in range(waits):
@@ -344,7 +351,12 @@ class _ClientRun:
         self.page = client.ledger.page(self.run, plan.privacy, consented)
         facts = (*client.about, ("columns", client.client.about.get("columns")))
         self.page.sent(
-            {"join": [*(name for name, value in facts if value and name != "digest"), *client.ledger.beside]}
+            {
+                "join": [
+                    *(name for name, value in facts if value and name not in ("digest", "seen")),
+                    *client.ledger.beside,
+                ]
+            }
         )
         self.site = LocalSite(
             plan, self.clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
@@ -568,6 +580,8 @@ class _ClientRun:
 
     def _begin_round(self, order: Order) -> None:
         self.site.turn_to(order.round)
+        if self.client.unseen:  # as one that the federation meets for the first time
+            self.site.forget([self.id])
         if order.what == "ask" and order.round != self.client.told_round:
             self.client.told_round = order.round
             heard = {self.client.server: order.round}
@@ -576,6 +590,8 @@ class _ClientRun:
 
     def _keep(self, order: Order, answer: Answer) -> None:
         """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""
+        if self.client.unseen:
+            return
         samples, inferred, flops = self.site.work.totals()
         tree = {
             "epoch": self.epoch, "number": self.number, "part": self.site.side.checkpoint(self.id),

@@ -48,13 +48,17 @@ _SHORT = 0.5  # seconds of one look for what a peer offers
 
 
 class About(Settings):
-    """What a client says of itself: numbers of samples, a hash of them, and what it wants to tell besides."""
+    """What a client says of itself: numbers of samples, a hash of them, and what it wants to tell besides.
+
+    seen: whether it takes part; a client that does not is only evaluated, and takes a model home.
+    """
 
     n_train: int = Field(ge=1, le=_SAMPLES)
     n_test: int = Field(ge=0, le=_SAMPLES)
     digest: str = Field(pattern="^[0-9a-f]{32}$")
     group: str | None = Field(None, max_length=100)
     labels: dict[str, int] = Field({}, max_length=100_000)
+    seen: bool = True
 
 
 def about_of(client: Client, task: Task, labels: bool = False) -> About:
@@ -77,6 +81,7 @@ class Hello(Sent):
     """What a client says when it comes: its columns, its profile (both as JSON), or what it says of itself.
 
     nonce: names this hello; the server answers each one once. life: names the client's process. leaves: it leaves.
+    seen: as in `About`.
     """
 
     nonce: Annotated[StrictStr, Field(pattern="^[0-9a-f]{8}$")]
@@ -85,6 +90,7 @@ class Hello(Sent):
     columns: StrictStr = ""
     profile: StrictStr = ""
     leaves: StrictBool = False
+    seen: StrictBool = True
     about: Annotated[About | None, BeforeValidator(_about)] = None
 
     @property
@@ -151,6 +157,7 @@ class Registration:
         self.begins = self._deadline()
         self.members: dict[str, About] = {}
         self.lives: dict[str, str] = {}
+        self.said_here: dict[str, str] = {}  # the processes of which it was said that they are here
         self.welcomed: set[str] = set()
         self.next_order: dict[str, int] = {}
         # When members joined and were away; who waits for the next round, who leaves in it, and who has just left.
@@ -263,10 +270,11 @@ class Registration:
         return Roster(
             {
                 id: Entry(
-                    True, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1],
+                    about.seen, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1],
                     later=tuple((round, new.n_train, new.group) for round, new in self.renewals.get(id, ())),
                 )
                 for id, about in sorted(self.members.items())
+                if about.seen or self._is_here(id)
             },
             self.plan.task, self.name,
         )  # fmt: skip
@@ -572,11 +580,12 @@ class Registration:
             stage = hello.stage
             if not words and not hello.leaves:
                 self.leaving.pop(name, None)  # it has come back before the round in which it would have left
-                before = self.hellos[stage].get(name)
-                if stage == "about" and (before is None or before.life != hello.life):
-                    self.say(f"{name} is here" + ("" if before is None else " again"))
-                self.hellos[stage][name] = hello
-            late = self.complete and stage == "about" and not self._is_here(name) and not hello.leaves
+                if stage == "about" and self.said_here.get(name) != hello.life:
+                    self.say(f"{name} is here" + (" again" if name in self.said_here else ""))
+                    self.said_here[name] = hello.life
+                if hello.seen:
+                    self.hellos[stage][name] = hello
+            late = self._is_late(name, hello)
             renews = not words and not late and self._renews(name, hello)
             if renews:
                 self.renewing[name] = hello
@@ -590,12 +599,21 @@ class Registration:
             elif hello.leaves or renews:
                 pass
             elif late:
-                if name not in self.waiting:
-                    self.say(f"{name} takes part from the next round on")
-                self.waiting[name] = hello
+                if stage == "about":
+                    if name not in self.waiting:
+                        self.say(f"{name} {'takes part' if hello.seen else 'is evaluated'} from the next round on")
+                    self.waiting[name] = hello
             elif self._is_decided(stage):
                 self._welcome(name, hello)
             self.changed.notify_all()
+
+    def _is_late(self, name: str, hello: Hello) -> bool:
+        """Whether this client waits for the next round, or, if it takes no part, for those who do."""
+        if hello.leaves or self._is_here(name):
+            return False
+        if hello.stage == "about":
+            return self.complete or not hello.seen
+        return not hello.seen and not self._is_decided(hello.stage)
 
     def _is_second(self, name: str, hello: Hello) -> str:
         """Return what to say to a second process with this name and key while the first one answers; else nothing."""
@@ -643,7 +661,7 @@ class Registration:
         if words := unlike(self.agreement, hello.agreement):
             return words
         named, stage, about = self.network.clients, hello.stage, hello.about
-        if self.complete and not self._is_here(name):
+        if (self.complete or not hello.seen) and not self._is_here(name):
             return self._why_not_now(name, hello)
         if self.complete and about is not None and name in self.members:
             before = self.about(name)
@@ -668,10 +686,11 @@ class Registration:
             return f"the federation is complete without it ({', '.join(self.here[:8])}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
-        assert self.plan is not None
+        if self.plan is None:  # it is looked at again when it waits for a round
+            return ""
         try:
             there = {id: Entry(True, 1, about.n_train, None) for id, about in self.members.items()}
-            there[name] = Entry(True, 1, hello.about.n_train, None)
+            there[name] = Entry(hello.seen, 1, hello.about.n_train, None)
             self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
         except ConfigError as error:
             return f"method {self.plan.method.name!r} cannot take it in: {said(error)}"

@@ -79,7 +79,8 @@ class NetworkSite(Site):
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         answers = self._ask_all("ask", phase, messages)
-        self.last |= dict.fromkeys(answers, self.number)
+        # A client that takes no part keeps no state.
+        self.last |= {id: self.number for id in answers if self.registration.about(id).seen}
         return {id: Message(**answer.reply) for id, answer in answers.items() if answer.reply is not None}
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
@@ -109,7 +110,7 @@ class NetworkSite(Site):
         until = time.monotonic() + _END + self.link.latency
         ids = self.registration.here
         with ThreadPoolExecutor(max(len(ids), 1)) as pool:
-            for id in filter(self._there, ids):
+            for id in filter(self.is_there, ids):
                 pool.submit(self._ask_one, id, Order(what="end"), until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
@@ -133,8 +134,9 @@ class NetworkSite(Site):
         for id, job in jobs.items():
             result = job.result()
             if isinstance(result, Failure):
-                # The word of one client alone ends no run.
-                self.failures.append(replace(result, injected=result.injected or len(messages) == 1))
+                # The word of one client alone ends no run, nor that of one that takes no part.
+                alone = len(messages) == 1 or not registration.about(id).seen
+                self.failures.append(replace(result, injected=result.injected or alone))
                 continue
             answers[id] = result
             self._note(id, phase, result)
@@ -156,7 +158,7 @@ class NetworkSite(Site):
     def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
         """Ask one client; returns its answer, or why there is none."""
         registration = self.registration
-        if id in self.away and not self._there(id):
+        if id in self.away and not self.is_there(id):
             return self._failure(id, order.phase, Missing.GONE, "not connected")
         self.away.discard(id)
         with registration.changed:
@@ -182,7 +184,7 @@ class NetworkSite(Site):
             try:
                 return self.link.pull(id, subject, min(left, _SLICE), self.most[id])
             except Missed:
-                absent = 0.0 if self._there(id) else absent + time.monotonic() - begun
+                absent = 0.0 if self.is_there(id) else absent + time.monotonic() - begun
                 if absent > grace:
                     self.away.add(id)
                     return self._failure(id, phase, Missing.GONE, "the connection is lost")
@@ -213,14 +215,17 @@ class NetworkSite(Site):
         """Return why an answer is missing; own: it is the client's own part that failed."""
         return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
 
-    def _there(self, id: str) -> bool:
+    def is_there(self, id: str) -> bool:
         return id in self.link.present()
 
     def _await_somebody(self, ids: Iterable[str]) -> None:
-        """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile."""
-        announced = False
+        """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile.
+
+        Nobody waits for clients that take no part.
+        """
+        announced, ids = False, [id for id in ids if self.registration.about(id).seen]
         with self.registration.changed:
-            while not any(map(self._there, ids)) and not all(map(self.registration.is_gone, ids)):
+            while ids and not any(map(self.is_there, ids)) and not all(map(self.registration.is_gone, ids)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:
@@ -286,6 +291,9 @@ class NetworkEngine(Engine):
         scores = super().evaluate()
         self.progress = replace(self.progress, models=dict(self.site.models_at))
         return scores
+
+    def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
+        return super()._welcomed([id for id in ids if self.site.is_there(id)])
 
     def state(self) -> dict[str, Any]:
         spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.setup.privacy.on else {}
