@@ -16,7 +16,7 @@ from fedkin.engines.results import Outbox
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms
-from fedkin.network.link import Missed
+from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
 from fedkin.network.settings import NetworkSettings
@@ -343,3 +343,21 @@ def test_an_edge_that_was_dropped_carries_nothing_but_probes(tmp_path: Path) -> 
     assert sorted(rows) == known
     # Along an edge that carries no model there are at most requests of a few bytes: to stop, and now and then a probe.
     assert max(row[4] for row in known if row[1:3] in dropped) < 100
+
+
+def test_one_that_reaches_nobody_is_told_what_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.network.peer_exchange._HINT", 0.0)
+    said, stop = list[str](), Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "reached" in line:
+            stop.set()
+
+    with MemoryNetwork().link("ann") as link:
+        ann = PeerExchange(link, ["ann", "bob"], SAME, NetworkSettings(clients=2), 1 << 20, say=say, stop=stop)
+        with pytest.raises(Left):
+            ann.gather()
+        ann.close()
+    assert said[0] == "waiting for bob"
+    assert "does no other process use this participant's key?" in said[1]

@@ -28,7 +28,7 @@ from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.folders import made_private, replace
 from fedkin.network.agreement import Agreement, Terms, unlike
-from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
 from fedkin.network.messages import Count, Sent, encode, read
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import said, shown
@@ -39,6 +39,7 @@ SLICE = 0.5  # seconds of one look for an offer
 AGAIN = 0.1  # seconds until the others are looked at again
 _TERMS = 5.0  # seconds of one look for what another has: with many peers on one machine an answer may take long
 _ROOM = 1 << 20  # bytes of an offer beside its message
+_HINT = 20.0  # seconds after which one that reaches nobody is told what may be wrong
 _LINGER = 2.0  # seconds for which one that is refused may look why
 _KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offered to it
 _LONGEST = 4  # one that does not answer is tried again after 2, 4, 8 and then every 2 ** 4 rounds
@@ -120,6 +121,7 @@ class PeerExchange:
         # The rounds of which something is offered to each of the others, with the last turn.
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
         self.members: set[str] = set()
+        self.hinted = False
         self.telling = Lock()
         self.comparisons: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
@@ -151,6 +153,7 @@ class PeerExchange:
 
     def _wait(self) -> None:
         waited, left = -1, self.settings.grace if self.done else self.settings.deadline
+        begun_at = time.monotonic()
         while missing := self._missing():
             if self.stop.is_set():
                 raise Left
@@ -160,9 +163,7 @@ class PeerExchange:
             since, present = time.monotonic(), self.link.present()
             here = [id for id in missing if id in present]
             if not here:
-                if trouble := self.link.trouble():
-                    raise RunError(trouble)
-                self.stop.wait(AGAIN)
+                self._note_nobody(begun_at)
             for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
                 if words:
                     self._linger(id)
@@ -177,6 +178,15 @@ class PeerExchange:
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
+
+    def _note_nobody(self, since: float) -> None:
+        """Say once what may be wrong where nobody is reached; raises RunError for a trouble that is known."""
+        if trouble := self.link.trouble():
+            raise RunError(trouble)
+        if not self.hinted and time.monotonic() > since + _HINT:
+            self.hinted = True
+            self.say(f"nobody of them is reached ({UNREACHED})")
+        self.stop.wait(AGAIN)
 
     def _missing(self) -> list[str]:
         """Return who has to be there before this peer begins, and was not yet."""
