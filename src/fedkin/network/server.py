@@ -216,6 +216,7 @@ class NetworkSite(Site):
         return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
 
     def is_there(self, id: str) -> bool:
+        """Whether this client is connected."""
         return id in self.link.present()
 
     def _await_somebody(self, ids: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,12 @@ _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "[How to read the tables](index.md#how-to-read-a-page)."
+_INTERVAL = re.compile(r"([+-]?[\d.]+)( \w+)? \(([+-]?[\d.]+)(?: \w+)? to ([+-]?[\d.]+)(?: \w+)?\)")
 _READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
     "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
     "random and planted groups. *: the tuning chose the smallest or largest value that it tried.\n\n"
-    "A claim's figure is how much better the first row is (for a claim about one row, its figure), with its 95 % "
+    "A claim's figure is how much better the first row is (for a claim about one row, its figure), ± half its 95 % "
     "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
     "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
     "truth by chance. A claim of a paper on runs of less than half of its rounds is *not judged*, whatever was found; "
@@ -323,7 +325,21 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
 
 def _verdict(row: Cells) -> str:
     word = "open" if row["verdict"] == "cannot be told apart" else row["verdict"]
-    return f"**{word}** {row['found']}".strip()
+    return f"**{word}** {_short(row['found'])}".strip()
+
+
+def _short(found: str) -> str:
+    """A figure with its interval, which is symmetric, as ±.
+
+    >>> _short("+11.3 (+10.8 to +11.8)"), _short("+163.1 MB (+163.1 MB to +163.1 MB)"), _short("0.4")
+    ('+11.3±0.5', '+163.1 MB', '0.4')
+    """
+    if (parts := _INTERVAL.fullmatch(found)) is None:
+        return found
+    value, unit, low, high = parts.groups()
+    digits = len(value.partition(".")[2])
+    half = f"{(float(high) - float(low)) / 2:.{digits}f}"
+    return f"{value}{'±' + half if float(half) else ''}{unit or ''}"
 
 
 def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False, methods: Sequence[str] = ()) -> str:
@@ -419,16 +435,27 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     claims: the claims' CSV of each table that has a page.
     """
     rows = {name: csv_rows(claims[name]) if name in claims else claim_rows(table, []) for name, table in tables.items()}
-    of_papers: dict[str, list[str]] = {}
+    judged_lines: dict[str, list[str]] = {}
+    untested: dict[str, dict[str, list[str]]] = {}
     verdicts: list[str] = []
     ours: list[str] = []
     for name, several in rows.items():
         paper, title = tables[name].paper, tables[name].title
         theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
         verdicts += [row["verdict"] for row in theirs]
-        of_papers.setdefault(paper or "", []).extend(_index_line(row, name if name in claims else "") for row in theirs)
+        page_of = f"[{title}]({name}.md)" if name in claims else title
+        for text, of in _by_claim(theirs).items():
+            verdict = of[0]["verdict"]
+            if verdict.startswith(_UNTESTED):
+                figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
+                untested.setdefault(paper or "", {}).setdefault(verdict.removeprefix(_UNTESTED), []).append(
+                    text + figure
+                )
+            else:
+                judged_lines.setdefault(paper or "", []).append(
+                    _index_line(text, of, f"{name}.md" if name in claims else "")
+                )
         if left := [row["verdict"] for row in several if row not in theirs]:
-            page_of = f"[{title}]({name}.md)" if name in claims else title
             ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
@@ -438,20 +465,36 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
     for title in PAPERS:
-        if title in of_papers:
-            lines += [f"## {title}", "", *_table(["claim", "where", "paper", "ours", "verdict", "seeds", "length"])]
-            lines += [*of_papers[title], ""]
+        if title in judged_lines or title in untested:
+            lines += [f"## {title}", ""]
+        if title in judged_lines:
+            lines += [*_table(["claim", "paper", "ours", "seeds", "length"]), *judged_lines[title], ""]
+        if title in untested:
+            lines += ["Not tested:", ""]
+            lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[title].items()] + [""]
     if ours:
         lines += ["## Claims that are ours", "", *_table(["page", *_WORDS.values()]), *ours, ""]
     return "\n".join([*lines, "## How to read a page", "", _READING, ""])
 
 
-def _index_line(row: Cells, page: str) -> str:
-    """A claim's line; page: the name of its page, if it has one."""
-    where = f"[{row['federation']}]({page}.md)" if page and row["federation"] else row["federation"]
-    needed = "" if row["needed"] in ("", "above 0") else f", needed: {row['needed']}"
-    verdict = row["verdict"].replace(_UNTESTED, "not tested: ")
-    return _line([row["claim"], where, row["paper"], row["found"] + needed, verdict, row["seeds"], row["length"]])
+def _by_claim(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
+    claims: dict[str, list[Cells]] = {}
+    for row in rows:
+        claims.setdefault(row["claim"], []).append(row)
+    return claims
+
+
+def _index_line(text: str, rows: Sequence[Cells], page: str) -> str:
+    """A claim's line, with its verdict on each federation; page: the file of its page, if it has one."""
+    verdicts = []
+    for row in rows:
+        where = f"[{row['federation']}]({page})" if page else row["federation"]
+        needed = "" if row["needed"] in ("", "above 0") else f" (needed: {row['needed']})"
+        verdicts.append(f"{where}: {_verdict(row)}{needed}")
+    once = {
+        name: "; ".join(dict.fromkeys(row[name] for row in rows if row[name])) for name in ("paper", "seeds", "length")
+    }
+    return _line([text, once["paper"], "; ".join(verdicts), once["seeds"], once["length"].replace(" rounds", "")])
 
 
 def _table(heads: Sequence[str]) -> list[str]:
