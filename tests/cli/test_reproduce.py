@@ -197,6 +197,12 @@ def test_a_federation_or_method_that_a_table_does_not_have_is_refused(folder: Pa
         assert said in str(done.exception)
 
 
+def short(found: str) -> str:
+    """What pages show of a figure with its interval: +0.6 (-10.1 to +11.3) is +0.6±10.7."""
+    value, low, _, high = found.translate(str.maketrans("", "", "()")).split()
+    return f"{value}±{(float(high) - float(low)) / 2:.1f}"
+
+
 def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
     both = {"better": "fedavg", "than": "fedavg-slow"}
     made = [{"text": "plain", **both}, {"text": "margin", **both, "by": -9.0},
@@ -213,7 +219,7 @@ def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_w
     assert (margin["found"], margin["needed"], margin["verdict"]) == (plain["found"], "above -900.0", "holds")
     assert plain["needed"] == "above 0"
     assert (figure["needed"], figure["verdict"]) == ("above -500.0", "holds")
-    assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in page
+    assert f"| margin (needed: above -900.0) | **holds** {short(plain['found'])} |" in page
 
 
 def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder: Path) -> None:
@@ -233,8 +239,8 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
         assert f"Length, of the paper's: 1 of {rounds} rounds on six clients." in (pages / "tiny.md").read_text()
         index = (pages / "index.md").read_text()
         assert f"holds {int(verdict == 'holds')}, does not hold 0, cannot be told apart 1, not judged" in index
-        value = f"{found['theirs', 'six clients'][1]}, needed: above -900.0"
-        assert f"| 2 against 1 | {value} | {verdict} | 3 | 1 of {rounds} rounds |" in index
+        value = f"**{verdict}** {short(found['theirs', 'six clients'][1])} (needed: above -900.0)"
+        assert f"| theirs | 2 against 1 | [six clients](tiny.md): {value} | 3 | 1 of {rounds} |" in index
         assert "ours: both" not in index
 
 
