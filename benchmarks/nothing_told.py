@@ -2,7 +2,7 @@
 
     for method in local fedavg kin ditto ...; do fedkin bench $method --suite benchmarks/full_suite.py --store; done
     python benchmarks/nothing_told.py --csv docs/results/nothing-told.csv \\
-        --pages docs/results/nothing-told.md docs/methods/kin.md
+        --pages docs/results/nothing-told.md
 
 Prints all tables, and writes those that a page has marks for.
 """
@@ -138,9 +138,7 @@ def tables(runs: Runs) -> dict[str, str]:
     """All tables as markdown, by name."""
     return {
         "federations": _by_federation(runs),
-        "methods": _by_method(runs, runs.federations),
-        "degrees": _by_method(runs, [name for name in runs.federations if name in DEGREES]),
-        "levels": _levels(runs),
+        "methods": _by_method(runs),
         "missing": _missing(runs),
     }
 
@@ -191,42 +189,37 @@ def _by_federation(runs: Runs) -> str:
     return _table(head, body)
 
 
-def _by_method(runs: Runs, among: Sequence[str]) -> str:
+def _by_method(runs: Runs) -> str:
     head = [
-        "method", "federations", "seeds", "mean regret", "kin ahead by", "regret at most .5 on", "worst", "where",
-        "hurts, helps", "surely", "rate at a border",
+        "method", "federations", "seeds", "mean regret", "kin ahead by", "by degrees", "regret at most .5 on", "worst",
+        "where", "hurts, helps", "surely", "rate at a border",
     ]  # fmt: skip
     rows = []
     for method in runs.methods:
-        names = [name for name in among if (name, method) in runs.finished]
-        if len(names) < SHOWN * len(among):
+        names = [name for name in runs.federations if (name, method) in runs.finished]
+        if len(names) < SHOWN * len(runs.federations):
             continue
         regrets = np.array([runs.regret(name, method).mean() for name in names])
         hurt = np.mean([runs.hurt(name, method) for name in names], axis=0)
-        lead = runs.lead(method, names)
         rates = [(runs.finished[name, method][0]["lr"], SUITE.federations[name].rates) for name in names]
         border = sum(lr in (min(tried), max(tried)) for lr, tried in rates)
-        ahead = "" if method == "kin" else f"{lead[0]:.2f} ({lead[1]:.2f} to {lead[2]:.2f})"
         within, worst = int((regrets <= 0.5).sum()), names[int(regrets.argmax())]
         seeds = min(len(runs.finished[name, method]) for name in names)
         row = [
-            method, str(len(names)), str(seeds), f"{regrets.mean():.2f}", ahead, str(within), f"{regrets.max():.1f}",
+            method, str(len(names)), str(seeds), f"{regrets.mean():.2f}", _ahead(runs, method, names),
+            _ahead(runs, method, [name for name in names if name in DEGREES]), str(within), f"{regrets.max():.1f}",
             worst, _shares(hurt[:2]), _shares(hurt[2:]), str(border),
         ]  # fmt: skip
         rows.append((-len(names), regrets.mean(), row))
     return _table(head, [row for *_, row in sorted(rows, key=lambda row: row[:2])])
 
 
-def _levels(runs: Runs) -> str:
-    """Kin, and its lead over local training, FedAvg and its own groups: paired by seed."""
-    others = ("local", "fedavg", "kin, degrees=groups")
-    head = ["federation", "kin", *(f"kin less {other.removeprefix('kin, ')}" for other in others)]
-    body = [
-        [name, _spread(runs.means(name, "kin")),
-         *(_paired(runs.apart(name, "kin", other)) for other in others)]
-        for name in runs.federations if all((name, other) in runs.finished for other in others)
-    ]  # fmt: skip
-    return _table(head, body)
+def _ahead(runs: Runs, method: str, among: Sequence[str]) -> str:
+    """Kin's mean lead over federations, with half its 95 % interval."""
+    if method == "kin" or not among:
+        return ""
+    mean, low, high = runs.lead(method, among)
+    return f"{mean:.2f}±{(high - low) / 2:.2f}"
 
 
 def _missing(runs: Runs) -> str:
@@ -242,9 +235,9 @@ def _missing(runs: Runs) -> str:
 
 
 def write_csv(runs: Runs, path: Path) -> None:
-    """One line for each federation and method."""
+    """One line for each federation and method; kin_ahead: kin's lead, paired by seed, with half its 95 % interval."""
     columns = ("federation", "method", "points", "deviation", "regret", "hurt", "helped", "surely_hurt",
-               "surely_helped", "ari", "rate")  # fmt: skip
+               "surely_helped", "ari", "rate", "kin_ahead", "kin_ahead_half")  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -260,7 +253,9 @@ def write_csv(runs: Runs, path: Path) -> None:
                     ]
                     rate = runs.finished[name, method][0]["lr"]
                     index = "" if ari is None else f"{ari:.4f}"
-                    writer.writerow([name, method, *(f"{value:.4f}" for value in figures), index, f"{rate:g}"])
+                    lead = runs.apart(name, "kin", method)
+                    ahead = ["", ""] if method == "kin" else [f"{lead.mean():.4f}", f"{float(half_width(lead)):.4f}"]
+                    writer.writerow([name, method, *(f"{v:.4f}" for v in figures), index, f"{rate:g}", *ahead])
 
 
 def main() -> None:
