@@ -46,12 +46,14 @@ _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
-_LEGEND = "[How to read the tables](index.md#how-to-read-a-page)."
+_LEGEND = "([how to read it](index.md#how-to-read-a-page))"
 _INTERVAL = re.compile(r"([+-]?[\d.]+)( \w+)? \(([+-]?[\d.]+)(?: \w+)? to ([+-]?[\d.]+)(?: \w+)?\)")
 _READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
     "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
-    "random and planted groups. *: the tuning chose the smallest or largest value that it tried.\n\n"
+    "random and planted groups. *: the tuning chose the smallest or largest value that it tried. The row flt-same has "
+    "fedkin's own groups ([flt-same](../methods/flt-same.md)). The paper's FLT, with a pretrained encoder and UMAP, "
+    "is only in [flt-mnist](flt-mnist.md).\n\n"
     "A claim's figure is how much better the first row is (for a claim about one row, its figure), ± half its 95 % "
     "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
     "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
@@ -214,12 +216,12 @@ def _other(page: Path, why: str) -> ConfigError:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-_AFTER = "After this page you know how these methods compare here, and in which setting."
+_AFTER = f"After this page you know how these methods compare here {_LEGEND}."
 _AFTER_INDEX = (
     "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes it; "
     "[how to read it](#how-to-read-a-page) is at its end."
 )
-_AFTER_CLAIMS = "After this page you know which of the paper's claims hold here, and in which setting."
+_AFTER_CLAIMS = f"After this page you know which of the paper's claims hold here {_LEGEND}."
 
 
 def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
@@ -231,9 +233,8 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     lines += [_AFTER if table.paper is None else _AFTER_CLAIMS, ""]
     lines += [" ".join(_learned(table, by_part, claims)), ""]
     if table.apart:
-        what = "What was run" if table.paper is None else "How far this setting is from the paper's"
+        what = "What was run" if table.paper is None else "What differs from the paper"
         lines += [f"{what}: {table.apart}", ""]
-    lines += [_LEGEND, ""]
     for part in table.federation:
         rows = by_part[part.name]
         lines += [f"## {part.name}", "", *(_figures(part, rows, table) if rows else [UNRUN]), ""]
@@ -246,11 +247,13 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
     """Four sentences: how long runs are, how many claims hold, which method is best, to which the exchange adds."""
     counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
-    if lengths := [f"{row['length']} on {row['federation']}" for row in claims if row["length"]]:
-        sentences.append(f"Length, of the paper's: {'; '.join(dict.fromkeys(lengths))}.")
+    if lengths := {row["federation"]: row["length"] for row in claims if row["length"]}:
+        every = len(set(lengths.values())) == 1
+        texts = [next(iter(lengths.values()))] if every else [f"{text} on {part}" for part, text in lengths.items()]
+        sentences.append(f"Length, of the paper's: {'; '.join(texts)}.")
     if sum(counts.values()):
-        told = ", ".join(f"{word} {count}" for word, count in counts.items())
-        sentences.append(f"Verdicts on the claims below: {told}.")
+        told = ", ".join(f"{word} {count}" for word, count in counts.items() if count)
+        sentences.append(f"Claims: {told}.")
     best, adds = [], []
     for part, rows in by_part.items():
         known = _by_row([row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
@@ -263,13 +266,12 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
         best.append(f"{first} on {part} ({number(means[first], metric.share)}{local})")
         lows = {name: of[0]["adds.low"] for name, of in known.items() if name != "local" and of[0].get("adds.low")}
         helped = [name for name, low in lows.items() if float(low) > 0]
-        if "self" in table.controls:
-            names = ", ".join(helped) or "no row"
-            adds.append(f"{names if len(helped) < 6 else f'{len(helped)} of {len(lows)} rows'} on {part}")
+        if helped:
+            adds.append(f"{', '.join(helped) if len(helped) < 6 else f'{len(helped)} of {len(lows)} rows'} on {part}")
     if best:
         sentences.append(f"Highest mean: {'; '.join(best)}." if metric.higher else f"Lowest mean: {'; '.join(best)}.")
-    if adds:
-        sentences.append(f"Exchange surely adds to: {'; '.join(adds)}.")
+    if best and "self" in table.controls:
+        sentences.append(f"Exchange surely adds to: {'; '.join(adds) or 'no row'}.")
     return sentences or ["Nothing has been run yet."]
 
 
