@@ -1,4 +1,4 @@
-"""The commands of docs/network.md and of its tutorial, copied and pasted."""
+"""The commands of docs/network.md, and those of its tutorial, copied and pasted."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from town import free_port
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
 
 
-def copied(page: Path, blocks: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def copied(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """What a shell says to the commands of a page, in an empty folder and with a free port."""
     found = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
-    assert len(found) == blocks
+    assert len(found) == 6
     commands = folder / "bin"
     commands.mkdir()
     for name, words in (("python", '"$@"'), ("fedkin", '-c "from fedkin.cli import main; main()" "$@"')):
@@ -37,18 +37,11 @@ def copied(page: Path, blocks: int, folder: Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
-    done = copied(PAGE, 4, tmp_path)
+def test_the_tutorial_of_three_hospitals(tmp_path: Path) -> None:
+    done = copied(PAGE.parent / "tutorials" / "network.md", tmp_path)
     assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
     assert "ROC-AUC, mean over clients" in done.stdout
     assert done.stderr.count("the run has ended") == 3
-
-
-@pytest.mark.slow
-def test_the_tutorial_of_two_hospitals(tmp_path: Path) -> None:
-    done = copied(PAGE.parent / "tutorials" / "network.md", 6, tmp_path)
-    assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
-    assert done.stderr.count("the run has ended") == 2
     assert "north" in done.stdout.rpartition("records:")[2]  # what `fedkin net status` says
     rows, predictions = (
         (tmp_path / "federation" / name).read_text().splitlines() for name in ("north.csv", "predictions.txt")
