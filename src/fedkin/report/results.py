@@ -446,6 +446,8 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
         theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
         verdicts += [row["verdict"] for row in theirs]
         page_of = f"[{title}]({name}.md)" if name in claims else title
+        if any(row["federation"] for row in theirs):
+            judged_lines.setdefault(paper or "", []).append(_index_page(page_of, theirs))
         for text, of in _by_claim(theirs).items():
             verdict = of[0]["verdict"]
             if verdict.startswith(_UNTESTED):
@@ -454,9 +456,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
                     text + figure
                 )
             else:
-                judged_lines.setdefault(paper or "", []).append(
-                    _index_line(text, of, f"{name}.md" if name in claims else "")
-                )
+                judged_lines.setdefault(paper or "", []).append(_index_line(text, of))
         if left := [row["verdict"] for row in several if row not in theirs]:
             ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
@@ -470,7 +470,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
         if title in judged_lines or title in untested:
             lines += [f"## {title}", ""]
         if title in judged_lines:
-            lines += [*_table(["claim", "paper", "ours", "seeds", "length"]), *judged_lines[title], ""]
+            lines += [*_table(["claim", "paper", "ours"]), *judged_lines[title], ""]
         if title in untested:
             lines += ["Not tested:", ""]
             lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[title].items()] + [""]
@@ -486,17 +486,20 @@ def _by_claim(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
     return claims
 
 
-def _index_line(text: str, rows: Sequence[Cells], page: str) -> str:
-    """A claim's line, with its verdict on each federation; page: the file of its page, if it has one."""
-    verdicts = []
-    for row in rows:
-        where = f"[{row['federation']}]({page})" if page else row["federation"]
-        needed = "" if row["needed"] in ("", "above 0") else f" (needed: {row['needed']})"
-        verdicts.append(f"{where}: {_verdict(row)}{needed}")
-    once = {
-        name: "; ".join(dict.fromkeys(row[name] for row in rows if row[name])) for name in ("paper", "seeds", "length")
-    }
-    return _line([text, once["paper"], "; ".join(verdicts), once["seeds"], once["length"].replace(" rounds", "")])
+def _index_page(title: str, rows: Sequence[Cells]) -> str:
+    """A page's line above its claims, with the seeds and lengths of its runs."""
+    seeds = " or ".join(dict.fromkeys(row["seeds"] for row in rows if row["seeds"]))
+    lengths = {row["federation"]: row["length"] for row in rows if row["length"]}
+    if len(set(lengths.values())) == 1:
+        lengths = {"": next(iter(lengths.values()))}
+    told = [*([f"{seeds} seeds"] if seeds else []), *(f"{part} {text}".strip() for part, text in lengths.items())]
+    return _line([f"**{title}**{': ' if told else ''}{', '.join(told)}", "", ""])
+
+
+def _index_line(text: str, rows: Sequence[Cells]) -> str:
+    """A claim's line, with its verdict on each federation."""
+    paper = "; ".join(dict.fromkeys(row["paper"] for row in rows if row["paper"]))
+    return _line([text, paper, "; ".join(f"{row['federation']}: {_verdict(row)}" for row in rows)])
 
 
 def _table(heads: Sequence[str]) -> list[str]:
