@@ -182,7 +182,7 @@ def tables(lines: Iterable[dict[str, Any]]) -> Iterable[str]:
         own, before = (there.get(("spread", method, kind, "mean"), []) for kind in (attack, "none"))
         if own and before:
             of = sum(line["foreign"] for line in own)
-            got = " | ".join(f"{sum(line[name] for line in own)} of {of}" for name in ("inside", "beside"))
+            got = " | ".join(f"{sum(line[name] for line in own)}/{of}" for name in ("inside", "beside"))
             each = [f"{cell(before, name)} → {cell(own, name)}" for name in ("aimed at", "others")]
             field = FIELDS[method] if attack in FORGED else ""
             yield f"| {method} | {field} | {attack} | {got} | {' | '.join(each)} |"

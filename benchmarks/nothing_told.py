@@ -164,7 +164,8 @@ def _spread(values: Any) -> str:
 
 
 def _shares(values: Sequence[float]) -> str:
-    return ", ".join(f"{100 * value:.0f} %" for value in values)
+    """Shares in per cent."""
+    return ", ".join(f"{100 * value:.0f}" for value in values)
 
 
 def _paired(leads: Any) -> str:
@@ -173,8 +174,23 @@ def _paired(leads: Any) -> str:
     return f"{leads.mean():+.1f} ({leads.mean() - half:+.1f} to {leads.mean() + half:+.1f})"
 
 
+def _seeds(values: Sequence[str]) -> str:
+    """A value for each seed, or the one that all have."""
+    return values[0] if len(set(values)) == 1 else " ".join(values)
+
+
 def _by_federation(runs: Runs) -> str:
-    head = ["federation", "best other", "its points", "kin", "kin less it", "hurts, helps", "surely", "groups", "ARI"]
+    head = [
+        "federation",
+        "best other",
+        "its points",
+        "kin",
+        "kin less it",
+        "hurts, helps, %",
+        "surely, %",
+        "groups",
+        "ARI",
+    ]
     body = []
     for name in runs.federations:
         best, ari = runs.reference(name), runs.ari(name, "kin")
@@ -183,7 +199,7 @@ def _by_federation(runs: Runs) -> str:
         body.append([
             name, best, _spread(runs.means(name, best)), _spread(runs.means(name, "kin")),
             _paired(-runs.regret(name, "kin")), _shares(hurt[:2]), _shares(hurt[2:]),
-            " ".join(str(run["groups"]) for run in runs.finished[name, "kin"]),
+            _seeds([str(run["groups"]) for run in runs.finished[name, "kin"]]),
             f"({index})" if name in NATURAL and index else index,
         ])  # fmt: skip
     return _table(head, body)
@@ -192,7 +208,7 @@ def _by_federation(runs: Runs) -> str:
 def _by_method(runs: Runs) -> str:
     head = [
         "method", "federations", "seeds", "mean regret", "kin ahead by", "by degrees", "regret at most .5 on", "worst",
-        "where", "hurts, helps", "surely", "rate at a border",
+        "where", "hurts, helps, %", "surely, %", "rate at a border",
     ]  # fmt: skip
     rows = []
     for method in runs.methods:
