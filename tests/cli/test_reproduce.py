@@ -174,7 +174,22 @@ def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_te
     # The other rows, later: what was run is gone on with, and the page is that of the whole table.
     ran("tiny", "--quick", "--out", "runs")
     ran("tiny", "--quick", "--out", "whole")
-    assert pages_of(pages) == pages_of(folder / "whole" / "quick" / "pages")
+    whole = pages_of(folder / "whole" / "quick" / "pages")
+    assert pages_of(pages) == whole
+
+
+def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
+    tables = folder / "presets" / "tables"
+    ran("tiny", "--quick", "--out", "runs")
+    prox = {"name": "fedprox", "method": "fedprox"}
+    made = [{"text": "FedProx is better", "better": "fedprox", "than": "fedavg"}, *SMALL["claim"]]
+    (tables / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "row": [prox, *SMALL["row"]], "claim": made}))
+    for _ in range(2):
+        ran("tiny", "--quick", "--methods", "fedprox", "--out", "more", "--pages", "runs/quick/pages")
+    runs = {path.parent.name for path in (folder / "more" / "quick").rglob("runs/*/summary.json")}
+    assert runs == {f"{row}-seed{seed}" for row in ("local", "fedprox", "fedprox@self") for seed in (0, 1)}
+    ran("tiny", "--quick", "--out", "runs", "--pages", "whole")
+    assert pages_of(folder / "runs" / "quick" / "pages") == pages_of(folder / "whole")
 
 
 def test_a_row_without_the_one_that_it_is_tuned_as_is_refused() -> None:

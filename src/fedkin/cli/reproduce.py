@@ -32,7 +32,7 @@ def reproduce(
         None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
     ),
     methods: str | None = typer.Option(
-        None, "--methods", help="Only the rows of these methods, and Local; claims about others are not tested."
+        None, "--methods", help="Only the rows of these methods, and Local; the page keeps what it says of others."
     ),
     restart: bool = typer.Option(False, "--restart", help="Start damaged runs again at round 0."),
     json: bool = JSON,
@@ -61,9 +61,12 @@ def reproduce(
     for key, table in wanted.items():
         with hearing(place / key, False, "the same command") as hears:
             this = table.shortened() if quick else table
-            this = this.only(comma_list(methods)) if methods else this
-            some = _chosen(this, federation or [])
-            how = settings_text(key, this, folder, quick, comma_list(methods or ""))
+            some, named = _chosen(this, federation or []), comma_list(methods or "")
+            how = settings_text(key, this, folder, quick)
+            if named:
+                some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
+                if not page.exists() or only in page.read_text(encoding="utf-8"):  # there are no other rows
+                    this, how = this.only(named), only
             _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
@@ -84,9 +87,9 @@ def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
     finished: bool, restart: bool, hears: Hears, how: str,
 ) -> None:  # fmt: skip
-    """Run `some` federations of a table; its page is written after each, and says which have not been run.
+    """Run some federations and rows of a table; its page is written after each, and says which have not been run.
 
-    Of other federations, and with `finished` of those without records, what the page has said is kept.
+    Of other federations and rows, and with `finished` of those without records, what the page has said is kept.
     how: the page's last section.
     """
     from fedkin.report import results
@@ -96,8 +99,9 @@ def _one(
     mine = [part.name for part in some.federation]
     figures: list[dict[str, str]] = []
     claims: list[dict[str, str]] = []
-    if finished or len(mine) < len(table.federation):
-        figures, claims = results.read_pages(name, table, how, pages, () if finished else mine)
+    rows = len(some.rows()) < len(table.rows())
+    if finished or rows or len(mine) < len(table.federation):
+        figures, claims = results.read_pages(name, table, how, pages, () if finished or rows else mine)
     written = bool(figures)
     if finished and written:
         _write(name, table, done, figures, claims, how, pages, quick)
@@ -119,12 +123,7 @@ def _write(
     from fedkin.records.files import write_bytes
     from fedkin.report import results
 
-    rows = {one.part.name: results.figure_rows(one, table) for one in done}
-    every = [
-        row for part in table.federation
-        for row in rows.get(part.name) or [one for one in figures if one["federation"] == part.name]
-    ]  # fmt: skip
-    verdicts = results.claim_rows(table, done, claims)
+    every, verdicts = results.merged(table, done, figures, claims)
     texts = {
         f"{name}.md": results.page(table, every, verdicts, how, quick),
         f"{name}.csv": results.rows_csv(every),

@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, judged, words_of
+from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, judged, words_of
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -42,6 +43,7 @@ Cells = Mapping[str, str]
 CLAIM_COLUMNS = ("claim", "federation", "paper", "verdict", "found", "needed", "seeds", "length")
 HOW = "## How it was run"
 UNRUN = "Not run yet."
+UNKNOWN = "a figure is not known"
 _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
 _UNJUDGED = "not judged"
@@ -102,11 +104,33 @@ def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[C
         for part in table.federation:
             if claim.on is not None and part.name not in claim.on:
                 continue
-            if (one := ended.get(part.name)) is not None:
-                rows.append(_judged_row(claim, one))
-            else:
-                rows.append(known.get((claim.text, part.name)) or _claim_row(claim, part, verdict="not run yet"))
+            row = _judged_row(claim, ended[part.name]) if part.name in ended else None
+            if row is None or row["verdict"] == UNKNOWN:
+                row = known.get((claim.text, part.name), row)
+            rows.append(row or _claim_row(claim, part, verdict="not run yet"))
     return rows
+
+
+def merged(
+    table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[Cells], claims: Sequence[Cells]
+) -> tuple[list[Cells], list[dict[str, str]]]:
+    """Return the figures and the verdicts of a page: those of `done`, and what is kept of other rows and federations.
+
+    A claim about rows of which some are kept is judged from the figures of each seed.
+    """
+    order = {name: at for at, name in enumerate(table.names(planted=True))}
+    every: list[Cells] = []
+    judged_parts = []
+    ended = {one.part.name: one for one in done}
+    for part in table.federation:
+        kept = [row for row in figures if row["federation"] == part.name]
+        if (one := ended.get(part.name)) is not None:
+            kept = [row for row in kept if row["row"] not in one.results]
+            rows: list[Cells] = [*kept, *figure_rows(one, table)]
+            judged_parts.append(replace(one, results=Run.by_row(rows)) if kept else one)
+            kept = sorted(rows, key=lambda row: order[row["row"]])
+        every += kept
+    return every, claim_rows(table, judged_parts, claims)
 
 
 def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:
@@ -125,7 +149,7 @@ def _in_paper(claim: Claim, part: Part | None) -> str:
 def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
     difference = judged(claim, done.results)
     if difference is None:
-        return _claim_row(claim, done.part, verdict="a figure is not known")
+        return _claim_row(claim, done.part, verdict=UNKNOWN)
     bounds = "" if difference.low is None or difference.high is None else (
         f" ({_claim_text(difference.low, claim, done.share)} to {_claim_text(difference.high, claim, done.share)})"
     )  # fmt: skip
@@ -190,7 +214,7 @@ def read_pages(
     rows = [row for row in csv_rows(_read(figures)) if row["federation"] not in without]
     for part in table.federation:
         names = list(dict.fromkeys(row["row"] for row in rows if row["federation"] == part.name))
-        if names and names not in (table.names(planted=True), table.names(planted=False)):
+        if names != [name for name in table.names(planted=True) if name in names]:
             raise _other(path, f"its rows for {part.name!r} are not those of this definition")
     return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
 

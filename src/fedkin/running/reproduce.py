@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from fedkin.running.grid import Hears, HoldOut, Runs
 from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import best, tune
-from fedkin.tasks import Metric
+from fedkin.tasks import METRICS, Metric
 
 # In the CSV of a page.
 FIGURES = ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
@@ -53,6 +53,17 @@ class Run:
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
         known_figures = {each: float(value) for each, value in figures.items() if value is not None}
         return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
+
+    @classmethod
+    def by_row(cls, rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, Self]]:
+        """Return the runs by row and seed from the CSV of a page, which has no figures of single clients."""
+        runs: dict[str, dict[int, Self]] = {}
+        for row in rows:
+            figures = {name: float(row[name]) for name in FIGURES if row.get(name)}
+            values = {"": figures.get("mean")}
+            run = cls(METRICS[row["metric"]], int(row["clients"]), figures, values=values)
+            runs.setdefault(row["row"], {})[int(row["seed"])] = run
+        return runs
 
     def gains(self, other: Run) -> dict[str, float]:
         """Return how much better the metric of each client is here than in another run."""
@@ -94,7 +105,11 @@ class FinishedPart:
 
     def unmatched_views(self, table: PaperTable) -> list[str]:
         """Return the rows that train on views, as tuned, that no row of Local has."""
-        experiments = {row.name: _changed(self.experiment, row, self.chosen[row.name].settings) for row in table.rows()}
+        chosen = self.chosen
+        experiments = {
+            row.name: _changed(self.experiment, row, chosen[row.name].settings)
+            for row in table.rows() if row.name in chosen
+        }  # fmt: skip
         of_local = [one.training.augment for one in experiments.values() if one.method.name == "local"]
         views = {name: getattr(one.method, "augment", None) for name, one in experiments.items()}
         return [name for name, view in views.items() if view is not None and view not in of_local]
