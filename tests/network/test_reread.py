@@ -134,7 +134,13 @@ def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[.
 
 def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., Hospitals]) -> None:
     there = begun()
-    there.start()
+    shown = list[str]()
+
+    def agree(lines: list[str]) -> bool:
+        shown.extend(lines)
+        return True
+
+    there.start(consent=agree)
 
     def then(round: int) -> None:
         if round == 2:
@@ -145,6 +151,7 @@ def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., H
     assert there.errors == {}
     assert result is not None
     assert "renewed" not in result.federation["clients"]["north"]
+    assert sum("has changed: what it tells of itself, anew" in line for line in shown) == len(HOSPITALS)
     assert "the samples of before count until the file is correct" in "".join(there.told["north"])
 
 

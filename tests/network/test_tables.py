@@ -66,8 +66,7 @@ class Hospitals:
 
     def join(self, link: Any, name: str, file: str = "", settings: str = "", **options: Any) -> None:
         if self.plan.network.reread:
-            watch = FileWatch(self.folder / f"{name}.csv")
-            options |= {"again": partial(self.table, name), "watch": watch}
+            options["watch"] = FileWatch(self.folder / f"{name}.csv", partial(self.table, name))
         NetworkClient(
             link, self.table(name, file), plan_of, self.root / name, settings=settings or settings_of(self.plan),
             patience=0.05, stop=options.pop("stop", self.stop), say=lambda line: self.told[name].append(line),

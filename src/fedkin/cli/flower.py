@@ -75,7 +75,7 @@ def _node(
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
     plan = load(experiment)
     settings = networked.settings_of(plan)
-    again = participant.reading_again(plan, name, data, test_fraction, group)
+    watch = participant.watched(plan, name, data, test_fraction, group)
     samples = participant.read_samples(plan, name, data, test_fraction, group)
     console = make_console(stderr=True, soft_wrap=True)
     consent = participant.consenting(yes, "the server of the Flower deployment")
@@ -86,7 +86,7 @@ def _node(
         NetworkClient(
             link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
-            take_home=partial(networked.take_home, state), unseen=unseen, **again,
+            take_home=partial(networked.take_home, state), unseen=unseen, watch=watch,
         ).run()  # fmt: skip
 
 

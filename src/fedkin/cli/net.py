@@ -31,7 +31,7 @@ from fedkin.cli.participant import (
     leaving,
     ledger_in,
     read_samples,
-    reading_again,
+    watched,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held, is_held, write_new
@@ -356,7 +356,7 @@ def _join(
     me = identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
-    again = reading_again(plan, me, data, test_fraction, group)
+    watch = watched(plan, me, data, test_fraction, group)  # before the file is read: no change is missed
     samples = read_samples(plan, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server or "its neighbours")
@@ -366,11 +366,11 @@ def _join(
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
-                say(f"its model after round {round}, of before, is kept: fedkin export {folder}")
+                say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
             NetworkClient(
                 link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
-                take_home=partial(networked.take_home, folder), unseen=unseen, **again,
+                take_home=partial(networked.take_home, folder), unseen=unseen, watch=watch,
             ).run()  # fmt: skip
         return
     if unseen:

@@ -16,14 +16,14 @@ from fedkin.errors import ConfigError
 from fedkin.running.progress import StopFlag, make_console
 
 if TYPE_CHECKING:
-    from fedkin.data.own import OwnTable
+    from fedkin.data.own import FileWatch, OwnTable
     from fedkin.federation import Client, Task
     from fedkin.network.ledger import Ledger
     from fedkin.running.experiment import Experiment
 
 __all__ = [
     "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "UNSEEN", "YES", "consenting", "leaving",
-    "ledger_in", "read_samples", "reading_again",
+    "ledger_in", "read_samples", "watched",
 ]  # fmt: skip
 
 Consent = Callable[[list[str]], bool]
@@ -138,15 +138,15 @@ def read_samples(
     return OwnTable(name, data, source, group)
 
 
-def reading_again(
+def watched(
     plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """Return what a client needs to read its samples again when their file has changed, with `network.reread`."""
+) -> FileWatch | None:  # fmt: skip
+    """Return what reads a participant's data again when the file has changed, if `network.reread` asks for it."""
     from fedkin.data.own import FileWatch
 
     if not plan.network.reread:
-        return {}
-    return {"again": partial(read_samples, plan, name, data, fraction, group), "watch": FileWatch(Path(data))}
+        return None
+    return FileWatch(Path(data), partial(read_samples, plan, name, data, fraction, group))
 
 
 def _check_fraction(asked: float | None, given: float) -> None:

@@ -99,9 +99,9 @@ def _one(
     mine = [part.name for part in some.federation]
     figures: list[dict[str, str]] = []
     claims: list[dict[str, str]] = []
-    rows = len(some.rows()) < len(table.rows())
-    if finished or rows or len(mine) < len(table.federation):
-        figures, claims = results.read_pages(name, table, how, pages, () if finished or rows else mine)
+    some_rows = len(some.rows()) < len(table.rows())
+    if finished or some_rows or len(mine) < len(table.federation):
+        figures, claims = results.read_pages(name, table, how, pages, () if finished or some_rows else mine)
     written = bool(figures)
     if finished and written:
         _write(name, table, done, figures, claims, how, pages, quick)
@@ -119,7 +119,7 @@ def _write(
     name: str, table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[dict[str, str]],
     claims: Sequence[dict[str, str]], how: str, pages: Path, quick: bool,
 ) -> None:  # fmt: skip
-    """Write the page and the two CSV files; figures, claims: those kept of federations that are not in `done`."""
+    """Write the page and the two CSV files; figures, claims: those that the page has had."""
     from fedkin.records.files import write_bytes
     from fedkin.report import results
 

@@ -83,20 +83,24 @@ class OwnTable:
         return Client(self.name, train, test, self.group, about={"columns": columns}), dataset.task
 
 
-class FileWatch:
-    """Whether a file has changed since it was looked at last."""
+# What a participant has: ready samples and their task, or a table that is encoded as all agree.
+OwnSamples = tuple[Client, Task] | OwnTable
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class FileWatch:
+    """Reads a participant's file again whenever it has changed. read: how; raises DataError."""
+
+    def __init__(self, path: Path, read: Callable[[], OwnSamples]) -> None:
+        self.path, self.read = path, read
         self._known = self._now()
 
-    def changed(self) -> bool:
-        """Return whether it has, and is not being written now; True once for each change."""
+    def changed(self) -> OwnSamples | None:
+        """Return what is in the file, once for each change; None if it has not changed, or is being written."""
         now = self._now()
         if now in (None, self._known) or now[0] + _SETTLED > time.time():
-            return False
+            return None
         self._known = now
-        return True
+        return self.read()
 
     def _now(self) -> tuple[float, int] | None:
         try:

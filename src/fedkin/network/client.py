@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 
 from fedkin import codec
-from fedkin.data.own import FileWatch, OwnTable
+from fedkin.data.own import FileWatch, OwnSamples, OwnTable
 from fedkin.engines.accounting import Clock
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
@@ -58,8 +58,6 @@ __all__ = ["LEAVES", "Caller", "ClientCheckpoints", "NetworkClient", "TakeHome",
 # Keeps a client's model of a round, with the settings of the federation, its plan, and the encoding of the table if
 # there is one; returns the hash of the model.
 TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params, int], str]
-# What a participant has: ready samples, or a table that is encoded as all agree.
-Samples = tuple[Client, Task] | OwnTable
 S = TypeVar("S", bound=Sent)
 LEAVES = "leaves"  # the file by which a client that runs is told to leave for good
 _KEPT = 3  # rounds of which a client keeps its state
@@ -162,17 +160,16 @@ class NetworkClient(Caller):
     shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
     of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after each evaluation (None:
     nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
-    it leaves whose server is not reached. again: reads its samples anew when `watch` says that the file has changed,
-    with `[network] reread`. unseen: whether it takes no part, and only takes home a model.
+    it leaves whose server is not reached. watch: reads its file again when it has changed, with `[network] reread`.
+    unseen: whether it takes no part, and only takes home a model.
     """
 
     def __init__(
-        self, link: Link, samples: Samples, plan_of: PlanOf, folder: Path, *,
+        self, link: Link, samples: OwnSamples, plan_of: PlanOf, folder: Path, *,
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
-        take_home: TakeHome | None = None, again: Callable[[], Samples] | None = None, watch: FileWatch | None = None,
-        unseen: bool = False,
+        take_home: TakeHome | None = None, watch: FileWatch | None = None, unseen: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(link, server, say=say, stop=stop, patience=patience, give_up=give_up)
         self.plan_of, self.folder, self.samples = plan_of, folder, samples
@@ -184,7 +181,7 @@ class NetworkClient(Caller):
         self.encoding: SharedEncoding | None = None
         self.consented = False
         self.told_round, self.told_missing, self.told_drift = 0, "", False
-        self.again, self.watch, self.unseen = again, watch, unseen
+        self.watch, self.unseen = watch, unseen
         self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
         self.progress, self.federation = Progress(), ""
 
@@ -225,10 +222,12 @@ class NetworkClient(Caller):
 
     def look_again(self) -> None:
         """Tell the server of new samples in the file, if there are any; they count when an order names them."""
-        if self.again is None or self.watch is None or not self.watch.changed():
+        if self.watch is None:
             return
         try:
-            samples = self.again()
+            samples = self.watch.changed()
+            if samples is None:
+                return
             if isinstance(samples, OwnTable):
                 assert self.encoding is not None
                 samples.keep(self.columns)
@@ -262,11 +261,19 @@ class NetworkClient(Caller):
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if not self.consented and not self.consent(leaving(plan, self.client, self.labels, page)):
+        if not self.consented and not self.consent([*leaving(plan, self.client, self.labels, page), *self._later()]):
             raise Left
         self.consented = True  # the settings are the same, whenever it joins again
         self.agreement = here
         return plan
+
+    def _later(self) -> list[str]:
+        """Return what leaves besides, when the file has changed."""
+        if self.watch is None:
+            return []
+        return [
+            f"whenever {self.watch.path} has changed: what it tells of itself, anew; then the new samples count too"
+        ]
 
     def _unable(self, here: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
@@ -295,7 +302,7 @@ class NetworkClient(Caller):
         if self.settings is None:
             self.settings = self._terms().agreement.settings
         lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.labels, self.ledger)
-        if not self.consent(lines):
+        if not self.consent([*lines, *self._later()]):
             raise Left
         self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
@@ -462,7 +469,7 @@ class _ClientRun:
         if order.drifted and not client.told_drift:
             client.told_drift = True
             client.say("a test says that new samples here are unlike those of this client's group; look at the data")
-        if client.again is None or order.samples == self.counts:
+        if client.watch is None or order.samples == self.counts:
             return ""
         if order.samples not in client.versions:
             return "the samples of this round are not there any more: the file has changed"

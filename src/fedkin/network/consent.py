@@ -33,7 +33,7 @@ from fedkin.forms import (
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import PlanOf, agreed
 from fedkin.network.ledger import Ledger, Page
-from fedkin.untrusted import shown, toml_of
+from fedkin.untrusted import shown
 
 __all__ = ["about", "largest_message", "leaving", "leaving_with_table", "releases_in"]
 
@@ -69,8 +69,6 @@ def leaving_with_table(
     (it lacks a class) there are no lines about messages.
     """
     lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
-    if toml_of(settings).get("network", {}).get("reread"):
-        lines.append(f"whenever {table.data} has changed: its numbers of rows; from then on the new rows count too")
     try:
         client, task = table.client(agree({table.name: table.told}, table.reading))
     except DataError:

@@ -101,6 +101,7 @@ class NetworkSite(Site):
         for id in ids:
             self.last.pop(id, None)
             self.away.discard(id)
+            self.drifted.discard(id)
 
     def close(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -29,8 +29,8 @@ class NetworkSettings(Settings):
     begin_after: seconds after which it begins with those who are there, at least two; None: it waits for all.
     newcomers: whether clients that the join file names may join after that, from the next round on, or come back after
     they have left; without it they are refused.
-    reread: whether each participant's table is read again when its file has changed, so that new rows count from the
-    next round on.
+    reread: whether each participant reads its file again when it has changed, so that new samples count from the next
+    round on.
     gone_after: seconds without a connection after which a client has left; None: it is waited for as long as it takes.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.

@@ -49,7 +49,7 @@ _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "([how to read it](index.md#how-to-read-a-page))"
-_INTERVAL = re.compile(r"([+-]?[\d.]+)( \w+)? \(([+-]?[\d.]+)(?: \w+)? to ([+-]?[\d.]+)(?: \w+)?\)")
+_INTERVAL = re.compile(r"([+-]?[\d.]+)(| \w+) \(([+-]?[\d.]+)\2 to ([+-]?[\d.]+)\2\)")
 _READING = (
     "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
     "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
@@ -355,17 +355,19 @@ def _verdict(row: Cells) -> str:
 
 
 def _short(found: str) -> str:
-    """A figure with its interval, which is symmetric, as ±.
+    """A figure with its interval, which is symmetric, as ±; one in several units stays as it is.
 
     >>> _short("+11.3 (+10.8 to +11.8)"), _short("+163.1 MB (+163.1 MB to +163.1 MB)"), _short("0.4")
     ('+11.3±0.5', '+163.1 MB', '0.4')
+    >>> _short("+1.0 GB (+900.0 MB to +1.1 GB)")
+    '+1.0 GB (+900.0 MB to +1.1 GB)'
     """
     if (parts := _INTERVAL.fullmatch(found)) is None:
         return found
     value, unit, low, high = parts.groups()
     digits = len(value.partition(".")[2])
     half = f"{(float(high) - float(low)) / 2:.{digits}f}"
-    return f"{value}{'±' + half if float(half) else ''}{unit or ''}"
+    return f"{value}{'±' + half if float(half) else ''}{unit}"
 
 
 def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False, methods: Sequence[str] = ()) -> str:
