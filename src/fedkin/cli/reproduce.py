@@ -135,7 +135,7 @@ def _write(
 
 
 def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
-    """Write the index of all claims from the pages in this folder."""
+    """Write the index of the pages in this folder."""
     from fedkin.records.files import write_bytes
     from fedkin.report.results import index
 

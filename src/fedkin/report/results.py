@@ -46,6 +46,7 @@ UNRUN = "Not run yet."
 UNKNOWN = "a figure is not known"
 _UNTESTED = "not testable here: "
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
+_SHORT = {"cannot be told apart": "open"}
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
 _LEGEND = "([how to read it](index.md#how-to-read-a-page))"
@@ -242,9 +243,10 @@ def _other(page: Path, why: str) -> ConfigError:
 
 _AFTER = f"After this page you know how these methods compare here {_LEGEND}."
 _AFTER_INDEX = (
-    "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes it; "
-    "[how to read it](#how-to-read-a-page) is at its end."
+    "After this page you know how many claims of the four papers hold here; each has its line on its table's page. "
+    "`fedkin reproduce` writes them; [how to read them](#how-to-read-a-page) is at the end."
 )
+_HEADS = ("page", "runs", "the paper's claims", "claims that are ours")
 _AFTER_CLAIMS = f"After this page you know which of the paper's claims hold here {_LEGEND}."
 
 
@@ -337,21 +339,22 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
     """A line per claim with a verdict for each federation; the claims that are not tested in one sentence."""
+    printed = {claim.text: f"paper: {claim.paper}" for claim in table.claim if claim.paper}
     tested = [row for row in claims if row["federation"]]
     parts = [part.name for part in table.federation if any(row["federation"] == part.name for row in tested)]
     lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))] if tested else []
     for claim in dict.fromkeys(row["claim"] for row in tested):
         cells = {row["federation"]: row for row in tested if row["claim"] == claim}
         needed = next((row["needed"] for row in cells.values() if row["needed"] not in ("", "above 0")), "")
-        first = claim + (f" (needed: {needed})" if needed else "")
+        notes = "; ".join(filter(None, (printed.get(claim), f"needed: {needed}" if needed else "")))
+        first = f"{claim} ({notes})" if notes else claim
         lines.append(_line([first, *(_verdict(cells[part]) if part in cells else "–" for part in parts)]))
     untested = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in claims if not row["federation"]]
     return [*lines, *(["", f"Not testable here: {'; '.join(untested)}."] if untested else [])]
 
 
 def _verdict(row: Cells) -> str:
-    word = "open" if row["verdict"] == "cannot be told apart" else row["verdict"]
-    return f"**{word}** {_short(row['found'])}".strip()
+    return f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
 
 
 def _short(found: str) -> str:
@@ -458,33 +461,27 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
-    """The index in Markdown: all claims of the papers, a line each, and how many of ours hold on each page.
+    """The index in Markdown: how many claims hold on each page, and the claims of the papers that are not tested.
 
     claims: the claims' CSV of each table that has a page.
     """
     rows = {name: csv_rows(claims[name]) if name in claims else claim_rows(table, []) for name, table in tables.items()}
-    judged_lines: dict[str, list[str]] = {}
-    untested: dict[str, dict[str, list[str]]] = {}
+    pages: dict[str | None, list[str]] = {}
+    untested: dict[str | None, dict[str, list[str]]] = {}
     verdicts: list[str] = []
-    ours: list[str] = []
     for name, several in rows.items():
         paper, title = tables[name].paper, tables[name].title
         theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
         verdicts += [row["verdict"] for row in theirs]
-        page_of = f"[{title}]({name}.md)" if name in claims else title
-        if any(row["federation"] for row in theirs):
-            judged_lines.setdefault(paper or "", []).append(_index_page(page_of, theirs))
+        if tables[name].federation:
+            ours = [row for row in several if row not in theirs]
+            page_of = f"[{title}]({name}.md)" if name in claims else title
+            pages.setdefault(paper, []).append(_line([page_of, _length(several), _counted(theirs), _counted(ours)]))
         for text, of in _by_claim(theirs).items():
-            verdict = of[0]["verdict"]
-            if verdict.startswith(_UNTESTED):
+            if (verdict := of[0]["verdict"]).startswith(_UNTESTED):
                 figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
-                untested.setdefault(paper or "", {}).setdefault(verdict.removeprefix(_UNTESTED), []).append(
-                    text + figure
-                )
-            else:
-                judged_lines.setdefault(paper or "", []).append(_index_line(text, of))
-        if left := [row["verdict"] for row in several if row not in theirs]:
-            ours.append(_line([page_of, *(str(left.count(word)) for word in _WORDS.values())]))
+                why = verdict.removeprefix(_UNTESTED)
+                untested.setdefault(paper, {}).setdefault(why, []).append(text + figure)
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
     if "not run yet" in verdicts:
@@ -492,16 +489,14 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     summaries = [table.summary for table in tables.values() if table.summary]
     first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
-    for title in PAPERS:
-        if title in judged_lines or title in untested:
-            lines += [f"## {title}", ""]
-        if title in judged_lines:
-            lines += [*_table(["claim", "paper", "ours"]), *judged_lines[title], ""]
-        if title in untested:
+    for part in (*PAPERS, None):
+        if part in pages or part in untested:
+            lines += [f"## {part or 'Other tables'}", ""]
+        if part in pages:
+            lines += [_line(_HEADS), _line(["---"] * len(_HEADS)), *pages[part], ""]
+        if part in untested:
             lines += ["Not tested:", ""]
-            lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[title].items()] + [""]
-    if ours:
-        lines += ["## Claims that are ours", "", *_table(["page", *_WORDS.values()]), *ours, ""]
+            lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[part].items()] + [""]
     return "\n".join([*lines, "## How to read a page", "", _READING, ""])
 
 
@@ -512,22 +507,15 @@ def _by_claim(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
     return claims
 
 
-def _index_page(title: str, rows: Sequence[Cells]) -> str:
-    """A page's line above its claims, with the seeds and lengths of its runs."""
-    seeds = " or ".join(dict.fromkeys(row["seeds"] for row in rows if row["seeds"]))
-    lengths = {row["federation"]: row["length"] for row in rows if row["length"]}
-    if len(set(lengths.values())) == 1:
-        lengths = {"": next(iter(lengths.values()))}
-    told = [*([f"{seeds} seeds"] if seeds else []), *(f"{part} {text}".strip() for part, text in lengths.items())]
-    return _line([f"**{title}**{': ' if told else ''}{', '.join(told)}", "", ""])
+def _length(rows: Sequence[Cells]) -> str:
+    """The seeds and lengths of a page's runs."""
+    seeds = [f"{number} seeds" for number in dict.fromkeys(row["seeds"] for row in rows if row["seeds"])]
+    lengths = dict.fromkeys(row["length"] for row in rows if row["length"])
+    return ", ".join(filter(None, (" or ".join(seeds), " or ".join(lengths))))
 
 
-def _index_line(text: str, rows: Sequence[Cells]) -> str:
-    """A claim's line, with its verdict on each federation."""
-    paper = "; ".join(dict.fromkeys(row["paper"] for row in rows if row["paper"]))
-    return _line([text, paper, "; ".join(f"{row['federation']}: {_verdict(row)}" for row in rows)])
-
-
-def _table(heads: Sequence[str]) -> list[str]:
-    """The first two lines of a Markdown table."""
-    return [_line(heads), _line(["---"] * len(heads))]
+def _counted(rows: Sequence[Cells]) -> str:
+    """How many claims hold, and the others, by federation."""
+    verdicts = [row["verdict"] for row in rows if row["federation"]]
+    known = [*(word for word in _COUNTED if word in verdicts), *sorted(set(verdicts) - set(_COUNTED))]
+    return ", ".join(f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in known)
