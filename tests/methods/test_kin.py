@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 import fedkin
@@ -26,7 +27,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.pulled_head import Strength, pulled_heads, with_head
 from fedkin.methods.blocks.signatures import read_signature
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin, best_candidate, held_out, in_proportion, level_of_look
+from fedkin.methods.kin import Kin, best_candidate, held_out, in_proportion, leads_of, level_of_look
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
 from support import play, same, small_setup
@@ -326,7 +327,53 @@ def test_too_few_held_out_samples_choose_nothing() -> None:
         "level": next(iter(state(engine)["models"])),
         "weights": math.inf,
         "bias": math.inf,
+        "leads": {},
     }
+
+
+def test_leads_have_the_intervals_of_cut_means() -> None:
+    """41 clients, so that the quartiles at which differences are cut are clients' own."""
+    rng, shift = np.random.default_rng(3), np.array([[0.0, 1.0, 1.0], [2.0, 0.3, 2.0]])
+    costs = {f"c{k:02d}": rng.gamma(2.0, size=(2, 3)) + shift for k in range(41)}
+    leads = leads_of(costs, dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0))
+    assert set(leads) == {"groups"}
+    differences = np.array([one[1, 1] - one[0, 0] for one in costs.values()])
+    lead, low, high = leads["groups"]
+    assert lead == pytest.approx(float(np.mean(stats.mstats.winsorize(differences, (0.25, 0.25)))))
+    error = float(stats.mstats.trimmed_stde(differences, (0.25, 0.25)))
+    assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, 20) * error)
+    assert (high + low) / 2 == pytest.approx(lead)
+
+
+@pytest.mark.parametrize("clients", [6, 20, 80])
+def test_intervals_of_leads_cover(clients: int) -> None:
+    rng, inside = np.random.default_rng(clients), 0
+    for _ in range(400):
+        costs = {f"c{k:02d}": np.array([[0.0], [0.3 + rng.standard_t(4)]]) for k in range(clients)}
+        _, low, high = leads_of(costs, dict.fromkeys(costs, 20), ["all", "groups"], ("all", 0))["groups"]
+        inside += low <= 0.3 <= high
+    assert 0.91 < inside / 400 < 0.985
+
+
+def test_three_clients_are_too_few_for_leads() -> None:
+    costs, sizes = table_of_costs([[0.5], [0.6], [0.7]])
+    levels = ["all", "branches", "groups"]
+    assert leads_of(costs, sizes, levels, ("all", 0)) == {
+        "branches": pytest.approx([0.1, 0.1, 0.1]),
+        "groups": pytest.approx([0.2, 0.2, 0.2]),
+    }
+    few = {id: costs[id] for id in list(costs)[:3]}
+    assert leads_of(few, sizes, levels, ("all", 0)) == {}
+
+
+def test_records_say_by_how_much_the_choice_was_better() -> None:
+    rounds = run_of(federation([common_draw, swapped] * 4), Kin(), rounds=6).rounds
+    leads = [{name for name in line["figures"] if name.startswith("lead_")} for line in rounds]
+    assert leads == [set()] * 3 + [{"lead_all", "lead_all_low", "lead_all_high"}] * 3
+    figures = rounds[-1]["figures"]
+    assert figures["level"] == 2
+    assert figures["lead_all_low"] < figures["lead_all"] < figures["lead_all_high"]
+    assert figures["lead_all_high"] > 0
 
 
 @pytest.mark.parametrize("liars", [1, 2, 3, 4])

@@ -57,6 +57,33 @@ def chain(count: int) -> Graph:
     return graph.tested(each, Evidence(tuple(nodes), leaf, 0.001))
 
 
+def by_degrees() -> Graph:
+    """A root cut into clumps: clients 0 to 6, each cut off one after the other, and 7 to 9, who are alike."""
+    ids = tuple(f"c{i}" for i in range(10))
+    nodes = [Node(None, {"x": 1e-9, "xy": 1e-9}, ("xy",), "xy"), Node(0, {"x": 1e-9, "concept": 0.5}, ("x",), "x"),
+             Node(0, {"x": 0.5, "concept": 0.5}, verdict="same")]  # fmt: skip
+    leaf, inner = dict.fromkeys(ids[7:], 2), 1
+    for i in range(5):
+        nodes += [Node(inner, {}, verdict="alone"), Node(inner, {"x": 1e-9}, ("x",), "x")]
+        leaf[ids[i]], inner = len(nodes) - 2, len(nodes) - 1
+    nodes += [Node(inner, {}, verdict="alone"), Node(inner, {}, verdict="alone")]
+    leaf |= {ids[5]: len(nodes) - 2, ids[6]: len(nodes) - 1}
+    groups = {id: min(i, 7) for i, id in enumerate(ids)}
+    each = {id: "same" if i >= 7 else "alone" for i, id in enumerate(ids)}
+    return Graph(ids, np.zeros((10, 10)), groups=groups).tested(each, Evidence(tuple(nodes), leaf, 0.001))
+
+
+def test_clients_that_differ_by_degrees_are_one_branch() -> None:
+    graph = by_degrees()
+    assert graph.evidence is not None
+    assert graph.groups is not None
+    assert graph.evidence.branches(graph.groups) == {**dict.fromkeys(range(7), 1), 7: None}
+    clumps = chain(10)
+    assert clumps.evidence is not None
+    assert clumps.groups is not None
+    assert set(clumps.evidence.branches(clumps.groups).values()) == {0}
+
+
 # -- the page's data ------------------------------------------------------------------------------------------
 
 
@@ -72,7 +99,7 @@ def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
         assert sorted(members) == sorted(id for id in graph.ids if graph.groups[id] == group)
         assert row["words"] == "cannot be told apart: one model serves all"
     assert found["alone"][:2] == [1, [ids.index("site-011")]]
-    assert found["keep"] == "chosen: one model for each group"
+    assert found["choice"] == "chosen: one model for each group"
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
@@ -105,6 +132,22 @@ def test_runs_without_verdicts_have_no_section(place: Path, tmp_path: Path) -> N
     assert data_in(with_tests)["runs"][2]["graph"]["verdicts"]["groups"]
 
 
+def test_the_tree_shows_which_levels_have_a_model_where() -> None:
+    """Seven clients that differ by degrees are one branch of the root, and three that cannot be told apart another."""
+    graph = by_degrees()
+    number = {id: place for place, id in enumerate(graph.ids)}
+    figures = {"level": 1, "pull_weights": 1.0, "groups": 1, "lead_all": 0.1, "lead_all_low": 0.05,
+               "lead_all_high": 0.15, "lead_groups": 0.2, "lead_groups_low": 0.1, "lead_groups_high": 0.3}  # fmt: skip
+    found = drawn_tests(graph, None, number, [{"figures": figures}])
+    assert found is not None
+    levels = [node["level"] for node in found["tests"]["nodes"]]
+    assert levels[:2] == [("one model for all", False), ("one model for this branch", True)]
+    assert set(levels[2:]) == {None}
+    untold = drawn_tests(graph, None, number, [])
+    assert untold is not None
+    assert {node["level"] for node in untold["tests"]["nodes"]} == {None}
+
+
 # -- many clients ---------------------------------------------------------------------------------------------
 
 
@@ -113,7 +156,7 @@ def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     graph = chain(count)
     assert graph.evidence is not None
     number = {id: i for i, id in enumerate(graph.ids)}
-    found = drawn_tests(graph, graph.groups, number, None)
+    found = drawn_tests(graph, graph.groups, number, [])
     assert found is not None
     tree = found["tests"]
     nodes = tree["nodes"]
@@ -178,7 +221,7 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
     found = judged_groups(graph)
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
-    page = drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, None)
+    page = drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, [])
     assert page is not None
     assert page["words"].endswith(said)
     two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
@@ -226,7 +269,7 @@ def test_the_sentence_says_what_was_found(place: Path) -> None:
     assert re.search(
         r"\. 3 groups and 1 client alone found by tests \(ARI 0\.\d\d to the planted ones\): "
         r"within groups no difference is significant \(alpha = [\d.]+, corrected for \d tests; "
-        r"smallest p 0\.\d+\)\.$",
+        r"smallest p 0\.\d+\)\. Chosen: one model for each group\.$",
         text,
     )
 
@@ -266,7 +309,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
-    drawn = drawn_tests(graph, None, {id: place for place, id in enumerate("abc")}, None)
+    drawn = drawn_tests(graph, None, {id: place for place, id in enumerate("abc")}, [])
     assert drawn is not None
     assert less in drawn["words"]
 
@@ -278,7 +321,15 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
      ([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}],
       "chosen: one model for each group"),
      ([{"figures": {"level": 0, "pull_weights": None, "pull_bias": 3.0}}],
-      "chosen: one model for all, a bias for each client (pull 3)")],
+      "chosen: one model for all, a bias for each client (pull 3)"),
+     ([{"figures": {"level": 0, "pull_weights": 1.0, "groups": 0, "lead_groups": 0.019, "lead_groups_low": 0.012,
+                    "lead_groups_high": 0.026}}],
+      ("chosen: one model for all, a head for each client (pull 1); "
+       "held-out loss lower than with training alone by 0.019 (95 % interval 0.012 to 0.026)")),
+     ([{"figures": {"level": 2, "pull_weights": None, "groups": 3, "lead_branches": -0.001, "lead_branches_low": -0.02,
+                    "lead_branches_high": 0.018}}],
+      ("chosen: one model for each group; held-out loss not told apart from that with one model for each branch: "
+       "lower by -0.001 (95 % interval -0.02 to 0.018)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
     assert choice_words(rounds) == words

@@ -8,12 +8,13 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +26,8 @@ from fedkin.untrusted import arrays_in, cell, json_of, said
 if TYPE_CHECKING:
     import networkx as nx
 
+
+Group = TypeVar("Group", bound=Hashable)
 
 # Verdicts of groups.
 MEANINGS = {
@@ -126,6 +129,44 @@ class Evidence:
         for number in range(len(self.nodes) - 1, 0, -1):
             sizes[self.nodes[number].parent or 0] += sizes[number]
         return tuple(sizes)
+
+    def path(self, number: int) -> list[int]:
+        """A node and all nodes above it."""
+        path = [number]
+        while (parent := self.nodes[path[-1]].parent) is not None:
+            path.append(parent)
+        return path
+
+    @cached_property
+    def spreads(self) -> frozenset[int]:
+        """Nodes that were cut although their clients come in no clumps, but differ by degrees.
+
+        No cut is better than another there, and more than half as many leaves as clients remain.
+        """
+        leaves = [int(not below) for below in self.children]
+        for number in range(len(self.nodes) - 1, 0, -1):
+            leaves[self.nodes[number].parent or 0] += leaves[number]
+        # Only the parts of a cut into clumps are tested for shifts again.
+        return frozenset(
+            number for number, below in enumerate(self.children)
+            if below and 2 * leaves[number] > self.sizes[number]
+            and not any({"offset", "concept"} & set(self.nodes[child].p) for child in below)
+        )  # fmt: skip
+
+    def branches(self, groups: Mapping[str, Group]) -> dict[Group, int | None]:
+        """Of each tested group, the topmost spread that most of its clients are below; None: they are below none.
+
+        groups: {client id: group}.
+        """
+        votes: dict[Group, Counter[int | None]] = {}
+        for id, last in self.leaf.items():
+            spreads = [at for at in self.path(last) if at in self.spreads]
+            votes.setdefault(groups[id], Counter())[spreads[-1] if spreads else None] += 1
+        # Of equal votes none comes first, then the numbers as text: the choice of runs that are recorded.
+        return {
+            group: max(sorted(count, key=lambda node: "" if node is None else str(node)), key=lambda node: count[node])
+            for group, count in votes.items()
+        }
 
     @classmethod
     def of(

@@ -15,13 +15,13 @@ A method of fedkin's own; nothing is told to it. `docs/methods/kin.md` says what
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
 from pydantic import Field
+from scipy import stats
 from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
@@ -66,7 +66,8 @@ class State(Planned):
     placed: {client id: True} of clients that joined groups found before. looks: how often groups were found.
     tests: those of the last look. trial_end: the last round of its trial.
     models: {level: {node: params}} of the levels that train now; a client alone keeps its model itself.
-    choice: {"level", "weights", "bias"}: the level and the strengths that were chosen; empty during the trial.
+    choice: {"level", "weights", "bias", "leads"}: the level and the strengths that were chosen, and `leads_of` them;
+    empty during the trial.
     """
 
     signatures: dict[str, Tensor]
@@ -263,10 +264,12 @@ class Kin(SigningMethod):
         }
         if both:
             enough = sum(sizes[id] for id in both) >= MIN_HOLDOUT
-            level, place = best_candidate(both, sizes, list(trained)) if enough else (list(trained)[-1], 1)
+            levels = list(trained)
+            level, place = best_candidate(both, sizes, levels) if enough else (levels[-1], 1)
+            leads = leads_of(both, sizes, levels, (level, place)) if enough else {}
             models, strength = candidates[place]
             state["models"] = {level: models[level]}
-            state["choice"] = {"level": level, "weights": strength.weights, "bias": strength.bias}
+            state["choice"] = chosen(level, strength, leads)
 
     def mean_heads(self, server: ServerView[State], level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
         """A level's models, with the mean of its clients' own heads in place of each shared head.
@@ -394,30 +397,17 @@ def best_candidate(
     """The level and the column of the smallest pooled cost; in doubt more models and the earlier column.
 
     In doubt: within DOUBT standard errors over clients.
-    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples. Differences between two
-    candidates are cut at their lower and upper CUT quantile over clients, and a client's size at the median, so that
-    no few clients decide for all.
+    costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples.
     """
-    ids = sorted(costs)
-    table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
-    columns = table.shape[1] // len(levels)
-    share = np.array([sizes[id] for id in ids], dtype=np.float64)
-    share = np.minimum(share, np.median(share))
-    share /= share.sum()
-
-    def excess(candidate: int, other: int) -> tuple[float, float]:
-        """How much more a candidate costs than another, and its standard error."""
-        values = table[:, candidate] - table[:, other]
-        values = np.clip(values, *np.quantile(values, [CUT, 1 - CUT]))
-        mean = float(share @ values)
-        return mean, math.sqrt(float(share**2 @ (values - mean) ** 2))
+    excess = excess_in(costs, sizes)
+    columns = next(iter(costs.values())).shape[1]
 
     def doubted(candidate: int, best: int) -> bool:
         """Whether a candidate costs no more than the best one, as far as can be told."""
         mean, error = excess(candidate, best)
         return mean <= DOUBT * error
 
-    pooled = np.array([excess(candidate, 0)[0] for candidate in range(table.shape[1])]).reshape(-1, columns)
+    pooled = np.array([excess(one, 0)[0] for one in range(len(levels) * columns)]).reshape(-1, columns)
     best_of_level = [row * columns + int(np.argmin(pooled[row])) for row in range(len(levels))]
     level = max(row for row, one in enumerate(best_of_level) if doubted(one, int(np.argmin(pooled))))
     best = best_of_level[level]
@@ -425,40 +415,61 @@ def best_candidate(
     return levels[level], column
 
 
-def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
-    """{group: branch}: groups below one spread of the tree of tests share a branch, others are their own.
+def excess_in(
+    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int]
+) -> Callable[[int, int], tuple[float, float]]:
+    """How much more a candidate costs than another (numbers in a raveled table of costs), and its standard error.
 
-    A spread is a node that was cut although its clients come in no clumps: no cut is better than another, and more than
-    half as many leaves as clients remain. Its clients differ by degrees.
+    Differences are cut at their lower and upper CUT quantile over clients, and a client's size at the median, so that
+    no few clients decide for all.
     """
-    tree, leaf = tests["tree"], tests["leaf"]
-    clients, leaves = Counter[str](), Counter[str]()
-    for last in leaf.values():
-        clients.update(_path(tree, str(last)))
-    for number, node in tree.items():
-        if not node["children"]:
-            leaves.update(_path(tree, number))
-    votes: dict[str, Counter[str]] = {number: Counter() for number in sorted(set(group.values()), key=int)}
-    for id, last in leaf.items():
-        spreads = [at for at in _path(tree, str(last)) if _is_spread(tree, at, clients[at], leaves[at])]
-        votes[group[id]][f"branch {spreads[-1]}" if spreads else group[id]] += 1
-    # A group of several leaves belongs to the branch of most of its clients.
-    return {number: max(sorted(count), key=lambda name: count[name]) for number, count in votes.items()}
+    ids = sorted(costs)
+    table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
+    share = np.array([sizes[id] for id in ids], dtype=np.float64)
+    share = np.minimum(share, np.median(share))
+    share /= share.sum()
+
+    def excess(candidate: int, other: int) -> tuple[float, float]:
+        values = table[:, candidate] - table[:, other]
+        values = np.clip(values, *np.quantile(values, [CUT, 1 - CUT]))
+        mean = float(share @ values)
+        return mean, math.sqrt(float(share**2 @ (values - mean) ** 2))
+
+    return excess
 
 
-def _path(tree: Mapping[str, Any], number: str) -> list[str]:
-    """A node and all nodes above it."""
-    path = [number]
-    while (parent := tree[path[-1]]["parent"]) is not None:
-        path.append(str(parent))
-    return path
+def leads_of(
+    costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str], choice: tuple[str, int]
+) -> dict[str, list[float]]:
+    """{other level: [lead, low, high]}: how much less the choice costs than that level's best candidate.
+
+    low, high: a 95 % interval over clients. It is Student's on the clients that are not cut, with the standard error of
+    a cut mean (Dixon and Tukey, Technometrics 1968), which is larger than the one that the choice is made with. There
+    are none with fewer than 4 clients.
+    """
+    excess, columns, count = excess_in(costs, sizes), next(iter(costs.values())).shape[1], len(costs)
+    free = count - 2 * int(CUT * count) - 1
+    mine = levels.index(choice[0]) * columns + choice[1]
+    leads = {}
+    for row, level in enumerate(levels):
+        if level == choice[0] or count < 4:
+            continue
+        lead, error = min(excess(row * columns + column, mine) for column in range(columns))
+        error *= math.sqrt(count / (count - 1)) / (1 - 2 * CUT)
+        half = float(stats.t.ppf(0.975, free)) * error
+        leads[level] = [lead, lead - half, lead + half]
+    return leads
 
 
-def _is_spread(tree: Mapping[str, Any], number: str, clients: int, leaves: int) -> bool:
-    children = tree[number]["children"]
-    # Only the parts of a cut into clumps are tested for shifts again.
-    clumps = any({"offset", "concept"} & set(tree[str(child)]["p"]) for child in children)
-    return bool(children) and not clumps and 2 * leaves > clients
+def chosen(level: str, strength: Strength, leads: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
+    """A choice as the state holds it."""
+    return {"level": level, "weights": strength.weights, "bias": strength.bias, "leads": dict(leads or {})}
+
+
+def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
+    """{group: branch} (`Evidence.branches`); a group below no spread is a branch of its own."""
+    found = evidence_of(tests).branches(group)
+    return {number: number if found[number] is None else f"branch {found[number]}" for number in sorted(found, key=int)}
 
 
 # -- at the server: who signs, when groups are found, who joins them --------------------------------------------------
@@ -528,7 +539,7 @@ def _look(server: ServerView[State], how: Kin) -> None:
     if how.degrees == "groups" or rounds // 2 < MIN_TRIAL:
         level = list(state["models"])[-1]
         state["models"] = {level: state["models"][level]}
-        state["choice"] = {"level": level, "weights": math.inf, "bias": math.inf}
+        state["choice"] = chosen(level, SHARED)
 
 
 def levels_of(state: State, degrees: str) -> list[str]:
@@ -596,11 +607,12 @@ def graph_of(server: ServerView[State]) -> Graph:
 
 
 def figures(state: State) -> dict[str, float | None]:
-    """For the records: groups of several clients, clients alone, models that are shared now, strengths, smallest p."""
+    """For the records: groups of several clients, clients alone, what was chosen, smallest p, leads (`leads_of`)."""
     verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
     choice = state["choice"]
     finite = {key: choice[key] for key in ("weights", "bias") if choice and choice[key] < math.inf}
+    leads = choice["leads"] if choice else {}
     return {
         "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
         "alone": verdicts.count("alone"),
@@ -608,4 +620,9 @@ def figures(state: State) -> dict[str, float | None]:
         "pull_weights": finite.get("weights"),
         "pull_bias": finite.get("bias"),
         "smallest_p": min(p, default=None),
+        **{
+            f"lead_{level}{part}": value
+            for level, lead in leads.items()
+            for part, value in zip(("", "_low", "_high"), lead, strict=True)
+        },
     }

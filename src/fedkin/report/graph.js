@@ -279,7 +279,7 @@ function drawTests() {
   if (!found) { $("tests-text").textContent = `${title(run().label)} records no tests: choose another method above.`; return; }
   const frame = frames().at(-1);
   const words = found.words[0].toUpperCase() + found.words.slice(1);
-  $("tests-text").textContent = `${words}${found.keep ? `; ${found.keep}` : ""}. These are the groups of ${roundsOf(frame)}.`;
+  $("tests-text").textContent = `${words}${found.choice ? `; ${found.choice}` : ""}. These are the groups of ${roundsOf(frame)}.`;
   rewrite($("verdicts"), verdictTable(found));
   if (found.tests) drawTree(found.tests);
   for (const button of document.querySelectorAll("#verdicts [data-client], #tests-tree [data-client]")) {
@@ -340,16 +340,17 @@ function followed(tests) {
   return way;
 }
 
-function nodeText({ size, said, cut, group, verdict, client, left }, mine, opens) {
+function nodeText({ size, said, cut, group, verdict, client, left, level }, mine, opens) {
   const whole = federation().ids.length, one = client !== null;
   const who = one ? `<button type="button" data-client="${client}">${escaped(federation().ids[client])}</button>` : `<b>${many(size, "client")}</b>`;
   const colour = group === null ? css("--edge") : groupColour(group);
   const told = said ? ` ${withP(said)}` : "";
   const ends = !cut ? "" : group === null ? "; <b>cut in two</b>" : "; cut in two, but one group after all";
   const chip = group === null ? "" : verdict === "alone" ? ' <span class="chip">→ <b>alone</b></span>' : ` <span class="chip">→ ${groupMark(group)} ${groupName(group)}, <b>${escaped(verdict)}</b></span>`;
+  const model = level ? ` <span class="chip">→ ${level[1] ? `<b>${escaped(level[0])}</b>, chosen` : `${escaped(level[0])}, tried`}</span>` : "";
   const rest = left ? ` <span class="quiet">${many(left, "more node")} below ${left > 1 ? "are" : "is"} not drawn</span>` : "";
   const share = `<i class="share"><i style="width:${Math.max(4, Math.round((100 * size) / whole))}%;background:${colour}"></i></i>`;
-  return `<span class="node${mine ? " mine" : ""}${opens ? "" : " leaf"}"><span>${share}${who}${told}${ends}${chip}${rest}</span></span>`;
+  return `<span class="node${mine ? " mine" : ""}${opens ? "" : " leaf"}"><span>${share}${who}${told}${ends}${model}${chip}${rest}</span></span>`;
 }
 
 if ($("tests-tree")) redraws.push(drawTests);

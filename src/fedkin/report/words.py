@@ -36,7 +36,9 @@ _INSIDE = {
     "shares": "clients differ in how often each class occurs, not in what a class looks like",
     "offsets": "each client's inputs have a shift of their own",
 }
-_LEVELS = {0: "one model for all", 1: "one model for each branch", 2: "one model for each group"}
+# Levels of sharing: their names in figures, and in words.
+_LEVELS = {"all": "one model for all", "branches": "one model for each branch", "groups": "one model for each group"}
+_ALONE = "training alone"  # the level of groups, where no group has several clients
 
 
 # -- headline and sentence ---------------------------------------------------------------------------------------------
@@ -119,11 +121,12 @@ def headline(about: Subject) -> str:
 
 
 def sentence(about: Subject) -> str:
-    """Sentences: who gains with the method, and its groups."""
+    """Sentences: who gains with the method, its groups, and what it chose."""
     head = f"With {about.title}"
     if about.candidates > 1:
         head += f", chosen of {about.candidates} methods on {about.chosen_on}"
-    parts = [f"{head}: {_who_gains(about)}", _groups(about.runs)]
+    choices = dict.fromkeys(choice_words(run.rounds, leads=len(about.runs) == 1) for run in about.runs)
+    parts = [f"{head}: {_who_gains(about)}", _groups(about.runs), *filter(None, choices)]
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 
 
@@ -390,27 +393,51 @@ def _tests_seen(seeds: Sequence[Told]) -> str:
     return f" ({count} clients were tested; the others were placed in a group after that)"
 
 
-def choice_words(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a method chose for the clients (figures `level`, `pull_weights`, `pull_bias` of the last round); or None.
+def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str | None:
+    """What a method chose for the clients (figures `level`, `pull_.._`, `lead_.._` of the last round), or None.
+
+    leads: say also how much better than other levels that was on held-out samples.
 
     >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
     'chosen: one model for all, a head for each client (pull 1)'
-    >>> choice_words([{"figures": {"level": 2, "pull_weights": None, "pull_bias": None}}])
-    'chosen: one model for each group'
+    >>> figures = {"level": 2, "pull_weights": None, "lead_all": 0.05, "lead_all_low": 0.03, "lead_all_high": 0.07}
+    >>> choice_words([{"figures": figures}])[34:]
+    'held-out loss lower than with one model for all by 0.05 (95 % interval 0.03 to 0.07)'
     """
-    figures = (rounds[-1].get("figures") or {}) if rounds else {}
+    figures = _figures(rounds)
     if "pull_weights" not in figures:
         return None
-    level = figures.get("level")
-    models = _LEVELS.get(level) if isinstance(level, int) else None
-    if models is None:
+    level, words = _level(figures), _level_words(figures)
+    if level is None:
         return "on trial: no level is chosen yet"
-    weights, bias = figures["pull_weights"], figures.get("pull_bias")
-    if weights is None and bias is None:
-        return f"chosen: {models}"
-    if weights is None:
-        return f"chosen: {models}, a bias for each client (pull {bias:g})"
-    return f"chosen: {models}, a head for each client (pull {weights:g})"
+    weights, bias, models = figures["pull_weights"], figures.get("pull_bias"), words[level]
+    degree = ""
+    if weights is not None:
+        degree = f", a head for each client (pull {weights:g})"
+    elif bias is not None:
+        degree = f", a bias for each client (pull {bias:g})"
+    told = [_lead(figures, other, words[other]) for other in _LEVELS if leads and f"lead_{other}" in figures]
+    return "; ".join([f"chosen: {models}{degree}", *told])
+
+
+def _lead(figures: Mapping[str, Any], other: str, words: str) -> str:
+    lead, low, high = (figures[f"lead_{other}{part}"] for part in ("", "_low", "_high"))
+    sure = f"lower than with {words}" if low > 0 else f"not told apart from that with {words}: lower"
+    return f"held-out loss {sure} by {lead:.2g} (95 % interval {low:.2g} to {high:.2g})"
+
+
+def _figures(rounds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return (rounds[-1].get("figures") or {}) if rounds else {}
+
+
+def _level(figures: Mapping[str, Any]) -> str | None:
+    """The name of the level that was chosen; None: there is none yet, or none at all."""
+    number = figures.get("level")
+    return list(_LEVELS)[number] if isinstance(number, int) and 0 <= number < len(_LEVELS) else None
+
+
+def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
+    return _LEVELS | ({"groups": _ALONE} if figures.get("groups") == 0 else {})
 
 
 def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
@@ -424,7 +451,7 @@ def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mappi
         graph = load_graph(paths[max(paths)]) if paths else None
         if graph is not None and (groups := judged_groups(graph)):
             tested.append(Told.of(groups, graph.evidence))
-            choices.append(choice_words(rounds))
+            choices.append(choice_words(rounds, leads=len(runs) == 1))
     if not tested:
         return []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
@@ -434,11 +461,11 @@ def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mappi
 
 
 def drawn_tests(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], keep: str | None
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
 
-    keep: words about clients that keep their own models.
+    rounds: lines of rounds.jsonl, of which the last one says what was chosen.
     """
     groups = judged_groups(graph, named)
     if not groups:
@@ -457,15 +484,29 @@ def drawn_tests(
         })  # fmt: skip
     return {
         "words": "; ".join([in_words([told]), *told.warnings]),
-        "keep": keep,
+        "choice": choice_words(rounds),
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(group.members) for group in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
-        "tests": None if tests is None else _tree(tests, groups, number),
+        "tests": None if tests is None else _tree(tests, groups, number, _levels_at(graph, tests, _figures(rounds))),
     }
 
 
-def _tree(tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int]) -> dict[str, Any]:
+def _levels_at(graph: Graph, tests: Evidence, figures: Mapping[str, Any]) -> dict[int, tuple[str, bool]]:
+    """{node of the tree: (the level that has a model there, whether it was chosen)}, above the groups."""
+    level = _level(figures)
+    tried = {name for name in _LEVELS if f"lead_{name}" in figures} | {level}
+    nodes: dict[int, tuple[str, bool]] = {}
+    if "branches" in tried and graph.groups is not None:
+        branches = {node for node in tests.branches(graph.groups).values() if node is not None}
+        nodes |= dict.fromkeys(sorted(branches), ("one model for this branch", level == "branches"))
+    # A branch that is the root has the same clients as all: the level of branches is then not tried.
+    return nodes | ({0: (_LEVELS["all"], level == "all")} if "all" in tried else {})
+
+
+def _tree(
+    tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int], levels: Mapping[int, tuple[str, bool]]
+) -> dict[str, Any]:
     """At most `_NODES` nodes, those with most clients, each after its parent; and the last one of each client."""
     by_client = {id: group for group in groups for id in group.members}
     whole = {group.node: group for group in groups if group.node is not None}
@@ -486,7 +527,7 @@ def _tree(tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, i
             "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
             "said": tested.said() if tested.p else "", "cut": bool(tests.children[node]),
             "group": None if group is None else group.number, "verdict": None if group is None else group.verdict,
-            "client": only.get(node), "left": hidden[place[node]],
+            "client": only.get(node), "left": hidden[place[node]], "level": levels.get(node),
         })  # fmt: skip
     last = [-1] * len(number)
     for id, leaf in tests.leaf.items():
