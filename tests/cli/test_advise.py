@@ -16,7 +16,7 @@ from fedkin.records.files import read_json
 from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
 
-FAST = ["--set", "training.rounds=3", "--set", "model.hidden=[6]", "--budget", "0.001"]
+FAST = ["--set", "training.rounds=20", "--set", "model.hidden=[6]", "--budget", "0.001"]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,7 @@ def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
     for client in told["clients"]:
         assert client["id"] in result.models
     groups = [sorted(members) for members in experiment.table["method"].get("groups", {}).values()]
+    assert groups
     assert sorted(groups) == [sorted(members) for members in told["groups"]]
 
 
@@ -82,6 +83,29 @@ def test_the_same_command_goes_on_and_says_the_same(advised: Path, table: Path) 
     assert json.loads(found.stdout)["sentence"] == json.loads(before)["sentence"]
     assert {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()} == runs
     assert (advised / "advice.json").read_bytes() == before
+
+
+def test_who_should_train_alone_gets_an_experiment_without_groups(tmp_path: Path) -> None:
+    """Six clients whose inputs have opposite effects, or none in common."""
+    rng, lines = np.random.default_rng(0), ["site,y,x0,x1,x2,x3"]
+    for place in range(6):
+        slopes = np.roll([2.0, -2.0, 0.0, 0.0], place % 3) * (-1) ** (place // 3)
+        x = rng.normal(size=(60, 4))
+        y = rng.random(60) < 1 / (1 + np.exp(-2 * x @ slopes))
+        lines += [
+            f"s{place},{label:d}," + ",".join(f"{value:.4f}" for value in row) for row, label in zip(x, y, strict=True)
+        ]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = [str(tmp_path / "t.csv"), "--target", "y", "--client", "site", "--out", str(tmp_path / "out")]
+    found = CliRunner().invoke(app, ["advise", *given, *FAST], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    told = read_json(tmp_path / "out" / "advice.json")
+    assert told["sentence"].startswith("Train alone")
+    experiment = load(tmp_path / "out" / "recommended.toml")
+    assert experiment.method.name == "local"
+    assert experiment.training.lr == told["own_rate"]
+    assert not (tmp_path / "out" / "given").exists()
+    assert experiment.method == load(tmp_path / "out" / "local" / "experiment.toml").method
 
 
 @pytest.mark.parametrize(

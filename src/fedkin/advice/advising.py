@@ -469,11 +469,11 @@ def recommend(
     partners: bool | None = None,
     progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Advice:
-    """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
+    """Advise on an experiment's data; writes advice.json, recommended.toml, and the runs `local` and `given`.
 
-    budget: how long it may take (None: everything is tried). together: a column whose equal values are never split
-    between folds. partners: whether to say what each partner adds (None: without a budget, for at most 6 clients). What
-    was done in `folder` is not done again.
+    If all should train alone, there is no run `given`. budget: how long it may take (None: everything is tried).
+    together: a column whose equal values are never split between folds. partners: whether to say what each partner
+    adds (None: without a budget, for at most 6 clients). What was done in `folder` is not done again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
@@ -499,7 +499,8 @@ def recommend(
     progress("recorded runs", 0, 2)
     run_experiment(alone, data_root, folder / "local", resume=True, federation=lambda: federation)
     progress("recorded runs", 1, 2)
-    run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
+    if advice.shares:
+        run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
     progress("recorded runs", 2, 2)
     tables = {"heads": advice.heads, "rows": advice.rows(), "tables": advice.partner_tables()}
     write_json(folder / ADVICE, advice.to_json() | tables)
@@ -523,11 +524,13 @@ def _short(experiment: Experiment) -> dict[str, Any]:
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:
-    """The experiment that does what is recommended: its method has the groups, by client."""
+    """The experiment that does what is recommended: its method has the groups, by client, or is local training."""
     table = experiment.resolved()
     table.pop("methods", None)
     rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds
     method: dict[str, Any] = without_none(advice.method.model_dump(mode="json"))
-    table["method"] = {"name": advice.method.name, **{name: value for name, value in method.items() if value}}
-    table["training"] = {**table["training"], "lr": advice.rate, "clients_per_round": "all", "rounds": rounds}
+    given = {"name": advice.method.name, **{name: value for name, value in method.items() if value}}
+    table["method"] = given if advice.shares else {"name": "local"}
+    rate = advice.rate if advice.shares else advice.own_rate
+    table["training"] = {**table["training"], "lr": rate, "clients_per_round": "all", "rounds": rounds}
     return replace(Experiment.of(table), table=table)

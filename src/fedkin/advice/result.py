@@ -91,6 +91,11 @@ class Advice:
         return tuple(sorted(members for members, _ in self.shape.groups))
 
     @property
+    def shares(self) -> bool:
+        """Whether any clients should share a model."""
+        return bool(self.shape.groups or self.shape.near)
+
+    @property
     def sentence(self) -> str:
         """The recommendation in one sentence: what to do, how sure that is, and of whom nothing can be said."""
         judged = [client for client in self.clients if client.unknown is None]
