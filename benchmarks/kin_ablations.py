@@ -1,0 +1,133 @@
+"""What each part of kin's choice is worth, on the federations of `fedkin bench`.
+
+    OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl            all, some minutes of one core
+    OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
+
+Every run has the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite.
+Each run is one line of the file, so a run that was stopped can be continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedkin
+from fedkin.analysis.intervals import over
+from fedkin.federation import Task
+from fedkin.methods import kin
+from fedkin.methods.blocks.pulled_head import SHARED, Strength
+from fedkin.running.bench import points, read_lines
+from fedkin.running.suites import SUITES
+
+SUITE = SUITES["quick"]
+all_levels, loss_per_sample = kin.levels_of, kin.per_sample
+
+
+def only(*levels: str) -> AbstractContextManager[Any]:
+    """Of the levels that would be tried, these."""
+
+    def kept(state: kin.State, degrees: str) -> list[str]:
+        return [level for level in all_levels(state, degrees) if level in levels] or ["all"]
+
+    return patch.object(kin, "levels_of", kept)
+
+
+def fixed(strength: Strength) -> AbstractContextManager[Any]:
+    """One strength, at every level."""
+    return patch.object(kin, "strengths", lambda task: (strength,))
+
+
+def wrong_per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """1 for a wrong class, 0 for a right one; squared errors as they are."""
+    if not task.labels:
+        return loss_per_sample(task)
+    return lambda outputs, targets: (outputs.argmax(1) != targets).double()
+
+
+VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+    "kin": nullcontext,
+    "root only": lambda: only("all"),
+    "leaf only": lambda: only("groups"),
+    "no branches": lambda: only("all", "groups"),
+    "shared heads only": lambda: fixed(SHARED),
+    "strength 10": lambda: fixed(Strength(10.0, 10.0)),
+    "strength 1": lambda: fixed(Strength(1.0, 1.0)),
+    "choice by error": lambda: patch.object(kin, "per_sample", wrong_per_sample),
+}
+
+
+def rates() -> dict[tuple[str, int], float]:
+    """{(federation, seed): the rate of kin's stored run}."""
+    lines = [line for line in read_lines(SUITE.stored) if line["method"] == "kin" and line["stage"] == "run"]
+    return {(line["federation"], line["seed"]): line["lr"] for line in lines}
+
+
+def run(name: str, variant: str, seed: int, rate: float) -> dict[str, Any]:
+    """A line of the file."""
+    entry = SUITE.federations[name]
+    federation = entry.make(seed)
+    with VARIANTS[variant]():
+        result = fedkin.run(
+            "kin", federation, rounds=SUITE.rounds, seed=seed, model=entry.model,
+            training={"lr": rate, "local_steps": SUITE.local_steps, "batch_size": SUITE.batch_size},
+            settings={"evaluate_every": SUITE.rounds},
+        )  # fmt: skip
+    mean = float(np.mean([value for value in points(federation, result).values() if value is not None]))
+    figures: dict[str, Any] = result.rounds[-1]["figures"]
+    chosen = {name: figures[name] for name in ("level", "pull_weights", "pull_bias")}
+    return {"federation": name, "variant": variant, "seed": seed, "mean": mean, **chosen}
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Kin's mean on each federation, and the paired difference of each variant from it, with its 95 % interval."""
+    mean = {(line["federation"], line["variant"], line["seed"]): line["mean"] for line in lines}
+    rows = ["| federation | " + " | ".join(VARIANTS) + " |", "| --- |" + " ---: |" * len(VARIANTS)]
+    totals: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for name in SUITE.federations:
+        cells = []
+        for variant in VARIANTS:
+            pairs = [(mean[name, variant, seed], mean[name, "kin", seed]) for seed in SUITE.seeds]
+            less = [one - other for one, other in pairs]
+            totals[variant].append(float(np.mean(less)))
+            interval = over(less)
+            half = 0.0 if interval is None else (interval.high - interval.low) / 2
+            cells.append(
+                f"{np.mean([one for one, _ in pairs]):.1f}" if variant == "kin" else f"{np.mean(less):+.1f}±{half:.1f}"
+            )
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    cells = ["" if variant == "kin" else f"{np.mean(each):+.1f}" for variant, each in totals.items()]
+    return "\n".join([*rows, "| mean difference | " + " | ".join(cells) + " |"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = read_lines(options.file)
+    done = {(line["federation"], line["variant"], line["seed"]) for line in lines}
+    if not options.table:
+        for variant in VARIANTS:
+            for (name, seed), rate in rates().items():
+                if (name, variant, seed) in done:
+                    continue
+                line = run(name, variant, seed, rate)
+                lines.append(line)
+                with options.file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    main()
