@@ -13,6 +13,7 @@ from scipy import stats
 
 from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Signature, Spread, Verdicts, sign
+from fedkin.graph.record import SHARING
 from fedkin.keys import key
 from fedkin.methods.blocks.signatures import LEAST, find_groups, numeric_rows
 
@@ -139,11 +140,11 @@ def _without_intercept(information: Array) -> Array:
 
 # From simple to complex: where two cannot be told apart, the one that stands first is taken.
 CANDIDATES = {
-    "local": "each client by itself",
-    "all": "one model for all",
-    "tests": "groups that no test tells apart (signatures)",
-    "coefficients": "groups of equal coefficients of a linear model",
-    "neighbours": "each with those whose coefficients cannot be told from its own",
+    "local": SHARING["alone"],
+    "all": SHARING["all"],
+    "tests": f"{SHARING['groups']} that no test tells apart",
+    "coefficients": f"{SHARING['groups']} of equal coefficients of a linear model",
+    "neighbours": "a mean of models for each client, with those whose coefficients cannot be told from its own",
 }
 _TESTS_ALPHA = 0.001
 

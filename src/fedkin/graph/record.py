@@ -38,6 +38,11 @@ MEANINGS = {
     "removes a client's shift (own normalisation)",
     "alone": "differs from all others: trained alone",
 }
+# Who shares a model, in the words of kin, advice and reports.
+SHARING = {
+    "all": "one model for all", "branches": "one model for each branch", "groups": "one model for each group",
+    "alone": "training alone",
+}  # fmt: skip
 TESTS = {
     "x": "inputs", "xy": "how inputs go with targets", "y": "class shares", "offset": "shift of all classes",
     "concept": "shift of some classes",

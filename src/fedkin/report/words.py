@@ -13,7 +13,7 @@ from typing import Any
 from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
 from fedkin.graph import Evidence, Graph, load_graph
-from fedkin.graph.record import MEANINGS, Node, p_text
+from fedkin.graph.record import MEANINGS, SHARING, Node, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains
 from fedkin.records.files import read_json
@@ -36,9 +36,7 @@ _INSIDE = {
     "shares": "clients differ in how often each class occurs, not in what a class looks like",
     "offsets": "each client's inputs have a shift of their own",
 }
-# Levels of sharing: their names in figures, and in words.
-_LEVELS = {"all": "one model for all", "branches": "one model for each branch", "groups": "one model for each group"}
-_ALONE = "training alone"  # the level of groups, where no group has several clients
+_LEVELS = ("all", "branches", "groups")  # in the order of their numbers in figures
 
 
 # -- headline and sentence ---------------------------------------------------------------------------------------------
@@ -433,11 +431,12 @@ def _figures(rounds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _level(figures: Mapping[str, Any]) -> str | None:
     """The name of the level that was chosen; None: there is none yet, or none at all."""
     number = figures.get("level")
-    return list(_LEVELS)[number] if isinstance(number, int) and 0 <= number < len(_LEVELS) else None
+    return _LEVELS[number] if isinstance(number, int) and 0 <= number < len(_LEVELS) else None
 
 
 def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
-    return _LEVELS | ({"groups": _ALONE} if figures.get("groups") == 0 else {})
+    # Without groups of several clients, the level of groups is local training.
+    return SHARING | ({"groups": SHARING["alone"]} if figures.get("groups") == 0 else {})
 
 
 def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
@@ -501,7 +500,7 @@ def _levels_at(graph: Graph, tests: Evidence, figures: Mapping[str, Any]) -> dic
         branches = {node for node in tests.branches(graph.groups).values() if node is not None}
         nodes |= dict.fromkeys(sorted(branches), ("one model for this branch", level == "branches"))
     # A branch that is the root has the same clients as all: the level of branches is then not tried.
-    return nodes | ({0: (_LEVELS["all"], level == "all")} if "all" in tried else {})
+    return nodes | ({0: (SHARING["all"], level == "all")} if "all" in tried else {})
 
 
 def _tree(
