@@ -1,10 +1,12 @@
-"""What each part of kin's choice is worth, on the federations of `fedkin bench`.
+"""What each part of kin's choice is worth, on the federations of `fedkin bench`, or on those that differ by degrees.
 
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl            all, some minutes of one core
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
+    OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
 
-Every run has the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite.
-Each run is one line of the file, so a run that was stopped can be continued.
+--degrees: those federations of the full suite whose clients differ by degrees; about an hour of one core. Every run has
+the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite. Each run is one
+line of the file, so a run that was stopped can be continued.
 """
 
 from __future__ import annotations
@@ -19,18 +21,22 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from full_suite import SUITE as FULL
+from nothing_told import DEGREES
 from torch import Tensor
 
 import fedkin
 from fedkin.analysis.intervals import over
 from fedkin.federation import Task
+from fedkin.flow import ClientFlow, Fit, Message, Params
 from fedkin.methods import kin
 from fedkin.methods.blocks.pulled_head import SHARED, Strength
 from fedkin.running.bench import points, read_lines
-from fedkin.running.suites import SUITES
+from fedkin.running.suites import SUITES, Suite
+from fedkin.views import ClientView
 
-SUITE = SUITES["quick"]
-all_levels, loss_per_sample = kin.levels_of, kin.per_sample
+TUNED = 5  # passes
+all_levels, loss_per_sample, chosen_use = kin.levels_of, kin.per_sample, kin.Kin.use
 
 
 def only(*levels: str) -> AbstractContextManager[Any]:
@@ -54,6 +60,15 @@ def wrong_per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda outputs, targets: (outputs.argmax(1) != targets).double()
 
 
+def tuned(self: kin.Kin, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+    """What kin's client uses, after TUNED passes of training of the whole model, if it shares one."""
+    used = chosen_use(self, client, message)
+    params = used if isinstance(used, Mapping) else (yield from used)
+    if message["alone"] or not client.size:
+        return params
+    return (yield from Fit(params, training=client.training.with_epochs(TUNED))).params
+
+
 VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "kin": nullcontext,
     "root only": lambda: only("all"),
@@ -63,24 +78,26 @@ VARIANTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "strength 10": lambda: fixed(Strength(10.0, 10.0)),
     "strength 1": lambda: fixed(Strength(1.0, 1.0)),
     "choice by error": lambda: patch.object(kin, "per_sample", wrong_per_sample),
+    "body tuned too": lambda: patch.object(kin.Kin, "use", tuned),
 }
 
 
-def rates() -> dict[tuple[str, int], float]:
+def rates(suite: Suite, names: Sequence[str]) -> dict[tuple[str, int], float]:
     """{(federation, seed): the rate of kin's stored run}."""
-    lines = [line for line in read_lines(SUITE.stored) if line["method"] == "kin" and line["stage"] == "run"]
-    return {(line["federation"], line["seed"]): line["lr"] for line in lines}
+    lines = [line for line in read_lines(suite.stored) if line["method"] == "kin" and line["stage"] == "run"]
+    stored = {(line["federation"], line["seed"]): line["lr"] for line in lines}
+    return {(name, seed): stored[name, seed] for name in names for seed in suite.seeds}
 
 
-def run(name: str, variant: str, seed: int, rate: float) -> dict[str, Any]:
+def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[str, Any]:
     """A line of the file."""
-    entry = SUITE.federations[name]
+    entry = suite.federations[name]
     federation = entry.make(seed)
     with VARIANTS[variant]():
         result = fedkin.run(
-            "kin", federation, rounds=SUITE.rounds, seed=seed, model=entry.model,
-            training={"lr": rate, "local_steps": SUITE.local_steps, "batch_size": SUITE.batch_size},
-            settings={"evaluate_every": SUITE.rounds},
+            "kin", federation, rounds=suite.rounds, seed=seed, model=entry.model,
+            training={"lr": rate, "local_steps": suite.local_steps, "batch_size": suite.batch_size},
+            settings={"evaluate_every": suite.rounds},
         )  # fmt: skip
     mean = float(np.mean([value for value in points(federation, result).values() if value is not None]))
     figures: dict[str, Any] = result.rounds[-1]["figures"]
@@ -88,15 +105,15 @@ def run(name: str, variant: str, seed: int, rate: float) -> dict[str, Any]:
     return {"federation": name, "variant": variant, "seed": seed, "mean": mean, **chosen}
 
 
-def table(lines: Sequence[Mapping[str, Any]]) -> str:
+def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
     """Kin's mean on each federation, and the paired difference of each variant from it, with its 95 % interval."""
     mean = {(line["federation"], line["variant"], line["seed"]): line["mean"] for line in lines}
     rows = ["| federation | " + " | ".join(VARIANTS) + " |", "| --- |" + " ---: |" * len(VARIANTS)]
     totals: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    for name in SUITE.federations:
+    for name in names:
         cells = []
         for variant in VARIANTS:
-            pairs = [(mean[name, variant, seed], mean[name, "kin", seed]) for seed in SUITE.seeds]
+            pairs = [(mean[name, variant, seed], mean[name, "kin", seed]) for seed in suite.seeds]
             less = [one - other for one, other in pairs]
             totals[variant].append(float(np.mean(less)))
             interval = over(less)
@@ -113,20 +130,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--degrees", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    suite = FULL if options.degrees else SUITES["quick"]
+    names = DEGREES if options.degrees else tuple(suite.federations)
     lines = read_lines(options.file)
     done = {(line["federation"], line["variant"], line["seed"]) for line in lines}
     if not options.table:
         for variant in VARIANTS:
-            for (name, seed), rate in rates().items():
+            for (name, seed), rate in rates(suite, names).items():
                 if (name, variant, seed) in done:
                     continue
-                line = run(name, variant, seed, rate)
+                line = run(suite, name, variant, seed, rate)
                 lines.append(line)
                 with options.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-    print(table(lines))
+    print(table(suite, names, lines))
 
 
 if __name__ == "__main__":
