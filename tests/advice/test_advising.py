@@ -138,6 +138,32 @@ def test_other_tasks_find_planted_groups_too(kind: str) -> None:
     assert sum(client.takes for client in one.clients) >= 4
 
 
+def test_clients_that_differ_by_degrees_share_a_model_with_a_bias_or_a_head_of_their_own() -> None:
+    same_slopes = federation({f"c{place}": (A, 80) for place in range(8)}, "regression", seed=3)
+
+    def moved(samples: Samples, by: float) -> Samples:
+        return replace(samples, y=samples.y + by)
+
+    made = Federation(
+        [
+            replace(client, train=moved(client.train, place - 3.5), test=moved(client.test, place - 3.5))
+            for place, client in enumerate(same_slopes.values())
+        ],
+        same_slopes.task, "moved",
+    )  # fmt: skip
+    bench = replace(BENCH, training=BENCH.training.model_copy(update={"lr": 0.05}))
+    one = advised(made, bench=bench)
+    assert one.candidate == "all-heads"
+    assert re.match(
+        r"Train one model for all 8 clients that could be judged, a (head|bias) for each client", one.sentence
+    )
+    result = run(one.method, made, model=bench.model, training=bench.training, settings={"mode": "fast"})
+    for id in made:
+        np.testing.assert_allclose(result.models[id]["head.bias"], one.shared[id]["head.bias"], atol=1e-4)
+    assert len({float(one.shared[id]["head.bias"][0]) for id in made}) == 8
+    assert all(client.gain is not None and client.gain.value > 0 for client in one.clients)
+
+
 def test_finished_runs_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, rates, trained = hospitals(), [], work.trained
 

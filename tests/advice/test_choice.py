@@ -173,6 +173,6 @@ def test_a_rate_at_which_models_diverge_is_not_taken(task: Task) -> None:
 
     rates = [did(nan), did(inf), did(good)]
     trials = Trials(["local", "all"], {"local": rates, "all": rates}, {"all": frozenset("abcde")}, 2)
-    assert trials.rate("all", [0, 1]) == 2
+    assert trials.option("all", [0, 1]) == 2
     assert trials.best([0, 1]) == ("all", 2)
     assert all(np.isfinite(one.value) for one in Judged.of(trials, 0.5).gains.values())

@@ -94,7 +94,7 @@ def test_drawn_coalitions_know_what_they_do_not_know(monkeypatch: pytest.MonkeyP
 def test_each_coalition_is_trained_once_beside_others() -> None:
     coalitions = coalitions_of([frozenset("abc"), frozenset("d")], list("abcd"), 0)
     shapes = shapes_of(coalitions)
-    trained = [frozenset(members) for shape in shapes for members, _ in shape.groups]
+    trained = [frozenset(members) for shape in shapes for members in shape.groups]
     assert sorted(map(sorted, trained)) == sorted(map(sorted, coalitions))
     assert len(set(coalitions)) == len(coalitions) == 11, "all of two or more"
     assert max(len(shape.groups) for shape in shapes) == 2
@@ -142,7 +142,7 @@ def test_without_it_the_notes_say_how_to_get_it(planted: Federation) -> None:
 
 
 def test_the_headline_says_how_sure_it_is(found: Advice) -> None:
-    shape = replace(found.shape, groups=((("harmful", "small", "useful"), "same"),))
+    shape = replace(found.shape, groups=(("harmful", "small", "useful"),))
 
     def headline(*gains: Estimate) -> str:
         each = zip(found.clients, gains, strict=True)

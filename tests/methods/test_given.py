@@ -9,6 +9,7 @@ import torch
 
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
+from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
@@ -45,6 +46,26 @@ def test_models_of_one_client_have_a_rate_of_their_own() -> None:
     assert same(kept[IDS[0]], models(Given(groups={"a": tuple(IDS[:3])}))[IDS[0]])
 
 
+def test_heads_of_clients_own_are_pulled_to_the_shared_one_and_change_no_training() -> None:
+    groups = {"a": tuple(IDS[:4])}
+    shared = models(Given(groups=groups))
+    pulled = models(Given(groups=groups, pull_weights=0.5, pull_bias=2.0))
+    assert same(pulled[IDS[5]], shared[IDS[5]])
+    setup = small_setup(Given())
+    for id in IDS[:4]:
+        assert {name for name in shared[id] if not torch.equal(pulled[id][name], shared[id][name])} == {
+            "head.weight", "head.bias",
+        }  # fmt: skip
+        x, y = (setup.federation[id].train.inputs(slice(None)), setup.federation[id].train.labels())
+        features = infer(setup.net, setup.net.scratch(), shared[id], "features", setup.federation[id].train).double()
+        weight, bias = (pulled[id][name].double().requires_grad_() for name in ("head.weight", "head.bias"))
+        loss = torch.nn.functional.cross_entropy(features @ weight.T + bias, y, reduction="sum")
+        loss = loss + 0.25 * (weight - shared[id]["head.weight"]).square().sum()
+        loss = loss + 1.0 * (bias - shared[id]["head.bias"]).square().sum()
+        gradients = torch.autograd.grad(loss, [weight, bias])
+        assert max(float(one.abs().max()) for one in gradients) < 0.02 * len(x)
+
+
 def test_neighbours_are_averaged_in_one_direction() -> None:
     found = models(Given(near={IDS[0]: (IDS[1],), IDS[1]: ()}), rounds=1)
     local = models(Local(), rounds=1)
@@ -59,9 +80,9 @@ def test_neighbours_are_averaged_in_one_direction() -> None:
     ("table", "said"),
     [
         ({"groups": {"a": ["x", "y"], "b": ["y"]}}, "'y' is there twice"),
-        ({"groups": {"a": ["x"]}, "verdicts": {"b": "same"}}, "no group 'b'"),
         ({"near": {"x": ["y"]}, "groups": {"a": ["x", "z"]}}, "'x' is there twice"),
         ({"own_lr": 0.0}, "own_lr"),
+        ({"pull_bias": 0.0}, "pull_bias"),
     ],
 )
 def test_what_cannot_be_is_refused(table: dict[str, Any], said: str) -> None:

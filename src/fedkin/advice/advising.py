@@ -14,12 +14,12 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel
 
-from fedkin.advice.candidates import CANDIDATES, Shape, shapes_of
+from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, marks_of, outcomes_of
 from fedkin.advice.partners import MOST, Worth, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained
+from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained, tried_strengths
 from fedkin.analysis.paired import Difference, Outcomes, difference
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
@@ -28,6 +28,7 @@ from fedkin.federation.samples import hash_of
 from fedkin.federation.table import numbers, texts
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import infer
+from fedkin.methods.blocks.pulled_head import SHARED, Strength
 from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
 from fedkin.running.loop import run_experiment
@@ -91,9 +92,15 @@ def advise(
         trained_on = {id: client.train.take(judgeable.folds[id].trained(split)) for id, client in renamed.items()}
         splits.append(shapes_of(trained_on, renamed.task, bench.seed)[0])
     final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
-    candidates = _different(splits, final)
-    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
-    work = Work(renamed, judgeable.folds, shapes, [bench.training.lr * factor for factor in plan.rates], bench)
+    strengths = tried_strengths(bench, renamed)
+    candidates = _different(splits, final, bool(strengths))
+    shapes = [list(dict.fromkeys(split[HEADS.get(name, name)] for name in candidates)) for split in splits]
+    heads = [
+        frozenset(each.index(split[HEADS[name]]) for name in candidates if name in HEADS)
+        for each, split in zip(shapes, splits, strict=True)
+    ]
+    rates = [bench.training.lr * factor for factor in plan.rates]
+    work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
     if folder is not None:
         _claim(folder, _identity(work, plan))
     outputs = work.done(
@@ -107,10 +114,13 @@ def advise(
             write_json(folder / KEPT, _identity(work, plan))
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
+    shape = final[HEADS.get(judged.candidate, judged.candidate)]
+    rate, model = _options(judged.candidate, work)[judged.option]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _worth(work, judged.rate, plan.folds, final[judged.candidate], folder, progress).renamed(judgeable.ids)
-    advice = _advice(federation, bench, judgeable, judged, final[judged.candidate], work.rates, progress)
+        worth = _worth(work, rate, plan.folds, shape, folder, progress).renamed(judgeable.ids)
+    strength = strengths[model - 1] if model else SHARED
+    advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
     return replace(advice, folds=plan.folds, missing=tuple(missing), left_out=left_out, worth=worth)
 
@@ -181,16 +191,24 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
     return _Judgeable(ids, folds, unknown)
 
 
-def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape]) -> list[str]:
-    """Names of the candidates that are not everywhere the same as an earlier one."""
+def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
+    """Names of the candidates that are not everywhere the same as an earlier one; heads: also those of HEADS."""
     names: list[str] = []
     for name in CANDIDATES:
-        if name not in final or any(name not in split for split in splits):
-            continue
-        same = [other for other in names if all(each[other] == each[name] for each in (*splits, final))]
-        if not same:
+        if name in HEADS:
+            if heads and HEADS[name] in names:
+                names.append(name)
+        elif all(name in each for each in (*splits, final)) and not any(
+            all(each[other] == each[name] for each in (*splits, final)) for other in names if other not in HEADS
+        ):
             names.append(name)
     return names
+
+
+def _options(name: str, work: Work) -> list[tuple[int, int]]:
+    """A candidate's options: (number of the rate, which of a client's models), the strongest pull first."""
+    models = range(1, 1 + len(work.strengths)) if name in HEADS else (0,)
+    return [(rate, model) for model in models for rate in range(len(work.rates))]
 
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
@@ -215,9 +233,12 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
 
 def _marks(
     work: Work, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]], rate: int, shapes: Sequence[int], id: str,
-    fold: int,
+    fold: int, model: int = 0,
 ) -> Marks | None:  # fmt: skip
-    """What a client's model did on the samples of a fold; shapes: of each split, the number of the one it is of."""
+    """What a client's model did on the samples of a fold; shapes: of each split, the number of the one it is of.
+
+    model: which of the client's models; a client that shares none has one.
+    """
     kind: Any = work.federation.task.kind
     dealt = work.folds[id]
     split = 0 if dealt.by_time else fold
@@ -225,7 +246,8 @@ def _marks(
     inside = dealt.fold[rows] == fold
     labels = work.federation[id].train.labels().numpy()
     truth = labels[rows][inside] if kind == "risk" else None
-    return marks_of(Outcomes(kind, outputs[rate, split, shapes[split]][id][inside], truth))
+    did = outputs[rate, split, shapes[split]][id]
+    return marks_of(Outcomes(kind, did[min(model, len(did) - 1)][inside], truth))
 
 
 def _worth(
@@ -235,7 +257,8 @@ def _worth(
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
-    trained_all = replace(work, shapes=[shapes] * len(work.shapes), rates=[work.rates[rate]])
+    none: list[frozenset[int]] = [frozenset()] * len(work.shapes)
+    trained_all = replace(work, shapes=[shapes] * len(work.shapes), rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
     outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
     marks: dict[str, list[dict[frozenset[str], Marks]]] = {}
@@ -260,35 +283,39 @@ def _trials(
     """What every candidate's models did, by fold."""
     did: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
-        numbers = [shapes.index(split[name]) for shapes, split in zip(work.shapes, splits, strict=True)]
+        base = HEADS.get(name, name)
+        numbers = [shapes.index(split[base]) for shapes, split in zip(work.shapes, splits, strict=True)]
         did[name] = [
-            {id: [_marks(work, outputs, rate, numbers, id, fold) for fold in range(folds)] for id in work.federation}
-            for rate in range(len(work.rates))
+            {
+                id: [_marks(work, outputs, rate, numbers, id, fold, model) for fold in range(folds)]
+                for id in work.federation
+            }
+            for rate, model in _options(name, work)
         ]
     shares = {
-        name: frozenset(id for id in work.federation if final[name].partners(id))
+        name: frozenset(id for id in work.federation if final[HEADS.get(name, name)].partners(id))
         for name in candidates if name != "local"
     }  # fmt: skip
     return Trials(candidates, did, shares, folds)
 
 
 def _advice(
-    federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, rates: Sequence[float],
-    progress: Callable[[str, int, int], None],
+    federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
+    rates: Sequence[float], number: int, progress: Callable[[str, int, int], None],
 ) -> Advice:  # fmt: skip
-    """Put the choice together with the test figures of the models of the end."""
+    """Put the choice together with the test figures of the models of the end; number: that of the shape's rate."""
     shape = shape.renamed(judgeable.ids)
     gains = {judgeable.ids[name]: one for name, one in judged.gains.items()}
     whole = {judgeable.ids[name]: one for name, one in judged.whole.items()}
     takes = {judgeable.ids[name] for name in judged.takes}
-    rate, local_rate = rates[judged.rate], rates[judged.local_rate]
+    rate, local_rate = rates[number], rates[judged.local_option]
     # A model that none of its group should use is not trained.
     used = shape.trained_for(takes)
     keep = sorted(id for id in gains if used.partners(id) and id not in takes)
-    method = method_of(used, keep, None if local_rate == rate else local_rate)
+    method = method_of(used, strength, keep, None if local_rate == rate else local_rate)
     progress("models of the end", 0, 2)
     seen = federation.reorder(sorted(federation.seen))
-    net, shared = trained(method_of(shape), seen, bench, rate)
+    net, shared = trained(method_of(shape, strength), seen, bench, rate)
     progress("models of the end", 1, 2)
     _, alone = trained(method_of(Shape()), seen, bench, local_rate)
     progress("models of the end", 2, 2)

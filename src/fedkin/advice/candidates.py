@@ -138,12 +138,17 @@ def _without_intercept(information: Array) -> Array:
     return held
 
 
+# Candidates whose clients use heads of their own, each with the one that says who shares a model.
+HEADS = {"all-heads": "all", "tests-heads": "tests"}
+_TESTED = f"{SHARING['groups']} that no test tells apart"
 # From simple to complex: where two cannot be told apart, the one that stands first is taken.
 CANDIDATES = {
     "local": SHARING["alone"],
     "all": SHARING["all"],
-    "tests": f"{SHARING['groups']} that no test tells apart",
+    "tests": _TESTED,
     "coefficients": f"{SHARING['groups']} of equal coefficients of a linear model",
+    "all-heads": f"{SHARING['all']}, with a head for each client",
+    "tests-heads": f"{_TESTED}, with a head for each client",
     "neighbours": "a mean of models for each client, with those whose coefficients cannot be told from its own",
 }
 _TESTS_ALPHA = 0.001
@@ -153,18 +158,18 @@ _TESTS_ALPHA = 0.001
 class Shape:
     """Who shares a model with whom, by id.
 
-    groups: sorted ids of each group of several clients, with its verdict ("same", "shares", "offsets"); near: for a
-    client in none, those whose models are averaged with its own. Clients in neither train alone.
+    groups: sorted ids of each group of several clients; near: for a client in none, those whose models are averaged
+    with its own. Clients in neither train alone.
     differs: what tells the groups apart: "inputs", "labels given inputs", "class shares".
     """
 
-    groups: tuple[tuple[tuple[str, ...], str], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
     near: tuple[tuple[str, tuple[str, ...]], ...] = ()
     differs: tuple[str, ...] = field(default=(), compare=False)
 
     def partners(self, id: str) -> tuple[str, ...]:
         """The others that this client's model is averaged with."""
-        for members, _ in self.groups:
+        for members in self.groups:
             if id in members:
                 return tuple(other for other in members if other != id)
         return dict(self.near).get(id, ())
@@ -172,38 +177,32 @@ class Shape:
     def trained_for(self, ids: AbstractSet[str]) -> Shape:
         """Without the groups that none of these ids is in; `near` stays if one of them is in it.
 
-        >>> Shape(((("a", "b"), "same"), (("c", "d"), "same"))).trained_for({"a"}).groups
-        ((('a', 'b'), 'same'),)
+        >>> Shape((("a", "b"), ("c", "d"))).trained_for({"a"}).groups
+        (('a', 'b'),)
         """
-        groups = tuple(group for group in self.groups if ids & set(group[0]))
+        groups = tuple(members for members in self.groups if ids & set(members))
         return replace(self, groups=groups, near=self.near if ids & dict(self.near).keys() else ())
 
     def renamed(self, names: Mapping[str, str]) -> Shape:
         """The same under other ids."""
-        groups = (
-            (tuple(sorted(names[id] for id in members)), verdict) for members, verdict in self.groups
-        )  # fmt: skip
+        groups = (tuple(sorted(names[id] for id in members)) for members in self.groups)
         near = ((names[id], tuple(sorted(names[other] for other in others))) for id, others in self.near)
         return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs)
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, int], verdict: Mapping[int, str], differs: Sequence[str] = ()) -> Shape:
-        """Of a group's number for each client; groups of one client and of the verdict "alone" are dropped."""
+    def of_labels(cls, labels: Mapping[str, int], differs: Sequence[str] = ()) -> Shape:
+        """Of a group's number for each client; groups of one client are dropped."""
         members: dict[int, list[str]] = {}
         for id, label in labels.items():
             members.setdefault(label, []).append(id)
-        groups = [
-            (tuple(sorted(ids)), verdict.get(label, "same")) for label, ids in members.items()
-            if len(ids) > 1 and verdict.get(label) != "alone"
-        ]  # fmt: skip
+        groups = [tuple(sorted(ids)) for ids in members.values() if len(ids) > 1]
         return cls(tuple(sorted(groups)), (), tuple(differs))
 
 
 def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[dict[str, Shape], list[str]]:
-    """(each candidate by its name in CANDIDATES, why others are missing), from these training samples."""
+    """(who shares in each candidate but HEADS, by its name, why others are missing), from these training samples."""
     ids = sorted(samples)
-    every: tuple[tuple[tuple[str, ...], str], ...] = ((tuple(ids), "same"),) if len(ids) > 1 else ()
-    shapes = {"local": Shape(), "all": Shape(every)}
+    shapes = {"local": Shape(), "all": Shape((tuple(ids),) if len(ids) > 1 else ())}
     missing: list[str] = []
     if len(ids) < 2:
         return shapes, missing
@@ -220,7 +219,7 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
             coefficients = {id: one for id, one in each.items() if one is not None}
             labels = grouped(coefficients)
             differs = ("labels given inputs",) if len(set(labels.values())) > 1 else ()
-            shapes["coefficients"] = Shape.of_labels(labels, {}, differs)
+            shapes["coefficients"] = Shape.of_labels(labels, differs)
             near = alike(coefficients)
             rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
             if any(rows[other] != row for row in rows.values() for other in row):
@@ -245,7 +244,7 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
     )  # fmt: skip
     signed: dict[str, Signature] = {id: sign(plan, *data[id]) for id in sorted(data)}
     verdicts = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
-    return Shape.of_labels(verdicts.groups, dict(enumerate(verdicts.verdicts)), _differs(verdicts))
+    return Shape.of_labels(verdicts.groups, _differs(verdicts))
 
 
 def _differs(verdicts: Verdicts) -> list[str]:

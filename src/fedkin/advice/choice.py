@@ -1,4 +1,6 @@
-"""The choice: which rate, which candidate, and who does better alone, each judged on folds that it was not made on.
+"""The choice: which candidate, with which rate and strength, and who does better alone.
+
+Each is judged on folds that it was not made on.
 
 What is ours: all choices are made on the other folds; each client's gain is drawn towards the mean of all, as far as
 clients cannot be told apart (empirical Bayes), so that the largest of many gains is not the luckiest.
@@ -204,8 +206,9 @@ def _between(g: Array, v: Array, x: Array) -> float:
 class Trials:
     """What all models did.
 
-    did[candidate][rate][id] lists what the models of a client did, one for each fold (None: not known). candidates:
-    from simple to complex, the first is local training. shares: of each candidate but the first, the ids of clients
+    did[candidate][option][id] lists what the models of a client did, one for each fold (None: not known). Options: the
+    rates; or each rate with each strength, for heads of clients' own. candidates: from simple to complex, the first is
+    local training. shares: of each candidate but the first, the ids of clients
     that share a model in it.
     """
 
@@ -222,7 +225,7 @@ class Trials:
     def gain(
         self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
     ) -> Gain | None:
-        """The gain of one (candidate, rate) of each fold over another."""
+        """The gain of one (candidate, option) of each fold over another."""
         pairs = []
         for fold, one, other in zip(folds, mine, theirs, strict=True):
             first, second = self.did[one[0]][one[1]][id][fold], self.did[other[0]][other[1]][id][fold]
@@ -230,13 +233,13 @@ class Trials:
                 pairs.append((first, second))
         return gain_over([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
 
-    def rate(self, candidate: str, folds: Sequence[int]) -> int:
-        """The rate with the best mean over clients on these folds; a client counts by how sure its gain is."""
-        rates = range(len(self.did[candidate]))
+    def option(self, candidate: str, folds: Sequence[int]) -> int:
+        """The option with the best mean over clients on these folds; a client counts by how sure its gain is."""
+        options = range(len(self.did[candidate]))
         totals = []
-        for rate in rates:
+        for option in options:
             each = [
-                self.gain([(candidate, rate)] * len(folds), [(self.candidates[0], 0)] * len(folds), id, folds)
+                self.gain([(candidate, option)] * len(folds), [(self.candidates[0], 0)] * len(folds), id, folds)
                 for id in self.ids
             ]
             determined = [gain for gain in each if gain is not None]
@@ -246,23 +249,23 @@ class Trials:
             totals.append(
                 float((weight * [gain.value for gain in determined]).sum() / weight.sum()) if determined else 0.0
             )
-        return max(rates, key=lambda rate: (totals[rate], -rate))
+        return max(options, key=lambda option: (totals[option], -option))
 
     def best(self, folds: Sequence[int]) -> tuple[str, int]:
-        """The collaboration (not the first candidate) with its rate that is best for clients that may decline it.
+        """The collaboration (not the first candidate) with its option that is best for clients that may decline it.
 
         Of those that cannot be told from the best (one standard error), the first one.
         """
-        local = (self.candidates[0], self.rate(self.candidates[0], folds))
+        local = (self.candidates[0], self.option(self.candidates[0], folds))
         ratings: dict[str, tuple[int, frozenset[str], float]] = {}
         for name in self.candidates[1:]:
-            rate = self.rate(name, folds)
+            option = self.option(name, folds)
             gains = {
-                id: self.gain([(name, rate)] * len(folds), [local] * len(folds), id, folds)
+                id: self.gain([(name, option)] * len(folds), [local] * len(folds), id, folds)
                 for id in sorted(self.shares[name])
             }
             taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
-            ratings[name] = rate, taken, self._worth((name, rate), local, taken, folds)[0]
+            ratings[name] = option, taken, self._worth((name, option), local, taken, folds)[0]
         top = max(ratings, key=lambda name: ratings[name][2])
         return next(
             (name, ratings[name][0]) for name in self.candidates[1:]
@@ -303,15 +306,15 @@ class Trials:
 class Judged:
     """What was chosen, and what it is worth.
 
-    candidate, rate, local_rate: chosen on all folds. gains: the gain of each client that shares a model in it over
+    candidate, option, local_option: chosen on all folds. gains: the gain of each client that shares a model in it over
     training alone, on folds whose choice, made on the others, was this candidate. takes: who should take it. whole: the
     gains of one model for all, on all folds. stable: how many folds that are; if fewer than two, the gains are of all
     folds.
     """
 
     candidate: str
-    rate: int
-    local_rate: int
+    option: int
+    local_option: int
     gains: Mapping[str, Estimate]
     takes: frozenset[str]
     whole: Mapping[str, Estimate]
@@ -324,21 +327,23 @@ class Judged:
         share: of a client's samples, those that the models of a fold were trained on.
         """
         every = list(range(trials.folds))
-        candidate, rate = trials.best(every)
+        candidate, option = trials.best(every)
         first = trials.candidates[0]
         without = {fold: [other for other in every if other != fold] for fold in every}
         agreed = [fold for fold in every if trials.best(without[fold])[0] == candidate]
 
         def gains(name: str, folds: Sequence[int]) -> tuple[dict[str, Estimate], frozenset[str]]:
-            mine = [(name, trials.rate(name, without[fold])) for fold in folds]
-            alone = [(first, trials.rate(first, without[fold])) for fold in folds]
+            mine = [(name, trials.option(name, without[fold])) for fold in folds]
+            alone = [(first, trials.option(first, without[fold])) for fold in folds]
             raw = {id: trials.gain(mine, alone, id, folds) for id in sorted(trials.shares[name])}
             estimates = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
             sure = SURE if _mean(raw).gains(SURELY) else SURELY
             return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
         estimates, takes = gains(candidate, agreed if len(agreed) > 1 else every)
-        return cls(candidate, rate, trials.rate(first, every), estimates, takes, gains(whole, every)[0], len(agreed))
+        return cls(
+            candidate, option, trials.option(first, every), estimates, takes, gains(whole, every)[0], len(agreed)
+        )
 
 
 def _mean(gains: Mapping[str, Gain | None]) -> Estimate:

@@ -63,7 +63,7 @@ def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
         else:
             packed[place].append(each)
             taken[place] |= each
-    groups = [tuple(sorted((tuple(sorted(each)), "same") for each in beside)) for beside in packed]
+    groups = [tuple(sorted(tuple(sorted(each)) for each in beside)) for beside in packed]
     return [*map(Shape, groups), Shape()]
 
 

@@ -11,6 +11,7 @@ from fedkin.advice.choice import LEVEL, SURE, SURELY, Estimate
 from fedkin.advice.partners import MOST, Worth, interval
 from fedkin.analysis.paired import Difference
 from fedkin.codec import Params
+from fedkin.graph.record import own_part
 from fedkin.learning.net import Net
 from fedkin.methods.given import Given
 from fedkin.tasks import Task
@@ -88,7 +89,7 @@ class Advice:
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """The groups of clients that train together, sorted."""
-        return tuple(sorted(members for members, _ in self.shape.groups))
+        return tuple(sorted(self.shape.groups))
 
     @property
     def shares(self) -> bool:
@@ -112,6 +113,8 @@ class Advice:
         else:
             groups = "; ".join(f"{named(members)} together" for members in self.groups)
             parts = [f"Train {len(self.groups)} group{'s' * (len(self.groups) != 1)}: {groups}"]
+        if takes and (own := own_part(self.method.pull_weights, self.method.pull_bias)):
+            parts[0] += f", {own}"
         if takes and alone:
             parts.append(f"{named(alone)} alone")
         if takes and apart:
@@ -237,6 +240,7 @@ class Advice:
             "name": self.name, "sentence": self.sentence, "why": self.why, "candidate": self.candidate,
             "judged": self.judged, "metric": self.task.metric.name, "level": LEVEL, "folds": self.folds,
             "stable": self.stable, "rates": list(self.rates), "rate": self.rate, "own_rate": self.own_rate,
+            "pull_weights": self.method.pull_weights, "pull_bias": self.method.pull_bias,
             "differs": list(self.differs), "notes": self.notes, "groups": [list(members) for members in self.groups],
             "near": {id: list(others) for id, others in self.shape.near}, "missing": list(self.missing),
             "clients": [_as_dict(client) for client in self.clients],

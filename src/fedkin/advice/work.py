@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedkin.learning.models import Model
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
+from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths
 from fedkin.methods.given import Given
 from fedkin.records.files import write_bytes
 from fedkin.records.run import Result
@@ -155,15 +157,29 @@ class Bench:
     seed: int
 
 
+def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
+    """Strengths with which heads of clients' own are tried: those of kin, or a pulled bias alone; [] without a head."""
+    task = federation.task
+    net, _ = nets_for(bench.model, federation, bench.seed, bench.run.torch_dtype, bench.run.precision)
+    if not can_pull(net.initial, task):
+        return []
+    return [one for one in strengths(task) if one.personal and one.weights in (one.bias, math.inf)]
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
-    """All runs of an advice. shapes: of each split, the different shapes to train. rates: of local training."""
+    """All runs of an advice. shapes: of each split, the different shapes to train. rates: of local training.
+
+    heads: of each split, the numbers of the shapes whose clients also use heads of their own, with these strengths.
+    """
 
     federation: Federation
     folds: Mapping[str, Folds]
     shapes: Sequence[Sequence[Shape]]
     rates: Sequence[float]
     bench: Bench
+    heads: Sequence[frozenset[int]]
+    strengths: Sequence[Strength] = ()
 
     def jobs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
         """(number of the rate, its parts (split, number of the shape)) of each run."""
@@ -178,10 +194,11 @@ class Work:
         progress: Callable[[int, int], None],
         goes_on: Callable[[int], bool] = lambda rate: True,
     ) -> dict[tuple[int, int, int], dict[str, Values]]:
-        """{(rate, split, shape): {id: what the model did on each validated sample}}; what is in `folder` is read.
+        """{(rate, split, shape): {id: what its models did on the validated samples}}; what is in `folder` is read.
 
-        progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate) before the first rate
-        and each that is not in `folder`: if it says no, this rate and those after it are left out.
+        That is [models, samples]: the shared model, and with heads also a model for each strength. progress(runs done,
+        runs in all) is called before each run, and at the end; goes_on(rate) before the first rate and each that is not
+        in `folder`: if it says no, this rate and those after it are left out.
         """
         found: dict[tuple[int, int, int], dict[str, Values]] = {}
         jobs = self.jobs()
@@ -213,39 +230,46 @@ class Work:
             for id, client in self.federation.items()
         }
         groups: dict[str, tuple[str, ...]] = {}
-        verdicts: dict[str, str] = {}
         near: dict[str, tuple[str, ...]] = {}
         for place, (split, number) in enumerate(parts):
             names = {id: f"{id}/{split}.{number}" for id in self.federation}
             shape = self.shapes[split][number].renamed(names)
-            for count, (members, verdict) in enumerate(shape.groups):
-                groups[f"{place}.{count}"] = members
-                verdicts[f"{place}.{count}"] = verdict
+            groups |= {f"{place}.{count}": members for count, members in enumerate(shape.groups)}
             near |= dict(shape.near)
             for id, client in self.federation.items():
                 # Nothing is scored in the run itself: what its models do is needed sample by sample.
                 clients.append(Client(names[id], trains[id, split], client.train.take([])))
-        method = parse(Given, {"groups": groups, "verdicts": verdicts, "near": near}, "method")
+        method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
         net, result = trained(method, together, self.bench, self.rates[rate])
-        found = {}
-        module = net.scratch()
+        found, module, task = {}, net.scratch(), together.task
         for place, (split, number) in enumerate(parts):
             for id in self.federation:
-                name = f"{id}/{split}.{number}"
+                params, train = result.models[f"{id}/{split}.{number}"], trains[id, split]
                 test = self.federation[id].train.take(self.folds[id].validated(split))
-                outputs = infer(net, module, result.models[name], "logits", test) if len(test) else None
-                found[f"{place}/{id}"] = (
-                    np.empty(0) if outputs is None else outcomes_of(together.task, outputs, test.labels()).values
-                )
+                if not len(test):
+                    found[f"{place}/{id}"] = np.empty((1, 0))
+                    continue
+                outputs = [infer(net, module, params, "logits", test)]
+                if number in self.heads[split] and self.shapes[split][number].partners(id):
+                    features, x = (infer(net, module, params, "features", each) for each in (train, test))
+                    x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+                    heads = pulled_heads(params, features, train.labels(), self.strengths, task)
+                    outputs += [x @ head for head in heads]
+                did = [outcomes_of(task, each, test.labels()).values for each in outputs]
+                found[f"{place}/{id}"] = np.stack(did)
         return found
 
 
-def method_of(shape: Shape, keep_own: Sequence[str] = (), own_lr: float | None = None) -> Given:
+def method_of(
+    shape: Shape, strength: Strength = SHARED, keep_own: Sequence[str] = (), own_lr: float | None = None
+) -> Given:
     """The method that trains a shape. keep_own: who shares, and uses a model of its own beside it."""
-    groups = {f"g{place}": members for place, (members, _) in enumerate(shape.groups)}
-    verdicts = {f"g{place}": verdict for place, (_, verdict) in enumerate(shape.groups) if verdict != "same"}
-    table: dict[str, Any] = {"groups": groups, "verdicts": verdicts, "near": dict(shape.near)}
+    pulls = (None if one == math.inf else one for one in strength)
+    table: dict[str, Any] = {
+        "groups": {f"g{place}": members for place, members in enumerate(shape.groups)}, "near": dict(shape.near),
+        **dict(zip(("pull_weights", "pull_bias"), pulls, strict=True)),
+    }  # fmt: skip
     return parse(Given, {**table, "keep_own": tuple(sorted(keep_own)), "own_lr": own_lr}, "method")
 
 

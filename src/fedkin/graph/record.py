@@ -43,6 +43,19 @@ SHARING = {
     "all": "one model for all", "branches": "one model for each branch", "groups": "one model for each group",
     "alone": "training alone",
 }  # fmt: skip
+
+
+def own_part(weights: float | None, bias: float | None) -> str:
+    """What each client has of its own beside a shared model, by the strengths of the pull (None: it is shared).
+
+    >>> own_part(1.0, 1.0), own_part(None, 3.0), own_part(None, None)
+    ('a head for each client (pull 1)', 'a bias for each client (pull 3)', '')
+    """
+    if weights is not None:
+        return f"a head for each client (pull {weights:g})"
+    return "" if bias is None else f"a bias for each client (pull {bias:g})"
+
+
 TESTS = {
     "x": "inputs", "xy": "how inputs go with targets", "y": "class shares", "offset": "shift of all classes",
     "concept": "shift of some classes",

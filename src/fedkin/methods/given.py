@@ -1,11 +1,12 @@
 """Groups and neighbours that are written down: who shares a model with whom, and who keeps its own.
 
 What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McMahan et al., AISTATS 2017), and along
-`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022).
+`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022). Heads of clients' own are those of `kin`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -18,10 +19,8 @@ from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, Params, ServerFlow,
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.personal import own_view, shared_view
+from fedkin.methods.blocks.pulled_head import Strength, with_own_head
 from fedkin.views import ClientView, ServerView
-
-Verdict = Literal["same", "shares", "offsets"]
 
 
 class State(TypedDict):
@@ -39,10 +38,11 @@ class ClientState(TypedDict, total=False):
 class Given(ServerMethod):
     """Groups of clients that share a model, by id; who is in none trains alone.
 
-    groups: {name: ids}; a client is in one at most. verdicts: {name of a group: "same", "shares" or "offsets"}, what
-    its members share, as in `kin`; "same" if a group has none. near: {id: ids}, clients in no group whose model is the
-    mean of their own and these others', weighted by samples. keep_own: ids of clients that share, and train and use a
-    model of their own beside it. own_lr: the rate of models of one client (None: that of `[training]`).
+    groups: {name: ids}; a client is in one at most. near: {id: ids}, clients in no group whose model is the mean of
+    their own and these others', weighted by samples. pull_weights, pull_bias: clients that share a model use it with
+    heads of their own, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`; None: it is
+    shared). keep_own: ids of clients that share, and train and use a model of their own beside it. own_lr: the rate of
+    models of one client (None: that of `[training]`).
     """
 
     name: ClassVar[str] = "given"
@@ -52,8 +52,9 @@ class Given(ServerMethod):
     travels: ClassVar[str] = "the whole model of the client's group, down and up"
 
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    verdicts: dict[str, Verdict] = Field(default_factory=dict)
     near: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    pull_weights: float | None = Field(None, gt=0)
+    pull_bias: float | None = Field(None, gt=0)
     keep_own: tuple[str, ...] = ()
     own_lr: float | None = Field(None, gt=0)
 
@@ -63,9 +64,6 @@ class Given(ServerMethod):
         twice = sorted({id for id in named if named.count(id) > 1}) if len(set(named)) < len(named) else []
         if twice:
             raise ValueError(f"groups: client {twice[0]!r} is there twice; expected one group, or near, for each")
-        for name in self.verdicts:
-            if name not in self.groups:
-                raise ValueError(f"verdicts: no group {name!r}; {nearest(name, self.groups)}")
         return self
 
     def check(self, federation: Federation) -> None:
@@ -97,14 +95,14 @@ class Given(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase(n=COUNT, params=NET.when(lambda at: at.asked["verdict"] != "alone"))
+    @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train the shared model, and the client's own."""
-        verdict, reply = message["verdict"], Message(n=client.size)
+        reply = Message(n=client.size)
         # First the shared one: its draws are then those of FedAvg, whoever keeps a model beside it.
-        if verdict != "alone":
-            fitted = yield from Fit(own_view(client, message.params, verdict))
-            reply = Message(params=shared_view(client, fitted.params, verdict), n=client.size)
+        if not message["alone"]:
+            fitted = yield from Fit(message.params)
+            reply = Message(params=fitted.params, n=client.size)
         if message["own"]:
             rate = {} if self.own_lr is None else {"lr": self.own_lr}
             training = client.training.model_copy(update=rate)
@@ -112,11 +110,11 @@ class Given(ServerMethod):
             client.state["own"] = alone.params
         return reply
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
         if message["own"]:
-            own = client.state.get("own")
-            return client.initial if own is None else own
-        return own_view(client, message.params, message["verdict"])
+            return client.state.get("own", client.initial)
+        weights, bias = (math.inf if one is None else one for one in (self.pull_weights, self.pull_bias))
+        return with_own_head(client, message.params, Strength(weights, bias))
 
     # -- at the server ----------------------------------------------------------------------------------------
 
@@ -145,14 +143,11 @@ class Given(ServerMethod):
     def offer(self, server: ServerView[State], id: str) -> Message:
         models = server.state["models"]
         if id in models:
-            return Message(params=models[id], verdict=self._verdict(id), own=id in self.keep_own)
+            return Message(params=models[id], alone=False, own=id in self.keep_own)
         if id not in server.clients and models:
             # Never took part: of nobody's group, so it has the mean of all that share.
-            return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), verdict="same", own=False)
-        return Message(verdict="alone", own=True)
-
-    def _verdict(self, id: str) -> str:
-        return next((self.verdicts.get(name, "same") for name, members in self.groups.items() if id in members), "same")
+            return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), alone=False, own=False)
+        return Message(alone=True, own=True)
 
     def graph(self, server: ServerView[Any]) -> Graph:
         """Weights of 1 between clients that share, in the direction in which models travel, and the groups."""

@@ -33,7 +33,15 @@ from fedkin.learning.net import head_of
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.averaging import Weights, mean_asked
 from fedkin.methods.blocks.clusters import cluster_means, continued, mean_of_clusters, members_graph
-from fedkin.methods.blocks.pulled_head import SHARED, Strength, can_pull, pulled_heads, strengths, with_head
+from fedkin.methods.blocks.pulled_head import (
+    SHARED,
+    Strength,
+    can_pull,
+    pulled_heads,
+    strengths,
+    with_head,
+    with_own_head,
+)
 from fedkin.methods.blocks.signatures import (
     Planned,
     SigningMethod,
@@ -198,14 +206,7 @@ class Kin(SigningMethod):
         if message["alone"]:
             return own_model(client, message)
         strength = Strength(message["weights"], message["bias"]) if "weights" in message else SHARED
-        if not strength.personal or not client.size or not can_pull(message.params, client.task):
-            return message.params
-        return self._personal(client, message.params, strength)
-
-    def _personal(self, client: ClientView[ClientState], params: Params, strength: Strength) -> ClientFlow[Params]:
-        features = yield from Infer(params, "features")
-        (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
-        return with_head(params, head)
+        return with_own_head(client, message.params, strength)
 
     # -- at the server ------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
 from fedkin.graph import Evidence, Graph, load_graph
-from fedkin.graph.record import MEANINGS, SHARING, Node, p_text
+from fedkin.graph.record import MEANINGS, SHARING, Node, own_part, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains
 from fedkin.records.files import read_json
@@ -408,14 +408,9 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     level, words = _level(figures), _level_words(figures)
     if level is None:
         return "on trial: no level is chosen yet"
-    weights, bias, models = figures["pull_weights"], figures.get("pull_bias"), words[level]
-    degree = ""
-    if weights is not None:
-        degree = f", a head for each client (pull {weights:g})"
-    elif bias is not None:
-        degree = f", a bias for each client (pull {bias:g})"
+    chosen = ", ".join(filter(None, [words[level], own_part(figures["pull_weights"], figures.get("pull_bias"))]))
     told = [_lead(figures, other, words[other]) for other in _LEVELS if leads and f"lead_{other}" in figures]
-    return "; ".join([f"chosen: {models}{degree}", *told])
+    return "; ".join([f"chosen: {chosen}", *told])
 
 
 def _lead(figures: Mapping[str, Any], other: str, words: str) -> str:

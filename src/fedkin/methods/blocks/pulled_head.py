@@ -20,9 +20,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedkin.flow import Params
+from fedkin.flow import ClientFlow, Infer, Params
 from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
+from fedkin.views import ClientView
 
 
 class Strength(NamedTuple):
@@ -69,6 +70,19 @@ def with_head(params: Params, head: Tensor) -> dict[str, Tensor]:
     if "head.bias" in params:
         new["head.bias"] = head[-1].to(params["head.bias"].dtype)
     return new
+
+
+def with_own_head(client: ClientView[Any], params: Params, strength: Strength) -> Params | ClientFlow[Params]:
+    """The shared model with the client's own head, pulled to the shared one; the model itself if heads are shared."""
+    if not strength.personal or not client.size or not can_pull(params, client.task):
+        return params
+    return _personal(client, params, strength)
+
+
+def _personal(client: ClientView[Any], params: Params, strength: Strength) -> ClientFlow[Params]:
+    features = yield from Infer(params, "features")
+    (head,) = pulled_heads(params, features, client.train.labels(), [strength], client.task)
+    return with_head(params, head)
 
 
 def pulled_heads(
