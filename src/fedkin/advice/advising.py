@@ -438,8 +438,8 @@ class Budget:
         }
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
-        # Other folds may tell candidates apart that are equal here.
-        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1)
+        # Other folds may tell candidates apart that are equal here. Heads take less time than a run.
+        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1) + len(HEADS)
 
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:
