@@ -176,3 +176,26 @@ def test_a_rate_at_which_models_diverge_is_not_taken(task: Task) -> None:
     assert trials.option("all", [0, 1]) == 2
     assert trials.best([0, 1]) == ("all", 2)
     assert all(np.isfinite(one.value) for one in Judged.of(trials, 0.5).gains.values())
+
+
+def test_a_fold_agrees_on_who_shares_with_or_without_heads_of_clients_own() -> None:
+    def right(*shares: float) -> list[dict[str, list[Marks | None]]]:
+        """Of 2,000 samples in each fold this share is right."""
+        each = [
+            marks_of(Outcomes("classification", (np.arange(2000) < 2000 * share).astype(np.float64)))
+            for share in shares
+        ]
+        return [dict.fromkeys("abcdef", each)]
+
+    did = {
+        "local": right(0.5, 0.5, 0.5, 0.5),
+        "all": right(0.6, 0.6, 0.6, 0.6),
+        "all-heads": right(1, 0.58, 0.58, 0.58),
+    }
+    shares = dict.fromkeys(("all", "all-heads"), frozenset("abcdef"))
+    trials = Trials(["local", "all", "all-heads"], did, shares, 4)
+    assert trials.best([0, 1, 2, 3])[0] == "all-heads"
+    assert trials.best([1, 2, 3])[0] == "all"
+    judged = Judged.of(trials, 1.0)
+    assert (judged.candidate, judged.stable) == ("all-heads", 4)
+    assert judged.gains["a"].value == pytest.approx(0.185)

@@ -192,12 +192,12 @@ def test_a_spy_at_the_server_sees_uniform_numbers_only() -> None:
     town.run()
     masked = [reply["masked"].numpy().view(np.uint64) for reply in town.seen if "masked" in reply]
     assert len(masked) == 5
-    # One of 10,000 honest draws fails each of these.
+    # Masks are drawn from the system's randomness, so that some honest draw fails any test: one of 10^9 fails these.
     for words in masked:
-        assert stats.kstest(words / 2.0**64, "uniform").pvalue > 1e-5
-        assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-5
+        assert stats.kstest(words / 2.0**64, "uniform").pvalue > 1e-9
+        assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-9
     for one, other in pairwise(masked):
-        assert abs(stats.spearmanr(one, other).statistic) < 5 / np.sqrt(4000)
+        assert abs(stats.spearmanr(one, other).statistic) < 6.5 / np.sqrt(4000)
     open_fields = {name for reply in town.seen for name in reply}
     assert open_fields == {
         "cipher",

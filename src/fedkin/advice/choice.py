@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedkin.advice.candidates import HEADS
 from fedkin.analysis.intervals import components, normal
 from fedkin.analysis.paired import Outcomes, enough
 from fedkin.tasks import Task
@@ -307,9 +308,9 @@ class Judged:
     """What was chosen, and what it is worth.
 
     candidate, option, local_option: chosen on all folds. gains: the gain of each client that shares a model in it over
-    training alone, on folds whose choice, made on the others, was this candidate. takes: who should take it. whole: the
-    gains of one model for all, on all folds. stable: how many folds that are; if fewer than two, the gains are of all
-    folds.
+    training alone, on folds whose choice, made on the others, was this candidate, with or without heads of clients'
+    own. takes: who should take it. whole: the gains of one model for all, on all folds. stable: how many folds that
+    are; if fewer than two, the gains are of all folds.
     """
 
     candidate: str
@@ -330,7 +331,8 @@ class Judged:
         candidate, option = trials.best(every)
         first = trials.candidates[0]
         without = {fold: [other for other in every if other != fold] for fold in every}
-        agreed = [fold for fold in every if trials.best(without[fold])[0] == candidate]
+        base = HEADS.get(candidate, candidate)
+        agreed = [fold for fold in every if (name := trials.best(without[fold])[0]) == base or HEADS.get(name) == base]
 
         def gains(name: str, folds: Sequence[int]) -> tuple[dict[str, Estimate], frozenset[str]]:
             mine = [(name, trials.option(name, without[fold])) for fold in folds]
