@@ -35,7 +35,7 @@ from fedkin.running.bench import points, read_lines
 from fedkin.running.suites import SUITES, Suite
 from fedkin.views import ClientView
 
-TUNED = 5  # passes
+TUNED, DIVERGED = 5, -1000.0  # passes; points
 all_levels, loss_per_sample, chosen_use = kin.levels_of, kin.per_sample, kin.Kin.use
 
 
@@ -106,21 +106,27 @@ def run(suite: Suite, name: str, variant: str, seed: int, rate: float) -> dict[s
 
 
 def table(suite: Suite, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
-    """Kin's mean on each federation, and the paired difference of each variant from it, with its 95 % interval."""
+    """Kin's mean on each federation, and each variant's paired difference from it, with its 95 % interval over seeds.
+
+    Federations on which any variant's models diverge are left out of the mean difference.
+    """
     mean = {(line["federation"], line["variant"], line["seed"]): line["mean"] for line in lines}
     rows = ["| federation | " + " | ".join(VARIANTS) + " |", "| --- |" + " ---: |" * len(VARIANTS)]
     totals: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for name in names:
-        cells = []
-        for variant in VARIANTS:
-            pairs = [(mean[name, variant, seed], mean[name, "kin", seed]) for seed in suite.seeds]
-            less = [one - other for one, other in pairs]
-            totals[variant].append(float(np.mean(less)))
-            interval = over(less)
+        less = {
+            variant: [mean[name, variant, seed] - mean[name, "kin", seed] for seed in suite.seeds]
+            for variant in VARIANTS
+        }
+        cells = [f"{np.mean([mean[name, 'kin', seed] for seed in suite.seeds]):.1f}"]
+        diverged = {variant for variant, each in less.items() if min(each) < DIVERGED}
+        for variant, each in list(less.items())[1:]:
+            interval = over(each)
             half = 0.0 if interval is None else (interval.high - interval.low) / 2
-            cells.append(
-                f"{np.mean([one for one, _ in pairs]):.1f}" if variant == "kin" else f"{np.mean(less):+.1f}±{half:.1f}"
-            )
+            cells.append("diverges" if variant in diverged else f"{np.mean(each):+.1f}±{half:.1f}")
+        if not diverged:
+            for variant, each in less.items():
+                totals[variant].append(float(np.mean(each)))
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     cells = ["" if variant == "kin" else f"{np.mean(each):+.1f}" for variant, each in totals.items()]
     return "\n".join([*rows, "| mean difference | " + " | ".join(cells) + " |"])
