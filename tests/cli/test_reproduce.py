@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
+from fedkin.records.files import csv_text
 from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables
@@ -190,6 +191,17 @@ def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
     assert runs == {f"{row}-seed{seed}" for row in ("local", "fedprox", "fedprox@self") for seed in (0, 1)}
     ran("tiny", "--quick", "--out", "runs", "--pages", "whole")
     assert pages_of(folder / "runs" / "quick" / "pages") == pages_of(folder / "whole")
+    # If Local is another one than before, gains of rows that are kept are over the new one.
+    csv_file = folder / "whole" / "tiny.csv"
+    with csv_file.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    other = [{**row, "mean": "0.125"} if row["row"] == "local" else row for row in rows]
+    csv_file.write_text(csv_text(other), encoding="utf-8")
+    ran("tiny", "--quick", "--methods", "fedprox", "--out", "more", "--pages", "whole")
+    with csv_file.open(encoding="utf-8", newline="") as file:
+        again = list(csv.DictReader(file))
+    for cell in ("gain.mean", "gain.low", "gain.high"):
+        assert [float(row[cell]) for row in again] == pytest.approx([float(row[cell]) for row in rows])
 
 
 def test_a_row_without_the_one_that_it_is_tuned_as_is_refused() -> None:

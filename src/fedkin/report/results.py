@@ -92,6 +92,14 @@ def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
     return csv_rows(csv_text(rows))
 
 
+def _means_of_local(rows: Iterable[Cells]) -> dict[str, str]:
+    return {row["seed"]: row["mean"] for row in rows if row["row"] == "local"}
+
+
+def _gain_cells(by_seed: Mapping[int, Run], alone: Mapping[int, Run]) -> dict[str, str]:
+    return csv_rows(csv_text([{"gain": _interval(differences(by_seed, alone))}]))[0]
+
+
 def _interval(added: Added | None) -> dict[str, float | None]:
     return {} if added is None else {"mean": added.value, "low": added.low, "high": added.high}
 
@@ -120,18 +128,21 @@ def merged(
 ) -> tuple[list[Cells], list[dict[str, str]]]:
     """Return the figures and the verdicts of a page: those of `done`, and what is kept of other rows and federations.
 
-    A claim about rows of which some are kept is judged from the figures of each seed.
+    The figures of each seed judge claims about kept rows, and give their gains over a Local that was run again.
     """
     order = {name: at for at, name in enumerate(table.names(planted=True))}
     every: list[Cells] = []
     judged_parts = []
     ended = {one.part.name: one for one in done}
     for part in table.federation:
-        kept = [row for row in figures if row["federation"] == part.name]
+        before = kept = [row for row in figures if row["federation"] == part.name]
         if (one := ended.get(part.name)) is not None:
             kept = [row for row in kept if row["row"] not in one.results]
             rows: list[Cells] = [*kept, *figure_rows(one, table)]
-            judged_parts.append(replace(one, results=Run.by_row(rows)) if kept else one)
+            by_row = Run.by_row(rows)
+            judged_parts.append(replace(one, results=by_row) if kept else one)
+            if "local" in one.results and _means_of_local(before) != _means_of_local(rows):
+                rows[: len(kept)] = [dict(row) | _gain_cells(by_row[row["row"]], by_row["local"]) for row in kept]
             kept = sorted(rows, key=lambda row: order[row["row"]])
         every += kept
     return every, claim_rows(table, judged_parts, claims)
