@@ -115,3 +115,14 @@ def test_only_linear_heads_over_labels_and_numbers_are_pulled() -> None:
     assert not can_pull(params, Task(3, (1, 4, 4), "segmentation"))
     assert not can_pull({"head.weight": torch.zeros(3, 4, 1, 1)}, Task(3, (6,)))
     assert not can_pull({}, Task(3, (6,)))
+
+
+@pytest.mark.parametrize("where", ["features", "head"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("task", [Task(3, (5,)), Task.regression(3, (5,))])
+def test_a_model_that_has_diverged_keeps_its_head(task: Task, value: float, where: str) -> None:
+    params = {"head.weight": torch.full((3, 4), value if where == "head" else 0.5), "head.bias": torch.zeros(3)}
+    features = torch.full((6, 4), 1.0 if where == "head" else value)
+    targets = torch.arange(6) % 3 if task.labels else torch.zeros(6, 3)
+    for head in pulled_heads(params, features, targets, strengths(task), task):
+        assert torch.equal(head[:-1].T.nan_to_num(7.0), params["head.weight"].double().nan_to_num(7.0))

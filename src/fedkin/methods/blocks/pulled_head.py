@@ -90,11 +90,12 @@ def pulled_heads(
 ) -> list[Tensor]:
     """Return a client's head [d + 1, outputs] for each strength, from its features [n, d] and targets [n] or [n, t].
 
-    Computed in double precision. A net without a bias keeps none: its last row is zero.
+    Computed in double precision. A net without a bias keeps none: its last row is zero. Where training has diverged, so
+    that features or the shared head are not finite, every head is the shared one.
     """
     weight, bias = params["head.weight"].double(), params.get("head.bias")
     shared = torch.cat([weight.T, (torch.zeros(len(weight)) if bias is None else bias).double()[None]])
-    if not len(features):
+    if not len(features) or not (features.isfinite().all() and shared.isfinite().all()):
         return [shared] * len(tried)
     x = torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
     heads: dict[Strength, Tensor] = {}
