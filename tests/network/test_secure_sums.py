@@ -24,13 +24,16 @@ SECURE = {"secure_sums": True}
 
 
 def apart(one: Any, other: Any) -> float:
-    """The largest sum of differences between two tensors of two trees."""
+    """The largest sum of differences between two tensors, or difference of two numbers, of two trees."""
     if isinstance(one, torch.Tensor):
         return float((one.double() - other.double()).abs().sum())
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         return max((apart(part, other[name]) for name, part in one.items()), default=0.0)
-    return float(one != other)
+    if isinstance(one, list):
+        assert len(one) == len(other)
+        return max(map(apart, one, other), default=0.0)
+    return abs(one - other) if isinstance(one, float) and one != other else float(one != other)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "kin"])
