@@ -409,8 +409,14 @@ def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str
     if level is None:
         return "on trial: no level is chosen yet"
     chosen = ", ".join(filter(None, [words[level], own_part(figures["pull_weights"], figures.get("pull_bias"))]))
-    told = [_lead(figures, other, words[other]) for other in _LEVELS if leads and f"lead_{other}" in figures]
-    return "; ".join([f"chosen: {chosen}", *told])
+    return "; ".join([f"chosen: {chosen}", *(lead_words(rounds) if leads else ())])
+
+
+def lead_words(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How much better the chosen level was than each other level on held-out samples."""
+    figures = _figures(rounds)
+    words = _level_words(figures)
+    return [_lead(figures, other, words[other]) for other in _LEVELS if f"lead_{other}" in figures]
 
 
 def _lead(figures: Mapping[str, Any], other: str, words: str) -> str:
@@ -439,19 +445,21 @@ def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mappi
 
     runs: {seed: (folder, lines of rounds.jsonl)}.
     """
-    tested, choices = [], []
+    tested, choices, leads = [], [], list[str]()
     for folder, rounds in runs.values():
         paths = reading.files_in(folder / "graphs", "npz")
         graph = load_graph(paths[max(paths)]) if paths else None
         if graph is not None and (groups := judged_groups(graph)):
             tested.append(Told.of(groups, graph.evidence))
-            choices.append(choice_words(rounds, leads=len(runs) == 1))
+            choices.append(choice_words(rounds, leads=False))
+            leads = lead_words(rounds) if len(runs) == 1 else []
     if not tested:
         return []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
     warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
-    return [f"{label}{seeds}: {in_words(tested)}", *(f"{label}: {text}" for text in warnings), *chosen]
+    notes = [f"{label}: {text}" for text in (*warnings, *leads)]
+    return [f"{label}{seeds}: {in_words(tested)}", *chosen, *notes]
 
 
 def drawn_tests(
