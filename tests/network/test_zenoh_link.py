@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -273,6 +274,7 @@ _LEFT = """
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from fedkin.network.identity import certificates_of, load
 from fedkin.network.zenoh_link import ZenohLink
@@ -295,6 +297,14 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     assert ended.stderr.endswith("RuntimeError: left open\n")
 
 
+@pytest.fixture
+def unlike_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes have unlike numbers; they are drawn, and where two are the same a question waits up to a minute."""
+    numbers = count()
+    monkeypatch.setattr("secrets.randbelow", lambda below: next(numbers) % below)
+
+
+@pytest.mark.usefixtures("unlike_numbers")
 def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net) -> None:
     server, first = net.server(), net.member("ann")
     with ThreadPoolExecutor(1) as pool:
@@ -304,6 +314,7 @@ def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net
         assert pulled.result() == b"of the second"
 
 
+@pytest.mark.usefixtures("unlike_numbers")
 def test_a_second_process_with_one_key_is_told_at_once(net: Net) -> None:
     hello = {"nonce": "0" * 8, "agreement": {"settings": ""}, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32}}
     registration = Registration(net.server(), "", plan_of, NetworkSettings(clients=2))
