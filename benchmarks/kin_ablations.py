@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/kin_ablations.py ablations.jsonl --table    the table only
     OMP_NUM_THREADS=1 FEDKIN_DATA=DATA python benchmarks/kin_ablations.py degrees.jsonl --degrees
 
---degrees: those federations of the full suite whose clients differ by degrees; about an hour of one core. Every run has
+--degrees: those federations of the full suite whose clients differ by degrees; forty minutes of one core. Every run has
 the rate that was tuned for kin on its federation (stored with the suite), and the seeds of the suite. Each run is one
 line of the file, so a run that was stopped can be continued.
 """

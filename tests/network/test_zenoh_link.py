@@ -274,7 +274,6 @@ _LEFT = """
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from fedkin.network.identity import certificates_of, load
 from fedkin.network.zenoh_link import ZenohLink

@@ -94,9 +94,9 @@ def advise(
     final, missing = shapes_of({id: client.train for id, client in renamed.items()}, renamed.task, bench.seed)
     strengths = tried_strengths(bench, renamed)
     candidates = _different(splits, final, bool(strengths))
-    shapes = [list(dict.fromkeys(split[HEADS.get(name, name)] for name in candidates)) for split in splits]
+    shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
     heads = [
-        frozenset(each.index(split[HEADS[name]]) for name in candidates if name in HEADS)
+        frozenset(each.index(split[name]) for name in candidates if name in HEADS)
         for each, split in zip(shapes, splits, strict=True)
     ]
     rates = [bench.training.lr * factor for factor in plan.rates]
@@ -114,7 +114,7 @@ def advise(
             write_json(folder / KEPT, _identity(work, plan))
     share = sum(each.share for each in judgeable.folds.values()) / len(judgeable.folds)
     judged = Judged.of(_trials(work, splits, final, candidates, plan.folds, outputs), share)
-    shape = final[HEADS.get(judged.candidate, judged.candidate)]
+    shape = final[judged.candidate]
     rate, model = _options(judged.candidate, work)[judged.option]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
@@ -283,8 +283,7 @@ def _trials(
     """What every candidate's models did, by fold."""
     did: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
-        base = HEADS.get(name, name)
-        numbers = [shapes.index(split[base]) for shapes, split in zip(work.shapes, splits, strict=True)]
+        numbers = [shapes.index(split[name]) for shapes, split in zip(work.shapes, splits, strict=True)]
         did[name] = [
             {
                 id: [_marks(work, outputs, rate, numbers, id, fold, model) for fold in range(folds)]
@@ -293,7 +292,7 @@ def _trials(
             for rate, model in _options(name, work)
         ]
     shares = {
-        name: frozenset(id for id in work.federation if final[HEADS.get(name, name)].partners(id))
+        name: frozenset(id for id in work.federation if final[name].partners(id))
         for name in candidates if name != "local"
     }  # fmt: skip
     return Trials(candidates, did, shares, folds)
@@ -439,7 +438,7 @@ class Budget:
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
         # Other folds may tell candidates apart that are equal here. Heads take less time than a run.
-        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1) + len(HEADS)
+        return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1 + len(HEADS))
 
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:

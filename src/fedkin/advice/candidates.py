@@ -200,7 +200,7 @@ class Shape:
 
 
 def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[dict[str, Shape], list[str]]:
-    """(who shares in each candidate but HEADS, by its name, why others are missing), from these training samples."""
+    """(who shares in each candidate, by its name, why others are missing), from these training samples."""
     ids = sorted(samples)
     shapes = {"local": Shape(), "all": Shape((tuple(ids),) if len(ids) > 1 else ())}
     missing: list[str] = []
@@ -225,7 +225,7 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
             if any(rows[other] != row for row in rows.values() for other in row):
                 pairs = tuple((id, others) for id, others in sorted(near.items()) if others)
                 shapes["neighbours"] = Shape((), pairs, ("labels given inputs",))
-    return shapes, missing
+    return shapes | {name: shapes[base] for name, base in HEADS.items()}, missing
 
 
 def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:

@@ -209,8 +209,7 @@ class Trials:
 
     did[candidate][option][id] lists what the models of a client did, one for each fold (None: not known). Options: the
     rates; or each rate with each strength, for heads of clients' own. candidates: from simple to complex, the first is
-    local training. shares: of each candidate but the first, the ids of clients
-    that share a model in it.
+    local training. shares: of each candidate but the first, the ids of clients that share a model in it.
     """
 
     candidates: Sequence[str]
@@ -332,7 +331,8 @@ class Judged:
         first = trials.candidates[0]
         without = {fold: [other for other in every if other != fold] for fold in every}
         base = HEADS.get(candidate, candidate)
-        agreed = [fold for fold in every if (name := trials.best(without[fold])[0]) == base or HEADS.get(name) == base]
+        chosen = {fold: trials.best(without[fold])[0] for fold in every}
+        agreed = [fold for fold, name in chosen.items() if HEADS.get(name, name) == base]
 
         def gains(name: str, folds: Sequence[int]) -> tuple[dict[str, Estimate], frozenset[str]]:
             mine = [(name, trials.option(name, without[fold])) for fold in folds]
