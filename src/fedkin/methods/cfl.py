@@ -18,9 +18,9 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.learning.aggregate import Rule, aggregated
-from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_weights
-from fedkin.methods.blocks.clusters import members_graph, numbered_by_size
+from fedkin.learning.aggregate import aggregated
+from fedkin.methods.blocks.averaging import mean_weights
+from fedkin.methods.blocks.clusters import Clustered, members_graph, numbered_by_size
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups
 from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import span
@@ -47,7 +47,7 @@ class State(TypedDict):
     same: Same | None
 
 
-class Cfl(WholeModel, SigningMethod):
+class Cfl(Clustered, SigningMethod):
     """A tree of clusters, of which the leaves are trained.
 
     split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are of several of
@@ -62,7 +62,6 @@ class Cfl(WholeModel, SigningMethod):
     name: ClassVar[str] = "cfl"
     title: ClassVar[str] = "CFL"
     paper: ClassVar[str] = "Sattler et al., TNNLS 2021"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("node", "same.signatures", "same.group")
     travels: ClassVar[str] = "the whole model, down and up; again for each split that a client has to be placed in"
 
@@ -73,8 +72,6 @@ class Cfl(WholeModel, SigningMethod):
     gamma_max: float = Field(0.0, ge=0, le=1)
     after: int = Field(0, ge=0)
     min_size: int = Field(1, ge=1)
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0, same=None)

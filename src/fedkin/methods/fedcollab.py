@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,11 +20,10 @@ from torch.nn import functional as F
 from fedkin.codec import Tree
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Each, Number
-from fedkin.learning.aggregate import Rule, weighted_mean
+from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import mean_of_clusters, members_graph, model_of, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, members_graph, numbered_by_size, train_clusters
 from fedkin.methods.blocks.own_models import held_out_fifth
 from fedkin.methods.blocks.signatures import unsigned
 from fedkin.methods.blocks.vectors import Array, Labels, last_layers
@@ -52,7 +51,7 @@ def own_output(outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs.gather(1, labels[:, None])[:, 0]
 
 
-class FedCollab(WholeModel):
+class FedCollab(Clustered):
     """A partition that minimises mean_i [C sqrt(sum_j a_ij^2 / n_j) + sum_j a_ij d_ij]; FedAvg inside each coalition.
 
     a_ij: the share of client j's samples in the coalition of i, so that the first term is C / sqrt(samples of the
@@ -73,7 +72,6 @@ class FedCollab(WholeModel):
     name: ClassVar[str] = "fedcollab"
     title: ClassVar[str] = "FedCollab"
     paper: ClassVar[str] = "Bao et al., ICML 2023"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("sizes", "divergence", "cluster")
     travels: ClassVar[str] = "once: a discriminator for each pair of clients; then the whole model of the coalition"
     needs_classes: ClassVar[bool] = True
@@ -81,8 +79,6 @@ class FedCollab(WholeModel):
     c: float = Field(10.0, ge=0, json_schema_extra=span(0.1, 100))
     exchanges: int = Field(5, ge=1)
     restarts: int = Field(100, ge=1)
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -108,9 +104,6 @@ class FedCollab(WholeModel):
         return Message(right=right, models=models)
 
     # -- at the server ----------------------------------------------------------------------------------------
-
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"sizes": {}, "divergence": {}, "cluster": {}, "models": {}})
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
@@ -165,11 +158,6 @@ class FedCollab(WholeModel):
                 if len(rates) == 2:
                     best[one, other] = max(best.get((one, other), 0.0), sum(rates) - 1)
         return {pair: min(best.get(pair, 1.0), 1.0) for pair in pairs}
-
-    # -- the model that a client uses -------------------------------------------------------------------------
-
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        return Message(params=model_of(server, id))
 
 
 def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: int) -> Labels:

@@ -7,7 +7,7 @@ Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distribute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -16,9 +16,8 @@ from scipy.spatial.distance import squareform
 
 from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, Each, Number
-from fedkin.learning.aggregate import Rule, weighted_mean
-from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import cluster_means, members_graph, model_of
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.blocks.clusters import Clustered, cluster_means, members_graph
 from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
 
@@ -35,7 +34,7 @@ class State(TypedDict):
     free: int
 
 
-class FedDrift(WholeModel):
+class FedDrift(Clustered):
     """FedAvg inside clusters, which are found anew at the beginning of every time step of `every` rounds.
 
     Algorithm 2: a client joins the cluster whose model is most accurate on its samples; if its accuracy dropped by more
@@ -49,15 +48,12 @@ class FedDrift(WholeModel):
     name: ClassVar[str] = "feddrift"
     title: ClassVar[str] = "FedDrift"
     paper: ClassVar[str] = "Jothimurugesan et al., AISTATS 2023"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("cluster", "accuracy")
     travels: ClassVar[str] = "once a step: the models of all clusters down, accuracies up; else the cluster's model"
     needs_classes: ClassVar[bool] = True
 
     delta: float = Field(0.1, gt=0, lt=1)
     every: int = Field(10, ge=1)
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
 
     @phase(accuracy=Each(Number(0.0)), n=COUNT)
     def judge(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
@@ -112,9 +108,6 @@ class FedDrift(WholeModel):
         state["free"] = free
 
     # -- the model that a client uses ---------------------------------------------------------------------------
-
-    def offer(self, server: ServerView[State], id: str) -> Message:
-        return Message(params=model_of(server, id))
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part join the cluster whose model is most accurate on their samples."""

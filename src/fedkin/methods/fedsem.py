@@ -14,9 +14,13 @@ from pydantic import Field
 
 from fedkin import graph
 from fedkin.flow import Ask, Message, Params, ServerFlow
-from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, squared_distances
+from fedkin.methods.blocks.clusters import (
+    Clustered,
+    cluster_means,
+    mean_of_clusters,
+    members_graph,
+    squared_distances,
+)  # fmt: skip
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import one_of
@@ -40,7 +44,7 @@ class State(TypedDict):
     same: Same | None
 
 
-class FedSem(WholeModel, SigningMethod):
+class FedSem(Clustered, SigningMethod):
     """E step: a client's cluster is the centre nearest to its weights (l2). M step: a centre is its clients' mean.
 
     clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
@@ -52,13 +56,10 @@ class FedSem(WholeModel, SigningMethod):
     name: ClassVar[str] = "fedsem"
     title: ClassVar[str] = "FedSEM"
     paper: ClassVar[str] = "Xie et al., 2020"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
     travels: ClassVar[str] = "the whole model; down: that of the client's cluster"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
     compare: Literal["net", "head"] = "net"
 
     def start(self, server: ServerView[State]) -> None:

@@ -27,7 +27,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
@@ -35,14 +34,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import numpy as np
 import scipy.sparse as sp
 import torch
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 
 from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
-from fedkin.federation.inputs import parts
+from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
@@ -156,15 +155,9 @@ class EncoderSettings(Settings):
         net = self.net(shape)
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
-        checked: set[tuple[int, int]] = set()
         for id, samples in ((id, now.train) for id, client in federation.items() for now in client.phases):
-            x, scale = samples.x, samples.scale
-            assert isinstance(x, Tensor)
-            if (x.data_ptr(), x.numel()) in checked:
-                continue
-            checked.add((x.data_ptr(), x.numel()))
-            divide = 1.0 if scale is None else scale.divide
-            low, high = float(x.min()) / divide, float(x.max()) / divide
+            divide = 1.0 if samples.scale is None else samples.scale.divide
+            low, high = (float(each) / divide for each in samples.own().x.aminmax())  # type: ignore[union-attr]
             if low < 0 or high > 1:
                 raise ConfigError(
                     f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client "
@@ -173,16 +166,7 @@ class EncoderSettings(Settings):
                 )
 
 
-def _at_least(low: int) -> AfterValidator:
-    def check(value: float | str) -> float | str:
-        if not isinstance(value, str) and value < low:
-            raise ValueError(f"expected a number of at least {low}")
-        return value
-
-    return AfterValidator(check)
-
-
-Gamma = Annotated[float | Literal["groups", "gap"], _at_least(0)]
+Gamma = Annotated[float, Field(ge=0)] | Literal["groups", "gap"]
 
 
 class GraphSettings(Settings):
@@ -218,7 +202,7 @@ class RelatednessSettings(GraphSettings):
     min_dist: float = Field(0.1, ge=0, le=1)
     distance: Literal["min", "matching"] = "min"
     gamma: Gamma = 1.0
-    groups: Annotated[int | Literal["gap", "ratio", "silhouette"], _at_least(1)] = "gap"
+    groups: Annotated[int, Field(ge=1)] | Literal["gap", "ratio", "silhouette"] = "gap"
     most: int | None = Field(None, ge=2)
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
     cluster: Literal["rows", "distances"] = "rows"
@@ -322,17 +306,17 @@ class Taskonomy(ServerMethod):
     def signatures(self, server: ServerView[Any], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
 
-    @abstractmethod
     def decoded(self, signature: Tensor) -> Any:
-        """A signature as the following methods take it."""
+        """A signature as the following methods take it: here the centres."""
+        return np.asarray(signature.double().numpy())
 
     @abstractmethod
     def related(self, server: ServerView[Any], ids: Sequence[str], sets: Sets) -> Related:
         """Graph and groups of these clients, from their signatures (Algorithm 2, lines 13 to 19)."""
 
-    @abstractmethod
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
-        """Both lists of signatures, where distances are measured."""
+        """Both lists of signatures, where distances are measured: here as they are."""
+        return fitted, new
 
     @abstractmethod
     def distances(self, sets: Sets, others: Sets) -> Array:
@@ -344,7 +328,7 @@ class Taskonomy(ServerMethod):
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Lines 7 to 13: E epochs from w_m, and the flag delta if the data have changed."""
         fitted = yield from Fit(message.params)
-        changed = self.regroup_changed is not None and client.state["signed"] != content(client.train)
+        changed = self.regroup_changed is not None and client.state["signed"] != hash_of(client.train).hex()
         return Message(params=fitted.params, n=client.size, **({"changed": True} if changed else {}))
 
     # -- at the server ------------------------------------------------------------------------------------------
@@ -617,15 +601,6 @@ def seed_of(server: ServerView[Any]) -> int:
     return key(server.seed, "", "relatedness") >> 32
 
 
-def content(samples: Samples) -> str:
-    """A hash of the samples' values and labels, by which a client knows that its data have changed."""
-    rows = slice(None) if samples.rows is None else samples.rows
-    digest = blake2b(repr(samples.scale).encode(), digest_size=16)
-    for values in (*parts(samples.x).values(), samples.y):
-        digest.update(values[rows].contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
 # -- from distances to a graph, lines 17 to 19 ------------------------------------------------------------------------
 
 
@@ -683,11 +658,6 @@ def controlled(linked: Array, labels: Labels, control: str, seed: int, planted: 
     return changed, labels[np.random.default_rng(seed).permutation(len(labels))]
 
 
-def planted_of(server: ServerView[Any], ids: Iterable[str]) -> list[str] | None:
-    """The planted groups of these clients; None where they are not known."""
-    return None if server.planted is None else [server.planted.get(id, "") for id in ids]
-
-
 # -- FLT: Algorithm 2 -------------------------------------------------------------------------------------------------
 
 # Sums over the clients' inputs, per feature; k centres of codes.
@@ -741,7 +711,7 @@ class Flt(Taskonomy):
         """Lines 2 to 11: the client's signature."""
         codes = yield from self.codes(client, message)  # 3 to 7
         centres = centres_of(codes, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
-        client.state["signed"] = content(client.train)
+        client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
 
     def codes(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Tensor]:
@@ -790,11 +760,8 @@ class Flt(Taskonomy):
         state["encoder"], state["moments"] = sent, pretrained_on or sums
         return True
 
-    def decoded(self, signature: Tensor) -> Any:
-        return np.asarray(signature.double().numpy())
-
     def related(self, server: ServerView[State], ids: Sequence[str], sets: Sets) -> Related:
-        return relate(sets, self.graph, seed_of(server), planted_of(server, ids))
+        return relate(sets, self.graph, seed_of(server), stages.planted_labels(server, ids))
 
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
         return embedded(fitted, self.graph, seed), embedded(fitted, self.graph, seed, new)

@@ -16,8 +16,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
+from fedkin.federation.samples import hash_of
 from fedkin.flow import Message, ServerFlow, phase
 from fedkin.methods import flt
+from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.signatures import (
     LEAST,
     SIGNED,
@@ -70,7 +72,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """The client's signature, by the plan in the message."""
-        client.state["signed"] = flt.content(client.train)
+        client.state["signed"] = hash_of(client.train).hex()
         return super().sign_moments(client, message)
 
     def signatures(
@@ -92,7 +94,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
         gamma = flt.threshold(between, tested.labels, how.gamma)
         linked = flt.adjacency(between, gamma, how.adjacency)
         np.fill_diagonal(linked, 0.0)
-        linked, groups = flt.controlled(linked, tested.labels, how.control, seed, flt.planted_of(server, ids))
+        linked, groups = flt.controlled(linked, tested.labels, how.control, seed, stages.planted_labels(server, ids))
         server.state["tests"], server.state["verdict"] = None, {}
         if how.control == "none":
             tests = tests_of(tested)
@@ -107,9 +109,6 @@ class FltSame(flt.Taskonomy, SigningMethod):
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
         server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
         return related
-
-    def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
-        return fitted, new
 
     def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
         return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))

@@ -21,15 +21,13 @@ from torch import Tensor
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import Shaped, Upto
-from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import Weights, WholeModel
-from fedkin.methods.blocks.clusters import mean_of_clusters, members_graph, model_of, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, members_graph, numbered_by_size, train_clusters
 from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 
-class Pacfl(WholeModel):
+class Pacfl(Clustered):
     """U_k: the first `vectors` left singular vectors of each class's samples [d, n_c] at client k, as one subspace.
 
     Clients are grouped by agglomerative clustering of the angles between U_k and U_l, cut at `threshold` degrees. A
@@ -44,7 +42,6 @@ class Pacfl(WholeModel):
     name: ClassVar[str] = "pacfl"
     title: ClassVar[str] = "PACFL"
     paper: ClassVar[str] = "Vahidian et al., AAAI 2023"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("bases", "cluster")
     travels: ClassVar[str] = "once: a few directions of the samples of each class; then the whole model of the group"
     needs_classes: ClassVar[bool] = True
@@ -53,8 +50,6 @@ class Pacfl(WholeModel):
     threshold: float = Field(4.9, gt=0, json_schema_extra=span(1, 60))
     measure: Literal["smallest", "sum"] = "smallest"
     linkage: Literal["average", "single", "complete"] = "average"
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
 
     def check(self, federation: Federation) -> None:
         federation.task.numbers(
@@ -66,9 +61,6 @@ class Pacfl(WholeModel):
         """The client's directions."""
         x = client.train.inputs(slice(None), torch.float64).flatten(1).numpy()
         return Message(basis=torch.from_numpy(directions(x, client.train.labels().numpy(), self.vectors)))
-
-    def start(self, server: ServerView[Any]) -> None:
-        server.state.update({"bases": {}, "cluster": {}, "models": {}})
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
@@ -115,9 +107,6 @@ class Pacfl(WholeModel):
             number: float(np.mean([row[k] for k, id in enumerate(known) if state["cluster"][id] == number]))
             for number in sorted(set(state["cluster"].values()), key=int)
         }
-
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        return Message(params=model_of(server, id))
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their directions, and get the model of the nearest group."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.federation import Federation, Samples
+from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
 from fedkin.methods import flt
@@ -83,7 +84,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         """k-means centres of the samples in the common basis."""
         projected = (rows_of(client.train) - message["mean"].double()) @ message["axes"].double().T
         centres = centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)))
-        client.state["signed"] = flt.content(client.train)
+        client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=centres.to(client.net.dtype), n=client.size)
 
     # -- at the server ------------------------------------------------------------------------------------------
@@ -109,9 +110,6 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
         return {id: Message(signature=reply["centres"], n=reply["n"]) for id, reply in replies.items()}
 
-    def decoded(self, signature: Tensor) -> Any:
-        return np.asarray(signature.double().numpy())
-
     def related(self, server: ServerView[PcaState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from a hierarchy of the distances between the clients' centres."""
         clusters = None if self.clusters is None else group_count(self.clusters, server.state["same"])
@@ -121,9 +119,6 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         linked = flt.adjacency(between, gamma)
         np.fill_diagonal(linked, 0.0)
         return flt.Related(linked, labels, gamma, between)
-
-    def placed(self, fitted: flt.Sets, new: flt.Sets, seed: int) -> tuple[flt.Sets, flt.Sets]:
-        return fitted, new
 
     def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
         return np.asarray(graph.matching(sets, others))

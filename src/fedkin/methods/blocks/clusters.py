@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 from fedkin.flow import Ask, AveragedReplies, Message, Params, ServerFlow
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import Rule, aggregated, weighted_mean
-from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_weights
+from fedkin.methods.blocks.averaging import Weights, WholeModel, mean_asked, mean_weights
 from fedkin.methods.blocks.vectors import Array, Labels, blocks
 from fedkin.views import ServerView
 
@@ -50,13 +50,26 @@ def train_clusters(
     return bool(replies)
 
 
-def model_of(server: ServerView[Any], id: str) -> Params:
-    """The model of a client's cluster; while it has none, the members' mean of all."""
-    models, cluster = server.state["models"], server.state["cluster"]
-    if id in cluster:
-        model: Params = models[cluster[id]]
-        return model
-    return mean_of_clusters(models, cluster) if models else server.initial
+class Clustered(WholeModel):
+    """FedAvg inside clusters: the server's state has `models`, {number as text: params}, and `cluster`, {id: number}.
+
+    weights, aggregate: as in FedAvg.
+    """
+
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state.update({table: {} for table in (*self.by_client, "models")})
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        """The model of the client's cluster; while it has none, the members' mean of all."""
+        models, cluster = server.state["models"], server.state["cluster"]
+        if id in cluster:
+            return Message(params=models[cluster[id]])
+        return Message(params=mean_of_clusters(models, cluster) if models else server.initial)
 
 
 def mean_of_clusters(models: Mapping[str, Params], cluster: Mapping[str, str]) -> Params:
