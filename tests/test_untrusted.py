@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedkin import untrusted
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.folder import read_image
-from fedkin.data.sources.images import read_idx, read_svhn
+from fedkin.data.sources.images import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.errors import DataError
 from fedkin.graph.tables import read_signatures
@@ -136,9 +136,3 @@ def test_images_and_volumes_that_grow_too_much_are_refused_unread(tmp_path: Path
     nibabel.save(volume, tmp_path / "a.nii.gz")
     with pytest.raises(DataError, match="too many for a file of its size"):
         read_volume(tmp_path / "a.nii.gz")
-    from scipy.io import savemat
-
-    held = {"X": np.zeros((32, 32, 3, 1000), np.uint8), "y": np.ones((1000, 1), np.uint8)}
-    savemat(tmp_path / "a.mat", held, do_compression=True)
-    with pytest.raises(DataError, match="too much for a file of its size"):
-        read_svhn(tmp_path / "a.mat")

@@ -26,7 +26,7 @@ from fedkin.analysis.embeddings import read_features
 from fedkin.data.inspection import inspect
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.folder import read_image
-from fedkin.data.sources.images import Femnist, Svhn, _records, read_idx
+from fedkin.data.sources.images import Femnist, _records, read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
@@ -165,13 +165,6 @@ def images() -> list[bytes]:
     return [saved(partial(picture.save, format=kind)) for kind in ("PNG", "JPEG", "BMP", "WEBP")]
 
 
-def matlab() -> bytes:
-    from scipy.io import savemat
-
-    held = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [10]], np.uint8)}
-    return saved(lambda file: savemat(file, held, do_compression=True))
-
-
 def volumes() -> list[bytes]:
     import nibabel
 
@@ -286,12 +279,6 @@ def femnist() -> list[bytes]:
     return [json.dumps(users).encode()]
 
 
-def digits(path: Path, folder: Path) -> None:
-    for split in ("train", "test"):
-        shutil.copyfile(path, folder / f"{split}_32x32.mat")
-    Svhn(path=folder).load(folder)
-
-
 TARGETS: dict[str, Target] = {
     "experiment": Target(lambda path, _: load(path), lambda: [tomli_w.dumps(t).encode() for t in (TABLE, TUNED)]),
     "option": Target(option, lambda: [b"training.lr=0.1", b"method.lam = [1, 2]", b"tfl:method.q=1,2", b"samples:0.2"]),
@@ -327,7 +314,6 @@ TARGETS: dict[str, Target] = {
     "tables": Target(stays, lambda: [STAYS], "stays.csv"),
     "tables-gz": Target(stays, lambda: [gzip.compress(STAYS)], "stays.csv.gz"),
     "femnist": Target(writers, femnist, "leaf/all.json"),
-    "svhn": Target(digits, lambda: [matlab()]),
     "image": Target(lambda path, _: read_image(path, (4, 4)), images),
     "nifti": Target(lambda path, _: read_volume(path), lambda: volumes()[:1], "input.nii"),
     "nifti-gz": Target(lambda path, _: read_volume(path), lambda: volumes()[1:], "input.nii.gz"),

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from scipy.io import savemat
 
 from fedkin.data import SOURCES, federate
 from fedkin.data.dataset import Dataset
@@ -22,14 +21,12 @@ from fedkin.data.sources.folder import read_image, read_images
 from fedkin.data.sources.images import (
     Cifar10,
     Cifar100,
-    Cinic10,
     Digits,
     Emnist,
     FashionMnist,
     Femnist,
     Mnist,
     Qmnist,
-    Svhn,
     read_idx,
 )
 from fedkin.errors import ConfigError, DataError
@@ -494,78 +491,7 @@ def test_bad_files_of_a_hundred_classes(
     assert str(caught.value).startswith(f"{path}: ")
 
 
-# -- SVHN from MATLAB files ----------------------------------------------------------------------------------------
-
-
-def write_of_svhn(folder: Path, names: tuple[str, ...] = ("train", "test"), count: int = 25) -> dict[str, np.ndarray]:
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {}
-    for number, name in enumerate(names):
-        x = np.random.default_rng(number).integers(0, 256, (32, 32, 3, count)).astype(np.uint8)
-        savemat(folder / f"{name}_32x32.mat", {"X": x, "y": 1 + np.arange(count, dtype=np.uint8)[:, None] % 10})
-        made[name] = x
-    return made
-
-
-def test_reads_of_svhn(tmp_path: Path) -> None:
-    made = write_of_svhn(tmp_path / "SVHN")
-    data = Svhn().load(tmp_path)
-    assert data.train.x.shape == (25, 3, 32, 32)
-    for name, part in (("train", data.train), ("test", data.test)):
-        assert np.array_equal(part.x[3, 2].numpy(), made[name][:, :, 2, 3]), "rows stay rows"
-        assert part.x.is_contiguous()
-        assert part.y.tolist() == [(1 + i) % 10 for i in range(25)], "a zero is called 10 in the files"
-    assert data.task.classes == 10
-
-
-def test_extra_and_folders(tmp_path: Path) -> None:
-    made = write_of_svhn(tmp_path, ("train", "test", "extra"), count=6)
-    data = Svhn(path=tmp_path, extra=True).load(Path("nowhere"))
-    assert (len(data.train), len(data.test)) == (12, 6)
-    assert np.array_equal(data.train.x[6:].numpy(), made["extra"].transpose(3, 2, 0, 1))
-    (tmp_path / "extra_32x32.mat").unlink()
-    with pytest.raises(DataError, match=r"extra_32x32\.mat: no such file"):
-        Svhn(path=tmp_path, extra=True).load(tmp_path)
-
-
-X, Y = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "no such file; expected SVHN's train_32x32.mat and test_32x32.mat"),
-        (b"", "cannot be read"),
-        (b"<!DOCTYPE html>" * 50, "cannot be read"),
-        ({"X": X}, "no y in it; expected SVHN's cropped digits"),
-        ({"a": X}, "no X and no y in it"),
-        ({"X": X.astype(float), "y": Y}, r"X is \[32, 32, 3, 4\] float64; expected"),
-        ({"X": X[:, :30], "y": Y}, r"X is \[32, 30, 3, 4\] uint8"),
-        ({"X": X, "y": Y[:3]}, r"y is \[3\] uint8, one for each of 4 images"),
-        ({"X": X, "y": 0 * Y}, "label 0 at position 0, expected 1..10"),
-        ({"X": X, "y": np.array([[1], [2], [11], [3]])}, "label 11 at position 2"),
-        ({"X": X, "y": Y * 1.5}, "label 1.5 at position 0"),
-    ],
-)
-@pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
-def test_bad_files_of_svhn(tmp_path: Path, name: str, content: bytes | dict[str, np.ndarray] | None, said: str) -> None:
-    write_of_svhn(tmp_path / "SVHN")
-    path = tmp_path / "SVHN" / name
-    path.unlink()
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        savemat(path, content)
-    with pytest.raises(DataError, match=said) as caught:
-        Svhn().load(tmp_path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
-
-
-# -- CINIC-10 and image files --------------------------------------------------------------------------------------
-
-
-CLASSES_CINIC = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+# -- image files -----------------------------------------------------------------------------------------------------
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,83 +501,36 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         read_image(tmp_path / "a.png", (32, 32))
 
 
-def test_folders_before_pillow(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="CINIC-10: no such folder; expected CINIC-10's folders train, valid and test"):
-        Cinic10().load(tmp_path)
-    (tmp_path / "CINIC-10").mkdir()
-    with pytest.raises(DataError, match=r"train: expected ten folders, airplane, .*; missing or foreign: airplane"):
-        Cinic10().load(tmp_path)
-    for name in CLASSES_CINIC[:-1]:
-        (tmp_path / "CINIC-10" / "train" / name).mkdir(parents=True)
-    with pytest.raises(DataError, match=r"train: expected ten folders, airplane, .*; missing or foreign: truck"):
-        Cinic10().load(tmp_path)
-    (tmp_path / "CINIC-10" / "train" / "truck").mkdir()
-    with pytest.raises(DataError, match="airplane: no image in it; expected files"):
-        Cinic10().load(tmp_path)
-
-
-def write_of_cinic(path: Path, pixels: np.ndarray) -> Path:
+def written(path: Path, pixels: np.ndarray) -> Path:
     image = pytest.importorskip("PIL.Image")
     path.parent.mkdir(parents=True, exist_ok=True)
     image.fromarray(pixels).save(path)
     return path
 
 
-def pictures(root: Path, each: int = 2) -> dict[str, np.ndarray]:
-    """CINIC-10's layout; returns [10 * each, 32, 32, 3] for every split, in the order of classes and file names."""
-    made = {}
-    for number, split in enumerate(("train", "valid", "test")):
-        made[split] = np.random.default_rng(number).integers(0, 256, (10 * each, 32, 32, 3)).astype(np.uint8)
-        for row, pixels in enumerate(made[split]):
-            write_of_cinic(root / "CINIC-10" / split / CLASSES_CINIC[row // each] / f"n{row % each:08d}_7.png", pixels)
-    return made
-
-
-def test_reads_of_cinic(tmp_path: Path) -> None:
-    made = pictures(tmp_path)
-    (tmp_path / "CINIC-10" / "README.md").touch()
-    (tmp_path / "CINIC-10" / "train" / ".cache").mkdir()
-    (tmp_path / "CINIC-10" / "train" / "cat" / "Thumbs.db").touch()
-    data = Cinic10().load(tmp_path)
-    for split, part in (("train", data.train), ("test", data.test)):
-        assert np.array_equal(part.x.numpy(), made[split].transpose(0, 3, 1, 2))
-        assert part.y.tolist() == [row // 2 for row in range(20)]
-    assert (data.task.classes, data.task.shape) == (10, (3, 32, 32))
-
-
-def test_what_to_do_with_valid(tmp_path: Path) -> None:
-    made = pictures(tmp_path, each=1)
-    more = Cinic10(valid="train").load(tmp_path)
-    assert np.array_equal(more.train.x[10:].numpy(), made["valid"].transpose(0, 3, 1, 2))
-    assert (len(more.train), len(more.test)) == (20, 10)
-    more = Cinic10(valid="test", path=tmp_path / "CINIC-10").load(Path("nowhere"))
-    assert (len(more.train), len(more.test)) == (10, 20)
-
-
 def test_bad_pictures(tmp_path: Path) -> None:
-    pictures(tmp_path, each=1)
-    path = next((tmp_path / "CINIC-10" / "test" / "deer").iterdir())
+    path = written(tmp_path / "a.png", np.zeros((32, 32, 3), np.uint8))
     data = path.read_bytes()
     for content in (b"", b"<html>", data[:40], data[: len(data) // 2]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="cannot be read as an image") as caught:
-            Cinic10().load(tmp_path)
+            read_image(path, (32, 32))
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
-    write_of_cinic(path, np.zeros((32, 30, 3), np.uint8))
+    written(path, np.zeros((32, 30, 3), np.uint8))
     with pytest.raises(DataError, match="32 x 30 pixels, expected 32 x 32"):
-        Cinic10().load(tmp_path)
+        read_image(path, (32, 32), resize=False)
 
 
 def test_kinds_of_images(tmp_path: Path) -> None:
     """Grey, see-through and others become three channels; sizes are (height, width)."""
     grey = np.arange(32 * 20, dtype=np.uint8).reshape(32, 20)
     for pixels in (grey, np.dstack([grey] * 3), np.dstack([grey] * 3 + [np.full_like(grey, 255)])):
-        found = read_image(write_of_cinic(tmp_path / "a.png", pixels), (32, 20), resize=False)
+        found = read_image(written(tmp_path / "a.png", pixels), (32, 20), resize=False)
         assert np.array_equal(found, np.stack([grey] * 3))
     small = read_image(tmp_path / "a.png", (8, 10))
     assert small.shape == (3, 8, 10)
-    flat = write_of_cinic(tmp_path / "b.png", np.full((9, 5, 3), (10, 200, 90), np.uint8))
+    flat = written(tmp_path / "b.png", np.full((9, 5, 3), (10, 200, 90), np.uint8))
     both = read_images([flat, flat], (4, 7))
     assert both.shape == (2, 3, 4, 7)
     assert [both[:, channel].unique().tolist() for channel in range(3)] == [[10], [200], [90]]  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Public data sets of images: digits, MNIST and its relatives, FEMNIST, CIFAR, SVHN and CINIC-10."""
+"""Public data sets of images: digits, MNIST and its relatives, FEMNIST and CIFAR."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Part, parted
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Source, check_labels, need_file, need_folder
-from fedkin.data.sources.folder import ENDINGS, read_images
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import check_ids, hold_out
-from fedkin.untrusted import Refused, most, said
+from fedkin.untrusted import most, said
 
 
 class Digits(Source):
@@ -397,104 +396,3 @@ def _records(files: Sequence[Path], expected: str, labels: tuple[int, ...], whic
     records = np.concatenate(parts)
     x = records[:, len(labels) :].reshape(-1, 3, 32, 32)
     return Part(torch.from_numpy(x), torch.from_numpy(records[:, which].astype(np.int64)))
-
-
-# -- SVHN and CINIC-10 ---------------------------------------------------------------------------------------------
-
-
-class Svhn(Source):
-    """SVHN: 73,257 / 26,032 digits cut out of images of house numbers, 32x32 colour (Netzer et al., 2011).
-
-    Below the data root: SVHN/{train,test}_32x32.mat (and extra_32x32.mat, whose 531,131 digits `extra` adds to the
-    training split); `path` names their folder instead. A zero is 10 in the files and 0
-    here. x [N, 3, 32, 32] uint8; 10 classes.
-    """
-
-    source: Literal["svhn"] = "svhn"
-    path: Path | None = None
-    extra: bool = False
-
-    below = "SVHN"
-
-    def load(self, root: Path) -> Dataset:
-        """Read the files; raises DataError naming the file and what was expected."""
-        names = ["train", "test", *(["extra"] if self.extra else [])]
-        train, test, *extra = (read_svhn(self.place(root) / f"{name}_32x32.mat") for name in names)
-        if extra:
-            train = Part(torch.cat([train.x, extra[0].x]), torch.cat([train.y, extra[0].y]))
-        scale = Scale((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
-        return Dataset("svhn", train, test, Task(10, (3, 32, 32)), scale)
-
-
-def read_svhn(path: Path) -> Part:
-    """The digits of a MATLAB file; raises DataError naming it and what was expected."""
-    from scipy.io import loadmat, whosmat
-
-    need_file(path, "SVHN's train_32x32.mat and test_32x32.mat in this folder")
-    expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
-    try:
-        for name, shape, _ in whosmat(str(path)):
-            if name in ("X", "y") and math.prod(shape) > most(path.stat().st_size):
-                raise Refused(f"{name} has shape {shape}, too much for a file of its size")
-        held: dict[str, Any] = loadmat(str(path), variable_names=["X", "y"])
-    # With a damaged file the reader raises many kinds of exceptions.
-    except Exception as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
-    if not {"X", "y"} <= held.keys():
-        raise DataError(f"{path}: no {' and no '.join(sorted({'X', 'y'} - held.keys()))} in it; {expected}")
-    images, labels = np.asarray(held["X"]), np.asarray(held["y"]).reshape(-1)
-    count = images.shape[3] if images.ndim == 4 else 0
-    if images.shape != (32, 32, 3, count) or images.dtype != np.uint8 or not count:
-        raise DataError(f"{path}: X is {list(images.shape)} {images.dtype}; {expected}")
-    if labels.size != count or labels.dtype.kind not in "uif":
-        raise DataError(f"{path}: y is [{labels.size}] {labels.dtype}, one for each of {count} images; {expected}")
-    check_labels(labels, range(1, 11), path)
-    x = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
-    return Part(torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64) % 10))
-
-
-# CINIC-10's folders, in the order of CIFAR-10's labels, which is alphabetical.
-_CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-class Cinic10(Source):
-    """CINIC-10: 90,000 / 90,000 images of ten classes from CIFAR-10 and ImageNet, 32x32 colour (Darlow et al., 2018).
-
-    Below the data root: CINIC-10/{train,valid,test}/CLASS/*.png; `path` names the folder of these instead. valid: the
-    use of the 90,000 images there: "unused", or added to "train" or to "test". x [N, 3, 32, 32] uint8;
-    labels are CIFAR-10's. Needs Pillow.
-    """
-
-    source: Literal["cinic10"] = "cinic10"
-    path: Path | None = None
-    valid: Literal["unused", "train", "test"] = "unused"
-
-    below = "CINIC-10"
-
-    def load(self, root: Path) -> Dataset:
-        """Read all images; raises DataError naming the file or folder, ConfigError without Pillow."""
-        folder = self.place(root)
-        need_folder(folder, "CINIC-10's folders train, valid and test in it")
-        train, test = (
-            _by_class([folder / name, *([folder / "valid"] if self.valid == name else [])])
-            for name in ("train", "test")
-        )
-        scale = Scale((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587))
-        return Dataset("cinic10", train, test, Task(10, (3, 32, 32)), scale)
-
-
-def _by_class(folders: list[Path]) -> Part:
-    """The images of CINIC-10's classes in these folders."""
-    files: list[Path] = []
-    labels: list[int] = []
-    for folder in folders:
-        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
-        if odd := sorted(names ^ set(_CINIC)):
-            raise DataError(f"{folder}: expected ten folders, {', '.join(_CINIC)}; missing or foreign: {odd[0]}")
-        for label, name in enumerate(_CINIC):
-            pictures = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in ENDINGS)
-            if not pictures:
-                raise DataError(f"{folder / name}: no image in it; expected files {', '.join(ENDINGS)}")
-            files += pictures
-            labels += [label] * len(pictures)
-    return Part(read_images(files, (32, 32), resize=False), torch.tensor(labels))
