@@ -130,6 +130,18 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
         agree(reference, after(setup, "fast", NAME), 1e-6)  # Adam's first steps divide rounding by itself
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("name", sorted(NET_METHODS))
+def test_every_method_has_the_same_numbers_on_a_gpu_and_the_same_bits_again(name: str) -> None:
+    setup = small_setup(METHODS[name](), dtype=torch.float64, clients_per_round=5)
+    reference = after(setup)
+    for mode in ("one-by-one", "fast"):
+        there, again = after(setup, mode, "cuda"), after(setup, mode, "cuda")
+        agree(there, again, 0)
+        if name != "fedsr":  # its noise comes from the GPU's generator
+            agree(reference, there)
+
+
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
     """What crosses in a round."""
     engine = LocalEngine(on_device(small_setup(METHODS[name](), local_steps=steps), NAME, mode))
