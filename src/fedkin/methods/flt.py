@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import numpy as np
 import scipy.sparse as sp
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 
@@ -166,7 +166,16 @@ class EncoderSettings(Settings):
                 )
 
 
-Gamma = Annotated[float, Field(ge=0)] | Literal["groups", "gap"]
+def _at_least(low: int) -> AfterValidator:
+    def check(value: float | str) -> float | str:
+        if not isinstance(value, str) and value < low:
+            raise ValueError(f"expected a number of at least {low}")
+        return value
+
+    return AfterValidator(check)
+
+
+Gamma = Annotated[float | Literal["groups", "gap"], _at_least(0)]
 
 
 class GraphSettings(Settings):
@@ -202,7 +211,7 @@ class RelatednessSettings(GraphSettings):
     min_dist: float = Field(0.1, ge=0, le=1)
     distance: Literal["min", "matching"] = "min"
     gamma: Gamma = 1.0
-    groups: Annotated[int, Field(ge=1)] | Literal["gap", "ratio", "silhouette"] = "gap"
+    groups: Annotated[int | Literal["gap", "ratio", "silhouette"], _at_least(1)] = "gap"
     most: int | None = Field(None, ge=2)
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
     cluster: Literal["rows", "distances"] = "rows"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator
 
 from fedkin.data.dataset import Dataset, Split
 from fedkin.data.scenarios.base import Rows
@@ -13,6 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.keys import rng
 
 Shares = npt.NDArray[np.float64]
+Sets = tuple[tuple[int, ...], ...]
 
 
 def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Rows]:
@@ -189,15 +193,21 @@ def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
         )
 
 
-def check_sets(sets: Sequence[Sequence[int]], what: str, apart: bool = False) -> None:
-    """Raise ValueError unless these are sets of classes, all different; apart: no class in two of them."""
+def checked_sets(sets: Sets, apart: bool = False) -> Sets:
+    """These sets of classes; raises ValueError unless all are different; apart: unless no class is in two of them."""
     if not sets or any(not one or len(set(one)) < len(one) or min(one) < 0 for one in sets):
         raise ValueError("expected a list of lists of classes, none empty, no class twice in a list")
     labels = [label for one in sets for label in one]
     if apart and len(set(labels)) < len(labels):
         raise ValueError("expected a list of lists of classes, none empty, no class twice")
     if len({tuple(sorted(one)) for one in sets}) < len(sets):
-        raise ValueError(f"two {what} have the same classes: they would be one")
+        raise ValueError("two of them have the same classes: they would be one")
+    return sets
+
+
+# Settings: a list of classes for each group; the same with no class in two lists.
+ClassSets = Annotated[Sets, AfterValidator(checked_sets)]
+DisjointSets = Annotated[Sets, AfterValidator(partial(checked_sets, apart=True))]
 
 
 def spread(clients: int, groups: int, what: str) -> list[int]:

@@ -13,11 +13,13 @@ from pydantic import Field, field_validator
 from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario
 from fedkin.data.scenarios.dealing import (
+    ClassSets,
+    DisjointSets,
+    Sets,
     apportion,
     blocks,
     check_classes,
     check_least,
-    check_sets,
     cut,
     deal,
     dirichlet,
@@ -305,8 +307,6 @@ class QuantitySkew(Scenario):
 
 # -- groups of clients that own the same few classes --------------------------------------------------------------
 
-# Their number, or the classes of each.
-Clusters = Annotated[int, Field(ge=1)] | tuple[tuple[int, ...], ...]
 # The paper's sets of digits; used for other data sets of ten classes too.
 CLASSES = {
     "disjoint": ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8)),
@@ -330,20 +330,14 @@ class GroupedClasses(Scenario):
 
     name: Literal["grouped-classes"] = "grouped-classes"
     clients: int = Field(100, ge=1)
-    classes: Literal["disjoint", "ring"] | tuple[tuple[int, ...], ...] = "disjoint"
+    classes: Literal["disjoint", "ring"] | ClassSets = "disjoint"
     per_class: int | None = Field(None, ge=1)
     test_per_class: int | None = Field(None, ge=1)
 
     planted: ClassVar[str] = 'the set of classes, such as "3+5"'
 
-    @field_validator("classes")
-    @classmethod
-    def _sets(cls, classes: str | tuple[tuple[int, ...], ...]) -> str | tuple[tuple[int, ...], ...]:
-        check_sets(CLASSES[classes] if isinstance(classes, str) else classes, "groups")
-        return classes
-
     @property
-    def sets(self) -> tuple[tuple[int, ...], ...]:
+    def sets(self) -> Sets:
         """The classes of every group."""
         return CLASSES[self.classes] if isinstance(self.classes, str) else self.classes
 
@@ -399,19 +393,12 @@ class Mapl(Scenario):
 
     name: Literal["mapl"] = "mapl"
     clients: int = Field(20, ge=1)
-    clusters: Clusters = 2
+    clusters: Annotated[int, Field(ge=1)] | ClassSets = 2
     shared: int = Field(0, ge=0)
     per_class: int | tuple[int, int] = 300
     test_per_class: int = Field(15, ge=0)
 
     planted: ClassVar[str] = 'the cluster, by its classes: "0-4" when they are consecutive, else such as "0+2+7"'
-
-    @field_validator("clusters")
-    @classmethod
-    def _sets_of_classes(cls, clusters: Clusters) -> Clusters:
-        if not isinstance(clusters, int):
-            check_sets(clusters, "clusters")
-        return clusters
 
     @field_validator("per_class")
     @classmethod
@@ -506,19 +493,12 @@ class Structured(Scenario):
 
     name: Literal["structured"] = "structured"
     clients: int = Field(100, ge=1)
-    clusters: Clusters = 5
+    clusters: Annotated[int, Field(ge=1)] | DisjointSets = 5
     per_class: int | None = Field(None, ge=1)
     min_size: int = Field(1, ge=1)
     test_per_client: int | None = Field(None, ge=1)
 
     planted: ClassVar[str] = 'the cluster, by its classes, such as "0+1"'
-
-    @field_validator("clusters")
-    @classmethod
-    def _disjoint(cls, clusters: Clusters) -> Clusters:
-        if not isinstance(clusters, int):
-            check_sets(clusters, "clusters", apart=True)
-        return clusters
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are too few classes, clients or samples."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 from torch import Tensor
 
 from fedkin.data.dataset import Dataset, parted
@@ -47,16 +47,9 @@ class Folder(Source):
     domains: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    std: tuple[PositiveFloat, ...] = Field((0.229, 0.224, 0.225), min_length=1)
     test_fraction: float = Field(0.2, ge=0, lt=1)
     seed: int = Field(0, ge=0)
-
-    @field_validator("std")
-    @classmethod
-    def _positive(cls, std: tuple[float, ...]) -> tuple[float, ...]:
-        if not std or min(std) <= 0:
-            raise ValueError("expected values above 0")
-        return std
 
     @field_validator("classes")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveFloat
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate, need_file
@@ -57,16 +57,9 @@ class Npz(Source):
     codes: bool = False
     divide: float | None = Field(None, gt=0)
     mean: tuple[float, ...] = Field((0.0,), min_length=1)
-    std: tuple[float, ...] = Field((1.0,), min_length=1)
+    std: tuple[PositiveFloat, ...] = Field((1.0,), min_length=1)
     test_fraction: float = Field(0.2, ge=0, lt=1)
     seed: int = Field(0, ge=0)
-
-    @field_validator("std")
-    @classmethod
-    def _positive(cls, std: tuple[float, ...]) -> tuple[float, ...]:
-        if min(std) <= 0:
-            raise ValueError("expected values above 0")
-        return std
 
     def load(self, root: Path) -> Dataset:
         """Read the file; raises DataError naming it, the array and what was expected."""
