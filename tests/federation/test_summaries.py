@@ -15,7 +15,7 @@ import torch
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import DataError
-from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike, summary_of
+from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, summary_of
 from fedkin.federation.table import Reading, as_table
 from stays import HOSPITALS, written
 
@@ -85,7 +85,6 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
     source = Csv(path=Path("elsewhere.csv"), **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
     told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
-    check_alike(told)
     agreed = agree(told, source.reading(""))
     assert whole.encoding is not None
     assert agreed.encoding == whole.encoding
@@ -186,7 +185,7 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
     told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
     with pytest.raises(DataError, match="column 'code' holds number at b and text elsewhere; expected the same"):
-        check_alike(told)
+        agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())
     assert whole.encoding is not None

@@ -215,22 +215,15 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
     """The encoding that follows from all summaries, in any order; raises DataError that names who differs."""
     # In the order of files named ID.csv, whose first one says in which order the columns are.
     order = sorted(summaries, key=lambda id: f"{id}.")
-    check_alike(summaries)
     types = _types(summaries, order)
+    if len({one.columns.target for one in summaries.values()}) > 1:
+        told = {one.target for one in summaries.values()}
+        raise DataError(f"the target holds {' and '.join(sorted(told))}; expected the same everywhere")
     kinds: dict[str, Column] = {
         name: "category" if held == "text" or name in reading.categories else "number" for name, held in types.items()
     }
     encoding = Encoding.of([_filled(summaries[id].profile, kinds) for id in order], kinds, reading.least)
     return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
-
-
-def check_alike(summaries: Mapping[str, TableSummary]) -> None:
-    """Raise DataError if the tables of these participants have not the same columns, of the same types."""
-    _types(summaries, sorted(summaries))
-    held = {one.columns.target for one in summaries.values()}
-    if len(held) > 1:
-        kinds = {one.target for one in summaries.values()}
-        raise DataError(f"the target holds {' and '.join(sorted(kinds))}; expected the same everywhere")
 
 
 def _types(summaries: Mapping[str, TableSummary], order: list[str]) -> dict[str, Held]:

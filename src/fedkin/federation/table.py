@@ -608,11 +608,9 @@ class Target(AsJson):
     mean: Finite = 0.0
     deviation: Annotated[float, Field(allow_inf_nan=False, gt=0)] = 1.0
 
-    def task(self, width: int) -> Task:
-        """The task of these targets, with so many inputs."""
-        if self.kind == "regression":
-            return Task.regression(1, (width,))
-        return Task(len(self.classes), (width,), self.kind)
+    def task(self, *shape: int) -> Task:
+        """The task of these targets, with inputs of this shape."""
+        return Task.regression(1, shape) if self.kind == "regression" else Task(len(self.classes), shape, self.kind)
 
     def __call__(self, table: pa.Table, name: str) -> npt.NDArray[Any]:
         """A column as targets: labels from 0 [n], or deviations from the mean [n, 1].

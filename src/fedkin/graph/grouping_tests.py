@@ -250,10 +250,8 @@ class Search:
     def __init__(self, signatures: list[Signature], alpha: float, seed: int) -> None:
         self.alpha, self.seed = alpha, seed
         self.views = [name for name in BLOCKS if name in signatures[0].blocks]
-        self.stacks = {
-            name: stacked([one.blocks[name] for one in signatures], shares=_exact(name, signatures))
-            for name in self.views
-        }
+        moments = {name: [one.blocks[name] for one in signatures] for name in self.views}
+        self.stacks = {name: stacked(each, shares=_exact(name, each)) for name, each in moments.items()}
         cells = [one.cells for one in signatures if one.cells is not None]
         self.table: CellTable | None = table_of(cells) if len(cells) == len(signatures) else None
         self.tests = len(self.views) + (2 if self.table is not None else 0)
@@ -405,12 +403,10 @@ class Search:
         return []
 
 
-def _exact(name: str, signatures: list[Signature]) -> bool:
+def _exact(name: str, moments: Sequence[Moments]) -> bool:
     """Whether a block holds shares of classes: they are of at least 0 and sum to 1."""
-    if name != "y":
-        return False
-    means = np.stack([one.blocks[name].mean for one in signatures])
-    return bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
+    means = np.stack([one.mean for one in moments])
+    return name == "y" and bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
 
 
 # -- groups that surely differ, but by too little to pay for the samples lost ------------------------------------------
@@ -510,7 +506,7 @@ def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> fl
     p_values = [1.0]
     if verdict in ("same", "alone"):
         for name, moments in one.blocks.items():
-            shares = name == "y" and bool((moments.mean >= 0).all()) and abs(moments.mean.sum() - 1) < 0.01
+            shares = _exact(name, [moments])
             p_values.append(stacked([moments, profile.blocks[name]], shares=shares).p(enough, 0))
     if one.cells is not None and profile.cells is not None:
         effects = table_of([one.cells, profile.cells]).test()

@@ -429,17 +429,13 @@ class Graph:
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
         if self.round is not None:
             graph.graph["round"] = self.round
-        graph.add_nodes_from(self._node_attributes())
+        graph.add_nodes_from(self.ids)
+        columns = {} if self.groups is None else {"group": self.labels}
+        columns |= {name: value for name, value in self.values.items() if value.ndim == 1}
+        for name, column in columns.items():
+            nx.set_node_attributes(graph, dict(zip(self.ids, column.tolist(), strict=True)), name)
         graph.add_weighted_edges_from(self.edges())
         return graph
-
-    def _node_attributes(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return (id, {group, scalar values}) of every client; values with several numbers per client are left out."""
-        columns: dict[str, list[Any]] = {}
-        if self.groups is not None:
-            columns["group"] = [self.groups[id] for id in self.ids]
-        columns |= {name: value.tolist() for name, value in self.values.items() if value.ndim == 1}
-        return [(id, {name: column[row] for name, column in columns.items()}) for row, id in enumerate(self.ids)]
 
 
 def load_graph(path: str | Path) -> Graph:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 from fedkin.codec import Params, Tree
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Scale, constant
+from fedkin.federation.samples import hash_of
 from fedkin.keys import key, rng
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead, Net
@@ -257,24 +257,13 @@ def pretrained(
     view: the view of the inputs that the net sees; None: their brightness in [0, 1].
     """
     view = pixels(samples.scale) if view is None else view
-    digest = _digest(net, samples, training, seed, view)
-    if digest not in _PRETRAINED:
+    about = net.fingerprint(), training.model_dump_json(), seed, view, hash_of(samples)
+    if about not in _PRETRAINED:
         _LOG.info("%s: %d steps", title or "pretraining the encoder", training.steps(len(samples)))
         draw = rng(seed, "encoder", "pretraining")
         fitted = fit(net, net.scratch(), net.initial, Reconstruction(view), samples, training, {}, {}, draw)
-        _PRETRAINED[digest] = fitted.params
-    return _PRETRAINED[digest]
+        _PRETRAINED[about] = fitted.params
+    return _PRETRAINED[about]
 
 
-_PRETRAINED: dict[str, Params] = {}  # by a hash of all that decides them
-
-
-def _digest(net: Net, samples: Samples, training: Training, seed: int, view: View) -> str:
-    digest = blake2b(digest_size=20)
-    about = (net.fingerprint(), training.model_dump_json(), seed, view, samples.scale)
-    digest.update(repr(about).encode())
-    x = samples.own().x
-    assert isinstance(x, Tensor)
-    digest.update(repr((x.dtype, tuple(x.shape))).encode())
-    digest.update(x.contiguous().numpy().tobytes())
-    return digest.hexdigest()
+_PRETRAINED: dict[Hashable, Params] = {}  # by all that decides them

@@ -96,16 +96,12 @@ class Regions(Scenario):
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises DataError if the data set states no clients or no groups."""
-        parts = dataset.train, dataset.test
-        if any(part.client is None or part.group is None for part in parts):
+        group = _groups(dataset.train, dataset.test, dataset.name)
+        if dataset.train.client is None or dataset.test.client is None or not group:
             raise DataError(
                 f"scenario regions: {dataset.name} does not say whose its samples are and in which group; expected both"
             )
-        owners, groups = (
-            np.concatenate([getattr(part, what) for part in parts]) for what in ("client", "group")
-        )  # fmt: skip
-        group = group_of_each(rows_by_name(owners), groups, dataset.name)
-        train, test = (rows_by_name(part.client) for part in parts if part.client is not None)
+        train, test = rows_by_name(dataset.train.client), rows_by_name(dataset.test.client)
         joined = self._joined({id: len(rows) for id, rows in train.items()}, group, seed)
         ids = list(joined)
         ids = [ids[place] for place in rng(seed, self.name, "order").permutation(len(ids))]

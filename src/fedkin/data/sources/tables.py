@@ -20,7 +20,6 @@ from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import Written, code_like, listed, noted, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, nearest
-from fedkin.federation import Task
 from fedkin.federation.summaries import SharedEncoding
 from fedkin.federation.table import Reading, columns_of, encoded, target_of, with_files
 from fedkin.untrusted import most, said, shown
@@ -211,9 +210,7 @@ def _of_tokens(
     target = target_of(others, reading, columns, where)
     y = torch.from_numpy(target(others, reading.target))
     train, test = parted(x, y, columns.held, columns.client, columns.group)
-    shape = tuple(x.shape[1:])
-    task = Task.regression(1, shape) if target.kind == "regression" else Task(len(target.classes), shape, target.kind)
-    return Dataset(Path(where).name.split(".")[0], train, test, task, target=target)
+    return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
