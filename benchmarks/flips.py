@@ -42,7 +42,7 @@ def found(folder: Path, path: Path) -> bool:
 def harmless(folder: Path, whole: Path) -> str:
     """Return what becomes of a run that goes on with a flip that the check did not find."""
     try:
-        run_experiment(load(folder / "experiment.toml"), Path(), folder, resume=True)
+        run_experiment(load(folder / "experiment.toml"), Path(), folder)
     except FedkinError:
         return "refused"
     assert_equal_runs(whole, folder)

@@ -137,7 +137,6 @@ def compare(
     changes: Mapping[str, Any] | None = None,
     data_root: Path | str | None = None,
     out: Path | str | None = None,
-    restart: bool = False,
     progress: bool = False,
     **options: Unpack[RunOptions],
 ) -> Comparison:
@@ -149,7 +148,7 @@ def compare(
     for each of them. controls: whether each method's controls run too.
     rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
     "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
-    report; the same call with the same folder continues after a stop. restart, progress: as of `fedkin.run`.
+    report; the same call with the same folder continues after a stop. progress: as of `fedkin.run`.
 
     >>> import fedkin
     >>> found = fedkin.compare(
@@ -170,7 +169,7 @@ def compare(
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
         hears = ProgressOfSeveral(stop, quiet=not progress).next
-        results = compare_runs(base, names, seeded, folder, resume=True, restart=restart, hears=hears)
+        results = compare_runs(base, names, seeded, folder, hears=hears)
     if folder is None:
         return Comparison(results)
     from fedkin.report import write_report
@@ -188,7 +187,6 @@ def sweep(
     changes: Mapping[str, Any] | None = None,
     data_root: Path | str | None = None,
     out: Path | str | None = None,
-    restart: bool = False,
     progress: bool = False,
     **options: Unpack[RunOptions],
 ) -> Comparison:
@@ -221,7 +219,7 @@ def sweep(
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
         hears = ProgressOfSeveral(stop, quiet=not progress).next
-        runs = sweep_runs(base, names, choices, seeded, folder, resume=True, restart=restart, hears=hears)
+        runs = sweep_runs(base, names, choices, seeded, folder, hears=hears)
     results = {f"{one.method} {words(one.settings)}": one.results for one in runs}
     if folder is None:
         return Comparison(results, grid=runs)

@@ -1,4 +1,4 @@
-"""`fedkin runs check`: what it finds in folders that are whole, harmed, unfinished or in use, and `--restart`."""
+"""`fedkin runs check`: what it finds in folders that are whole, harmed, unfinished or in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedkin.cli import app
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import RunError
 from fedkin.folders import held
 from fedkin.running.api import run as run_in_python
 from fedkin.running.experiment import Experiment
@@ -63,11 +63,11 @@ def test_whole_folders(folders: Path) -> None:
     [
         ("cut/checkpoint/round-000002.safetensors", "put the file back as it was"),
         ("cut/checkpoint/round-000001.safetensors", "put the file back as it was"),
-        ("cut/parts/rounds-000001.jsonl", "begin this run anew: fedkin run --resume {0}/cut --restart"),
+        ("cut/parts/rounds-000001.jsonl", "or remove {0}/cut and run this anew"),
         ("cut/graphs/round-000001.npz", "or go on without it"),
         ("compare/compare.csv", "fedkin compare --resume {0}/compare writes it again"),
-        ("compare/local-seed0/clients.parquet", "fedkin compare --resume {0}/compare --restart"),
-        ("tune/fedavg-0-seed0/messages.parquet", "fedkin tune --resume {0}/tune --restart"),
+        ("compare/local-seed0/clients.parquet", "or remove {0}/compare/local-seed0 and run this anew"),
+        ("tune/fedavg-0-seed0/messages.parquet", "or remove {0}/tune/fedavg-0-seed0 and run this anew"),
         ("tune/seal.json", "remove it"),
     ],
 )
@@ -148,15 +148,7 @@ def test_a_run_from_python_says_how_it_goes_on(tmp_path: Path) -> None:
     assert checked(tmp_path / "run")[1][0].endswith(f"goes on from round 1: fedkin.run(..., out='{tmp_path}/run')")
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "tune"])
-def test_restart_goes_with_resume(folders: Path, command: str) -> None:
-    ended = CliRunner().invoke(app, [command, str(folders / "small.toml"), "--restart"])
-    assert isinstance(ended.exception, ConfigError)
-    assert "--restart goes with --resume DIR" in str(ended.exception)
-
-
-def test_restart_from_the_command_line(folders: Path, tmp_path: Path) -> None:
-    """A comparison runs again only the run that is damaged."""
+def test_a_comparison_runs_again_only_the_run_that_was_removed(folders: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(folders / "compare", tmp_path / "all")
     whole = (folder / "compare.json").read_bytes()
     kept = folder / "fedavg-seed0" / "summary.json"
@@ -164,8 +156,8 @@ def test_restart_from_the_command_line(folders: Path, tmp_path: Path) -> None:
     (folder / "local-seed0" / "rounds.jsonl").write_text("{")
     refused = CliRunner().invoke(app, ["compare", "--resume", str(folder)])
     assert isinstance(refused.exception, RunError)
-    assert "--restart" in str(refused.exception)
-    result = CliRunner().invoke(app, ["compare", "--resume", str(folder), "--restart", "--json"])
+    shutil.rmtree(folder / "local-seed0")
+    result = CliRunner().invoke(app, ["compare", "--resume", str(folder), "--json"])
     assert result.exit_code == 0, result.output
     assert kept.stat().st_mtime_ns == before
     assert len((folder / "compare.json").read_bytes()) > len(whole) // 2

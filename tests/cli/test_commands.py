@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -286,9 +287,10 @@ def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.M
     experiment.write_text(tomli_w.dumps(table))
     said("run", "small.toml", "--data-root", "root", "--out", "a")
     Path("a/summary.json").unlink()
+    shutil.rmtree("a/checkpoint")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    said("run", "--resume", "../a", "--restart")
+    said("run", "--resume", "../a")
 
 
 def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:

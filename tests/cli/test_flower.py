@@ -34,8 +34,7 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
     assert "flwr run app" in out
     project = tomllib.loads(Path("app/pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
-    places = {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data")}
-    assert app["config"] == {**places, "restart": False}
+    assert app["config"] == {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data")}
     for module, _, name in (place.partition(":") for place in app["components"].values()):
         tree = ast.parse(Path("app", *module.split(".")).with_suffix(".py").read_text())
         # Flower looks for an assignment without importing the module.

@@ -163,7 +163,7 @@ def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5, "raise"))
-    again = run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    again = run_experiment(experiment, Path(), tmp_path / "cut")
     assert again.messages == whole.messages
     for name in ("rounds.jsonl", "messages.parquet", "clients.parquet"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
@@ -341,7 +341,7 @@ def test_a_run_that_stops_for_too_few_replies_can_be_resumed(tmp_path: Path) -> 
     stopped = int(str(told.value)[6])
     # The draws are keyed, so it stops at the same place; all rounds before it are safe.
     with pytest.raises(TooFew, match=rf"round {stopped}, "):
-        run_experiment(stops, Path(), tmp_path / "run", resume=True)
+        run_experiment(stops, Path(), tmp_path / "run")
     if stopped > 1:
         (kept,) = (tmp_path / "run" / "checkpoint").iterdir()
         assert kept.name == f"round-{stopped - 1:06d}.safetensors"

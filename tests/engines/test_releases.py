@@ -330,7 +330,7 @@ def test_a_run_that_was_cut_ends_the_same(tmp_path: Path, method: dict[str, Any]
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
     with pytest.raises(RuntimeError):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5))
-    result = run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    result = run_experiment(experiment, Path(), tmp_path / "cut")
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
     assert whole.summary["privacy"] == result.summary["privacy"]
     assert same(whole.models, result.models)

@@ -82,7 +82,7 @@ def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
     # Participants of a network train one client after another, and so does this.
     plan = replace(plan, run=plan.run.model_copy(update={"mode": "one-by-one"}))
     setup = plan.setup(plan.federation(NOWHERE))
-    with plan.claimed(folder, True, NOWHERE):
+    with plan.claimed(folder, NOWHERE):
         return execute(setup, plan.run, name=plan.name, folder=folder, model=plan.model, **options)
 
 
@@ -197,7 +197,7 @@ def served(plan: Experiment, network: MemoryNetwork, folder: Path, **options: An
     """The experiment's server on this network; None if it was stopped."""
     try:
         with network.link("server") as link:
-            return serve(plan, link, folder, resume=True, data_root=NOWHERE, **options)
+            return serve(plan, link, folder, data_root=NOWHERE, **options)
     except Stop:
         return None
 

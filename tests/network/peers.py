@@ -55,7 +55,7 @@ class Peers:
                 there.wait(60)
                 self.results[name] = exchange(
                     options.pop("plan", self.plan), link, (self.federation[name], self.federation.task),
-                    sorted(self.federation), self.root / name, resume=True, stop=self.stops[name],
+                    sorted(self.federation), self.root / name, stop=self.stops[name],
                     say=self.said.setdefault(name, []).append, **options,
                 )  # fmt: skip
         except (Left, Stop, FedkinError, Killed) as error:

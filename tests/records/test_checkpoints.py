@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.engines.client_list import facts_of
 from fedkin.errors import RunError
 from fedkin.records.files import read_seal
+from fedkin.records.reading import MEND
 from fedkin.records.recorder import Checkpoints, Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment
@@ -43,8 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def resumed(folder: Path, restart: bool = False) -> Result:
-    return run_experiment(EXPERIMENT, Path(), folder, resume=True, restart=restart)
+def resumed(folder: Path) -> Result:
+    return run_experiment(EXPERIMENT, Path(), folder)
 
 
 def needed(folder: Path) -> list[str]:
@@ -102,7 +104,7 @@ def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[P
             taken[name] = None if found is None else found.round
         except RunError as error:
             taken[name], said = -1, str(error)
-        assert not said or (str(folder) in said and "--restart" in said and "\n" not in said)
+        assert not said or (str(folder) in said and MEND in said and "\n" not in said)
         shutil.rmtree(folder)
     newest = [name for name in names if "000004" in name]
     # The file of experiments and the seal of the folder are looked at before the checkpoints.
@@ -117,8 +119,8 @@ def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[P
 
 def test_a_round_that_is_safe_is_not_written_again(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs / "cut", tmp_path / "run")
-    records = Records(folder)
-    assert records.resume() is not None
+    records, federation = Records(folder), EXPERIMENT.federation(Path())
+    assert records.begin(federation.task, lambda: facts_of(federation)) is not None
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     records.checkpoint(4, {"engine": {}, "seconds": {}})
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
@@ -146,27 +148,16 @@ def test_the_older_checkpoint_is_taken_and_one_line_says_so(
 
 
 @pytest.mark.parametrize("lost", ["checkpoint", "parts"])
-def test_a_run_whose_checkpoints_are_gone_begins_anew_only_if_asked(
+def test_a_run_whose_checkpoints_are_gone_is_refused(
     runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     folder = shutil.copytree(runs / "cut", tmp_path / "run")
     shutil.rmtree(folder / lost)
     before = sorted(path for path in folder.rglob("*"))
-    with pytest.raises(RunError, match=r"it is gone; no checkpoint is left to go on from: .* --restart"):
+    with pytest.raises(RunError, match=r"it is gone; no checkpoint is left to go on from: put the file back"):
         resumed(folder)
     assert sorted(path for path in folder.rglob("*")) == before  # nothing of it is lost by the refusal
     assert caplog.messages == []
-    resumed(folder, restart=True)
-    (line,) = caplog.messages
-    assert line.endswith("beginning anew at round 0")
-    assert_equal_runs(runs / "whole", folder)
-
-
-def test_restart_goes_on_where_that_is_possible(runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
-    resumed(folder, restart=True)
-    assert caplog.messages == []
-    assert_equal_runs(runs / "whole", folder)
 
 
 def test_a_graph_that_was_harmed_is_named_and_the_run_goes_on(
@@ -205,10 +196,8 @@ def test_harm_to_a_finished_run_is_found(
     (folder / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
     with pytest.raises(RunError, match=name):
         read_run(folder)
-    with pytest.raises(RunError, match="--restart"):
+    with pytest.raises(RunError, match=name):
         resumed(folder)
-    resumed(folder, restart=True)
-    assert_equal_runs(runs / "whole", folder)
 
 
 def test_a_harmed_seal_is_named_and_says_what_to_do(runs: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from fedkin.records.run import find_runs, read_listed
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
 
 
-def begin(folder: Path, text: str = TEXT, resume: bool = False) -> None:
-    with claimed(folder, text, resume, plan={"seeds": [1]}, data_root="data"):
+def begin(folder: Path, text: str = TEXT) -> None:
+    with claimed(folder, text, plan={"seeds": [1]}, data_root="data"):
         assert begun(folder)
         assert (folder / "lock").exists()
 
@@ -26,9 +26,7 @@ def test_what_a_new_folder_gets(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "data-root.json", "experiment.toml", "plan.json", "seal.json",
     ]  # fmt: skip
-    begin(tmp_path / "run", resume=True)
-    with pytest.raises(RunError, match="holds a run already: --resume"):
-        begin(tmp_path / "run")
+    begin(tmp_path / "run")
 
 
 def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_path: Path) -> None:
@@ -40,7 +38,7 @@ def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_pa
     other = TEXT.replace("seed = 1", "seed = 2")
     begin(tmp_path, other)
     assert (tmp_path / "experiment.toml").read_text() == other
-    begin(tmp_path, other, resume=True)
+    begin(tmp_path, other)
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -71,11 +69,11 @@ def test_a_changed_number_is_found_before_anything_is_done(tmp_path: Path, name:
     path.write_text(path.read_text().replace("1", "3"))
     kept = path.read_text()
     with pytest.raises(RunError, match=f"{name}: not as it was written: its hash differs"):
-        begin(tmp_path, (tmp_path / "experiment.toml").read_text(), resume=True)
+        begin(tmp_path, (tmp_path / "experiment.toml").read_text())
     assert path.read_text() == kept
 
 
 def test_the_folder_of_the_data_may_change(tmp_path: Path) -> None:
     begin(tmp_path)
-    with claimed(tmp_path, TEXT, True, data_root="elsewhere"):
+    with claimed(tmp_path, TEXT, data_root="elsewhere"):
         assert json.loads((tmp_path / "data-root.json").read_text()) == "elsewhere"

@@ -100,7 +100,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
 
 def test_a_comparison_with_controls_is_gone_on_with(tmp_path: Path) -> None:
     one = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
-    again = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c", resume=True)
+    again = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
     assert table(one) == table(again)
     assert table(one)[0]["adds"]["low"] is None  # one seed
 
@@ -138,6 +138,6 @@ def test_a_control_that_was_cut_ends_the_same(tmp_path: Path, name: str) -> None
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(3))
-    run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    run_experiment(experiment, Path(), tmp_path / "cut")
     assert whole.folder is not None
     assert_equal_runs(whole.folder, tmp_path / "cut")

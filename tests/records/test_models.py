@@ -125,17 +125,18 @@ def test_a_run_that_went_on_keeps_the_same_models(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5))
     assert not (tmp_path / "cut" / "models").exists()
-    run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    run_experiment(experiment, Path(), tmp_path / "cut")
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
     assert_equal_models(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_files_of_an_attempt_that_was_killed_do_not_stay(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE)
-    run_experiment(experiment, Path(), tmp_path / "run")
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), tmp_path / "run", watcher=CutAt(5))
+    (tmp_path / "run" / "models").mkdir()
     (tmp_path / "run" / "models" / "gone.safetensors").write_bytes(b"")
-    (tmp_path / "run" / "summary.json").write_text("{")
-    run_experiment(experiment, Path(), tmp_path / "run", resume=True, restart=True)
+    run_experiment(experiment, Path(), tmp_path / "run")
     assert "gone.safetensors" not in files(tmp_path / "run")
 
 

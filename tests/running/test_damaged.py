@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refused(folder: Path, file: Path) -> str:
     with pytest.raises(RunError) as caught:
-        run_experiment(EXPERIMENT, Path(), folder, resume=True)
+        run_experiment(EXPERIMENT, Path(), folder)
     text = str(caught.value)
     assert str(file) in text
     assert "\n" not in text
@@ -142,7 +142,7 @@ def test_a_comparison_names_the_run_that_is_damaged(runs: Path, tmp_path: Path) 
     (tmp_path / "all" / "experiment.toml").write_text(EXPERIMENT.to_toml())
     (inside / "experiment.toml").write_bytes(b"\xff")
     with pytest.raises(RunError, match="not readable as the experiment of a run") as caught:
-        compare(Runs(EXPERIMENT), ["sfmtl-graph"], [0], tmp_path / "all", resume=True)
+        compare(Runs(EXPERIMENT), ["sfmtl-graph"], [0], tmp_path / "all")
     assert str(inside / "experiment.toml") in str(caught.value)
 
 

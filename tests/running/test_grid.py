@@ -133,14 +133,14 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_
         sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=stops)
     assert not (tmp_path / "cut" / "sweep.csv").exists()
     again = sweep(
-        Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", resume=True, hears=lambda *_: Count(99)
+        Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=lambda *_: Count(99)
     )  # fmt: skip
     assert Count.begun == 2
     assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
     for name in ("plan.json", "experiment.toml"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(RunError, match="differs from what to sweep"):
-        sweep(Runs(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut", resume=True)
+        sweep(Runs(small), ["fedprox"], GRID[:1], [0], tmp_path / "cut")
 
 
 def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_path: Path) -> None:

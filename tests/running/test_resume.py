@@ -36,7 +36,7 @@ def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how:
     experiment, folder = Experiment.of(TABLE), tmp_path / "run"
     with pytest.raises((RuntimeError, Stop)):
         run_experiment(experiment, Path(), folder, watcher=CutAt(round, how))
-    result = run_experiment(experiment, Path(), folder, resume=True)
+    result = run_experiment(experiment, Path(), folder)
     assert whole.folder is not None
     assert_equal_runs(whole.folder, folder)
     for id, params in whole.models.items():
@@ -70,7 +70,7 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
         else:
             run_experiment(experiment, Path(), folder)
             assert calls == WRITES
-    run_experiment(experiment, Path(), folder, resume=True)
+    run_experiment(experiment, Path(), folder)
     assert whole.folder is not None
     assert_equal_runs(whole.folder, folder)
 
@@ -91,31 +91,25 @@ def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
         [sys.executable, "-c", code, here, str(folder), str(round)], check=False, capture_output=True
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
+    run_experiment(Experiment.of(TABLE), Path(), folder)
     assert whole.folder is not None
     assert_equal_runs(whole.folder, folder)
 
 
 def test_a_finished_run_is_read_back(whole: Result) -> None:
     assert whole.folder is not None
-    again = run_experiment(Experiment.of(TABLE), Path(), whole.folder, resume=True)
+    again = run_experiment(Experiment.of(TABLE), Path(), whole.folder)
     assert again.summary == whole.summary
     assert again.scores == whole.scores
     assert again.clients == whole.clients
     assert again.messages == whole.messages
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(whole: Result) -> None:
-    assert whole.folder is not None
-    with pytest.raises(RunError, match="holds a run already: --resume"):
-        run_experiment(Experiment.of(TABLE), Path(), whole.folder)
-
-
 def test_another_experiment_is_not_resumed(whole: Result) -> None:
     assert whole.folder is not None
     other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
     with pytest.raises(RunError, match=r"differs from the experiment to resume.* training\.lr: 0\.1 there, 0\.2 here$"):
-        run_experiment(other, Path(), whole.folder, resume=True)
+        run_experiment(other, Path(), whole.folder)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +129,12 @@ def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any]) ->
     folder = tmp_path / "cut"
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), folder, watcher=CutAt(5, "raise"))
-    run_experiment(experiment, Path(), folder, resume=True)
+    run_experiment(experiment, Path(), folder)
     # An uncut twin.
     twin = tmp_path / "whole"
     twin.mkdir()
     (twin / "experiment.toml").write_text((folder / "experiment.toml").read_text())
-    run_experiment(experiment, Path(), twin, resume=True)
+    run_experiment(experiment, Path(), twin)
     assert_equal_runs(twin, folder)
 
 
@@ -151,14 +145,14 @@ def test_other_data_are_not_resumed(tmp_path: Path) -> None:
     dataset = Experiment.of(TABLE).data.load(Path())
     other = replace(dataset, train=replace(dataset.train, x=dataset.train.x.flip(-1)))
     with pytest.raises(RunError, match="are not those that this run began with"):
-        run_experiment(Experiment.of(TABLE), Path(), folder, resume=True,
+        run_experiment(Experiment.of(TABLE), Path(), folder,
                        federation=lambda: Experiment.of(TABLE).scenario.federation(other, 0))  # fmt: skip
 
 
 def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:
     experiment = Experiment.of(TABLE).with_changes(**{"training.rounds": 0})
     first = run_experiment(experiment, Path(), tmp_path / "run")
-    again = run_experiment(experiment, Path(), tmp_path / "run", resume=True)
+    again = run_experiment(experiment, Path(), tmp_path / "run")
     assert again.scores == first.scores
     assert len(again.scores) == 6
 
@@ -175,7 +169,7 @@ def test_a_graph_that_stands_still_is_written_once_cut_or_not(tmp_path: Path) ->
         folder = tmp_path / f"cut-{round}"
         with pytest.raises(Stop):
             run_experiment(experiment, Path(), folder, watcher=CutAt(round, "stop"))
-        run_experiment(experiment, Path(), folder, resume=True)
+        run_experiment(experiment, Path(), folder)
         assert_equal_runs(whole, folder)
 
 

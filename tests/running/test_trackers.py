@@ -228,7 +228,7 @@ def test_a_resumed_run_is_read_after_a_cut_one_whose_file_has_a_later_name(tmp_p
     (old,) = (tmp_path / "run" / "tensorboard").iterdir()
     # The same second in a process with a larger number, or a clock that was set back.
     old.rename(old.with_name(f"events.out.tfevents.9999999999.{old.name.split('.', 4)[4]}"))
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
     assert_same(read_back(tmp_path / "run")[0], result)
 
 
@@ -244,7 +244,7 @@ def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, str(Path(__file__).parents[1]), str(tmp_path / "run")]
     ended = subprocess.run(words, check=False, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
     assert_same(read_back(tmp_path / "run")[0], result)
 
 
@@ -255,7 +255,7 @@ def test_a_stopped_run_goes_on_in_the_same_curves(tmp_path: Path) -> None:
         run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", watcher=CutAt(3, "stop"))
     before, _ = read_back(tmp_path / "run")
     assert [step for step, _ in before["bytes/up"]] == [1, 2, 3]
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", resume=True)
+    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
     assert_same(read_back(tmp_path / "run")[0], result)
 
 
@@ -414,7 +414,7 @@ def test_mlflow_is_told_what_it_missed(
     with pytest.warns(RuntimeWarning, match="mlflow: OSError"), pytest.raises(RuntimeError, match="cut"):
         run_experiment(tracked("mlflow"), Path(), tmp_path / "run", watcher=Leaving(5))
     mlflow.away = False
-    result = run_experiment(tracked("mlflow"), Path(), tmp_path / "run", resume=True)
+    result = run_experiment(tracked("mlflow"), Path(), tmp_path / "run")
     (run,) = mlflow.runs.values()
     assert run["metrics"] == expected(result)
 
@@ -568,5 +568,5 @@ def test_wandb_that_is_disabled_leaves_older_files_alone(
     before = wandb.files(folder)
     assert [step for step, _ in before] == [1, 2, 3]
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    run_experiment(tracked("wandb"), Path(), folder, resume=True)
+    run_experiment(tracked("wandb"), Path(), folder)
     assert wandb.files(folder) == before

@@ -123,7 +123,7 @@ def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(
         raise AssertionError("it ran again")
 
     monkeypatch.setattr("fedkin.running.loop.execute", never)
-    assert tune(Experiment.of(SHORT), *arguments, resume=True) == found
+    assert tune(Experiment.of(SHORT), *arguments) == found
 
 
 def test_the_best_of_what_did_not_fail() -> None:
@@ -171,7 +171,7 @@ def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
     tune(Experiment.of(SHORT), ["fedavg"], [Choice("training.lr", (0.1,))], *arguments)
     with pytest.raises(RunError, match="differs from what to tune"):
-        tune(Experiment.of(SHORT), ["fedavg"], [Choice("training.lr", (0.2,))], *arguments, resume=True)
+        tune(Experiment.of(SHORT), ["fedavg"], [Choice("training.lr", (0.2,))], *arguments)
 
 
 # -- equal tuning: as many candidates for every method, in the ranges that it declares -------------------------------

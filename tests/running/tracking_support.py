@@ -43,7 +43,7 @@ def cut_and_resumed(experiment: Experiment, folder: Path, round: int = 5) -> Res
     """A run that broke off in `round`, past the checkpoint before it, and was resumed."""
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), folder, watcher=CutAt(round))
-    return run_experiment(experiment, Path(), folder, resume=True)
+    return run_experiment(experiment, Path(), folder)
 
 
 def expected(result: Result) -> dict[str, list[tuple[int, float]]]:

@@ -523,10 +523,10 @@ def recommend(
     write_bytes(folder / RECOMMENDED, text.encode())
     alone = final.with_changes(**{"training.lr": advice.own_rate, "method": {"name": "local"}})
     progress("recorded runs", 0, 2)
-    run_experiment(alone, data_root, folder / "local", resume=True, federation=lambda: federation)
+    run_experiment(alone, data_root, folder / "local", federation=lambda: federation)
     progress("recorded runs", 1, 2)
     if advice.shares:
-        run_experiment(final, data_root, folder / "given", resume=True, federation=lambda: federation)
+        run_experiment(final, data_root, folder / "given", federation=lambda: federation)
     progress("recorded runs", 2, 2)
     tables = {"heads": advice.heads, "rows": advice.rows(), "tables": advice.partner_tables()}
     write_json(folder / ADVICE, advice.to_json() | tables)

@@ -42,7 +42,6 @@ def run(
     data_root: Path | None = options.ROOT,
     out: Path | None = options.OUT,
     resume: Path | None = options.RESUME,
-    restart: bool = options.RESTART,
     json: bool = options.JSON,
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
@@ -52,12 +51,9 @@ def run(
 
     if seed is not None:
         changes = [*changes, f"run.seed={seed}"]
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, restart, data_root)
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
     with stop_on_signals(folder) as stop:
-        result = run_experiment(
-            plan, root, folder, resume=resume is not None, restart=restart,
-            watcher=Progress(plan.method.name, stop, json),
-        )  # fmt: skip
+        result = run_experiment(plan, root, folder, watcher=Progress(plan.method.name, stop, json))
     finish_run(plan, result, folder, json, profile)
 
 
@@ -85,7 +81,6 @@ def compare(
     data_root: Path | None = options.ROOT,
     out: Path | None = options.OUT,
     resume: Path | None = options.RESUME,
-    restart: bool = options.RESTART,
     json: bool = options.JSON,
     leave_out: str | None = typer.Option(
         None, "--leave-out", metavar="each|GROUPS",
@@ -106,9 +101,7 @@ def compare(
     from fedkin.running.grid import Runs, listed
     from fedkin.running.grid import compare as run_comparison
 
-    plan, folder, root = start_or_resume(
-        experiment, changes, rounds, out, resume, restart, data_root, "compare", methods
-    )
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, "compare", methods)
     begun = None if resume is None else _begun(folder, methods, seeds, leave_out is not None or controls)
     if begun is not None:
         names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
@@ -118,17 +111,14 @@ def compare(
     if controls:
         names = with_controls(names, plan.federation(root).planted is not None)
     if groups is not None:
-        _compare_leaving_out(plan, names, seed_list, root, folder, groups, restart, json)
+        _compare_leaving_out(plan, names, seed_list, root, folder, groups, json)
         return
     # In a tuned.toml, whose settings are unchanged, the validation figures of `fedkin tune` hold.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
     with hearing(folder, json) as hears:
-        results = run_comparison(
-            Runs(plan, root), names, seed_list, folder, resume=True, restart=restart,
-            validation=None if validation is None else validation.model_dump(),
-            hears=hears,
-        )  # fmt: skip
+        kept = None if validation is None else validation.model_dump()
+        results = run_comparison(Runs(plan, root), names, seed_list, folder, validation=kept, hears=hears)
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
     if json:
@@ -142,18 +132,14 @@ def compare(
 
 
 def _compare_leaving_out(
-    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], restart: bool,
-    json: bool,
-) -> None:  # fmt: skip
+    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
+) -> None:
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
     from fedkin.running.grid import leave_out
 
     with hearing(folder, json) as hears:
-        results = leave_out(
-            plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
-            hears=hears,
-        )  # fmt: skip
+        results = leave_out(plan, names, seeds, root, folder, groups or None, hears=hears)
     runs = {
         group: [result for by_seed in by_method.values() for result in by_seed.values()]
         for group, by_method in results.items()
@@ -197,7 +183,6 @@ def tune(
     data_root: Path | None = options.ROOT,
     out: Path | None = options.OUT,
     resume: Path | None = options.RESUME,
-    restart: bool = options.RESTART,
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
@@ -206,7 +191,7 @@ def tune(
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, restart, data_root, "tune", methods)
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, "tune", methods)
     searches = bool(choices) or equal is not None or rates is not None
     if grid and (searches or hold_out is not None):
         raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
@@ -223,14 +208,11 @@ def tune(
         )  # fmt: skip
     if swept:
         assert isinstance(candidates, list)
-        _run_sweep(plan, names, candidates, seed_list, root, folder, restart, json)
+        _run_sweep(plan, names, candidates, seed_list, root, folder, json)
         return
     held = HoldOut.parse(hold_out or "samples:0.2")
     with hearing(folder, json) as hears:
-        results = run_tuning(
-            plan, names, candidates, held, seed_list, root, folder, resume=True, restart=restart,
-            hears=hears,
-        )  # fmt: skip
+        results = run_tuning(plan, names, candidates, held, seed_list, root, folder, hears=hears)
     if json:
         print(as_json({
             name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
@@ -246,19 +228,15 @@ def tune(
 
 
 def _run_sweep(
-    plan: Any, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, restart: bool,
-    json: bool,
-) -> None:  # fmt: skip
+    plan: Any, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, json: bool
+) -> None:
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
     from fedkin.running.grid import Runs, rows, sweep
 
     with hearing(folder, json) as hears:
-        results = sweep(
-            Runs(plan, root), names, cells, seeds, folder, resume=True, restart=restart,
-            hears=hears,
-        )  # fmt: skip
+        results = sweep(Runs(plan, root), names, cells, seeds, folder, hears=hears)
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
@@ -386,7 +364,7 @@ def _borders(data: Mapping[str, Any]) -> list[str]:
 
 def start_or_resume(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    restart: bool, data_root: Path | None, command: str = "run", methods: str | None = None,
+    data_root: Path | None, command: str = "run", methods: str | None = None,
 ) -> tuple[Any, Path, Path]:  # fmt: skip
     """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
 
@@ -397,8 +375,6 @@ def start_or_resume(
     from fedkin.running.grid import listed
     from fedkin.running.plugins import named_in
 
-    if restart and resume is None:
-        raise ConfigError("--restart goes with --resume DIR: a run without a folder begins at round 0")
     if resume is not None:
         if experiment is not None or changes or out is not None or rounds is not None:
             raise ConfigError("--resume continues the experiment in its folder: no other option changes it")

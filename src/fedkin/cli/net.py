@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from fedkin.cli.experiments import finish_run, start_or_resume
-from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
+from fedkin.cli.options import JSON, OUT, RESUME, ROOT
 from fedkin.cli.output import as_json, stop_on_signals
 from fedkin.cli.participant import (
     DATA,
@@ -304,14 +304,13 @@ def _serve(
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
     resume: Path | None = RESUME,
-    restart: bool = RESTART,
     json: bool = JSON,
 ) -> None:
     """Run an experiment as its server: wait for the clients, run the rounds, and keep the records of a simulation."""
     from fedkin.network.join_file import read_join
     from fedkin.running import networked
 
-    plan, folder, root = start_or_resume(experiment, [], None, out, resume, restart, data_root)
+    plan, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
     invited = read_join(invitation)
     plan = networked.invited(plan, invited)
     console = make_console(stderr=True, soft_wrap=True)
@@ -320,7 +319,7 @@ def _serve(
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:
         result = networked.serve(
-            plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
+            plan, link, folder, data_root=root, say=console.print,
             watcher=Progress(plan.method.name, stop, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
@@ -380,7 +379,7 @@ def _join(
         leaving(say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
-            plan, link, samples, invited.participants, folder, resume=True, device=device, stop=stop, consent=consent,
+            plan, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
             say=say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)

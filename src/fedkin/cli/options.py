@@ -37,9 +37,6 @@ ROOT = typer.Option(
 )
 OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
 RESUME = typer.Option(None, "--resume", help="Continue what is in this folder.", metavar="DIR")
-RESTART = typer.Option(
-    False, "--restart", help="With --resume: start a run at round 0 again if it is damaged and cannot be continued."
-)
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
 ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
 METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")

@@ -34,7 +34,6 @@ def reproduce(
     methods: str | None = typer.Option(
         None, "--methods", help="Only the rows of these methods, and Local; the page keeps what it says of others."
     ),
-    restart: bool = typer.Option(False, "--restart", help="Start damaged runs again at round 0."),
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
@@ -67,7 +66,7 @@ def reproduce(
                 some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
                 if not page.exists() or only in page.read_text(encoding="utf-8"):  # there are no other rows
                     this, how = this.only(named), only
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, hears, how)
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, hears, how)
     _index(known, shown)
     say(f"index: {shown / 'index.md'}")
 
@@ -85,7 +84,7 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, hears: Hears, how: str,
+    finished: bool, hears: Hears, how: str,
 ) -> None:  # fmt: skip
     """Run some federations and rows of a table; its page is written after each, and says which have not been run.
 
@@ -106,7 +105,7 @@ def _one(
     if finished and written:
         _write(name, table, done, figures, claims, how, pages, quick)
     for one in reproduce(
-        some, folder, data_root, out, restart=restart, finished=finished,
+        some, folder, data_root, out, finished=finished,
         hears=lambda what, number, of: hears(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)

@@ -412,14 +412,14 @@ class PeerOutbox:
                 for id, name in tree["to"].items():
                     yield round, turn, id, tree["parts"][name].numpy().tobytes()
 
-    def life(self, anew: bool = False) -> str:
-        """Return what names this run of the peer, also after a restart of its process; another one if begun anew."""
+    def life(self) -> str:
+        """Return what names this run of the peer, also after a restart of its process."""
         name = secrets.token_hex(8)
         if self.folder is None:
             return name
         path = self.folder / "life"
         try:
-            if anew or not path.exists():
+            if not path.exists():
                 replace(path, name.encode())
             return path.read_text()
         except OSError as error:

@@ -69,7 +69,7 @@ def _one(folder: Path) -> Checked:
     """Check one run."""
     seal, problems = _sealed(folder)
     notes = _versions(seal)
-    remedy = f"{_BACK}, or begin this run anew: {_again(folder, restart=True)}"
+    remedy = f"{_BACK}, or remove {folder} and run this anew"
     if (folder / "failed.json").exists():
         return Checked(folder, tuple(problems), notes, "failed: its reason is kept, and it is not run again")
     if (folder / "summary.json").exists():
@@ -115,7 +115,7 @@ def _several(folder: Path) -> Checked:
     return Checked(folder, tuple(problems), notes, standing)
 
 
-def _again(folder: Path, restart: bool = False) -> str:
+def _again(folder: Path) -> str:
     """Return what goes on with the run, comparison, tuning or sweep in this folder."""
     if not (folder / "plan.json").exists():
         # Runs of a sweep are in a folder for each combination.
@@ -125,8 +125,8 @@ def _again(folder: Path, restart: bool = False) -> str:
         if (folder / "plan.json").exists():
             command = {"sweep": "tune"}.get(name := reading.plan_in(folder).command, name)
         elif not reading.settings_in(folder / "experiment.toml").get("data"):
-            return f"fedkin.run(..., out={str(folder)!r}{', restart=True' if restart else ''})"
-    return f"fedkin {command} --resume {folder}{' --restart' if restart else ''}"
+            return f"fedkin.run(..., out={str(folder)!r})"
+    return f"fedkin {command} --resume {folder}"
 
 
 def _sealed(folder: Path) -> tuple[files.Seal, list[str]]:

@@ -249,9 +249,8 @@ _STATUS = "status.json"
 
 @contextmanager
 def claimed(
-    folder: Path, text: str, resume: bool, *,
-    plan: Mapping[str, Any] | None = None, data_root: str | None = None,
-) -> Iterator[None]:  # fmt: skip
+    folder: Path, text: str, *, plan: Mapping[str, Any] | None = None, data_root: str | None = None
+) -> Iterator[None]:
     """Hold `folder` against other processes, as the folder of this experiment: a new one, or one that is it already.
 
     text: the experiment as TOML. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
@@ -264,7 +263,7 @@ def claimed(
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     with held(folder):
         if begun(folder):
-            check_claim(folder, text, resume)
+            check_claim(folder, text)
         for left in leftovers(folder):
             with suppress(OSError):
                 left.unlink()
@@ -305,11 +304,9 @@ def free(folder: Path) -> bool:
     return all(path in left for path in folder.iterdir())
 
 
-def check_claim(folder: Path, text: str, resume: bool) -> None:
+def check_claim(folder: Path, text: str) -> None:
     """Check that `folder` was begun with this experiment; raises RunError."""
     kept = folder / _EXPERIMENT
-    if not resume:
-        raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
     try:
         text_there = text_in(kept, SETTINGS_BYTES)
         unlike = "" if text_there == text else _unlike(text_there, text)

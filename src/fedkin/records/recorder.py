@@ -71,19 +71,13 @@ def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
 
 
 class Records:
-    """The rows of a run; they stay in memory only if `folder` is None.
+    """The rows of a run; they stay in memory only if `folder` is None."""
 
-    restart: whether a run that cannot be gone on with begins anew.
-    """
-
-    def __init__(self, folder: Path | None, restart: bool = False) -> None:
-        self.folder, self.anew = folder, restart
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
         self.metric = METRICS["accuracy"]
         self.figures: tuple[str, ...] = ("accuracy",)
         self.facts: Mapping[str, Any] = {}  # of the clients, if there is a folder
-        self._clear()
-
-    def _clear(self) -> None:
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
         self.flushed = dict.fromkeys(self.rows, 0)
         self.graphs: dict[int, Graph] = {}
@@ -194,27 +188,14 @@ class Records:
     # -- resuming ------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Do `describe` and `resume`; a run that cannot be gone on with begins anew if `restart` says so."""
-        try:
-            self.describe(task, facts)
-            return self.resume()
-        except RunError as error:
-            if self.folder is None or not self.anew:
-                raise
-            files.say("%s", f"{error}; beginning anew at round 0")
-            for name in (_FEDERATION, FILE, "rounds.csv", *(f"{name}.{_ending(name)}" for name in self.rows)):
-                (self.folder / name).unlink(missing_ok=True)
-            self._drop_after(0)
-            self._clear()
-            self.describe(task, facts)
-            return None
+        """Do `describe`, then read the rows up to the newest good checkpoint, and drop newer ones.
 
-    def resume(self) -> tuple[int, dict[str, Any]] | None:
-        """Read the rows up to the newest good checkpoint, and drop newer ones; returns (round, state), or None.
+        Returns (round, state), or None.
 
         None: no checkpoint was ever written, so that the run begins at round 0. Raises RunError if there were some and
         none is good.
         """
+        self.describe(task, facts)
         if self.folder is None:
             return None
         checkpoint = Checkpoints(self.folder).choose()
@@ -242,10 +223,10 @@ class Records:
                 else reading.lines_in(path, reading.Line if match[1] == "rounds" else reading.Spent)
             )  # fmt: skip
             if len(rows) != self.sealed[file].rows:
-                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {ANEW}")
+                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {reading.MEND}")
             self.rows[match[1]] += rows
         if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
-            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {ANEW}")
+            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {reading.MEND}")
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         self._drop_after(round)
 
@@ -279,7 +260,6 @@ def _ending(name: str) -> str:
     return "parquet" if name in _TABLES else "jsonl"
 
 
-ANEW = "--restart (in Python restart=True) begins this run anew at round 0"
 NEWEST = "parts/newest.json"
 _EXPERIMENT = "experiment.toml"
 # What a run goes on without: these files are results of one round each.
@@ -331,8 +311,7 @@ class Checkpoints:
         checkpoint, wrong = self.survey()
         if checkpoint is None:
             if wrong:
-                raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: put the file "
-                               f"back as it was, or {ANEW}")  # fmt: skip
+                raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: {reading.MEND}")
             return None
         if wrong:
             files.say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {checkpoint.round}")

@@ -49,7 +49,6 @@ def run(
     privacy: Privacy | Mapping[str, Any] | None = None,
     metrics: Sequence[str | Measure] = (),
     out: Path | str | None = None,
-    restart: bool = False,
     data_root: Path | str | None = None,
     watcher: Watcher | None = None,
     progress: bool = False,
@@ -73,7 +72,6 @@ def run(
     else ten plain lines on standard error.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
-    restart: whether a run in this folder that is damaged begins anew at round 0; else it is refused (RunError).
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -96,9 +94,7 @@ def run(
     if progress:
         watcher = Progress(method_object.name, stop, watcher=watcher)
     with closing(stop):
-        result = run_experiment(
-            experiment, root, folder, resume=True, restart=restart, watcher=watcher, trackers=tracker_list
-        )
+        result = run_experiment(experiment, root, folder, watcher=watcher, trackers=tracker_list)
     _warn(result.summary.get("missing", {}), experiment.faults)
     return result
 

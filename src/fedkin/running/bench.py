@@ -93,7 +93,7 @@ def _lines(
         ).with_method(method)  # fmt: skip
         tried = tune(
             plan.with_changes(**{"training.rounds": max(1, suite.rounds // 2)}), [method.name],
-            [Choice(RATE, entry.rates)], _HELD, suite.seeds[:1], None, folder / "rates", resume=True, hears=hears,
+            [Choice(RATE, entry.rates)], _HELD, suite.seeds[:1], None, folder / "rates", hears=hears,
         )[method.name]  # fmt: skip
     except ConfigError as error:
         return [{**key, "failed": str(error)}]
@@ -111,13 +111,13 @@ def _lines(
 
     def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> Line:
         try:
-            result = runs.run(seed, home, resume=True, restart=False, watcher=watcher)
+            result = runs.run(seed, home, watcher)
         except MethodError as error:
             return {"failed": str(error)}
         return _figures(federation(seed), result)
 
     plan_file = Plan(methods=[cell.method for cell in cells], seeds=list(suite.seeds))
-    results = run_cells(base, cells, folder / "runs", plan_file, lambda _: {}, run, resume=True, hears=hears)
+    results = run_cells(base, cells, folder / "runs", plan_file, lambda _: {}, run, hears=hears)
     return [
         {**key, "method": named(label, control) if control else label, "stage": "run", "lr": rate, "seed": seed, **line}
         for control, by_seed in zip(controls, results, strict=True) for seed, line in by_seed.items()

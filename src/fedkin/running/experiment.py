@@ -448,18 +448,18 @@ class Experiment:
         return tomli_w.dumps(self.resolved())
 
     def claimed(
-        self, folder: Path, resume: bool, data_root: Path | None, plan: Mapping[str, Any] | None = None
+        self, folder: Path, data_root: Path | None, plan: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[None]:
         """Hold `folder` as the folder of this experiment against other processes: a new one, or one that is it already.
 
         plan: what plan.json of a new folder has. Raises RunError.
         """
         root = None if data_root is None else str(data_root.resolve())
-        return claimed(folder, self.to_toml(), resume, plan=plan, data_root=root)
+        return claimed(folder, self.to_toml(), plan=plan, data_root=root)
 
-    def check_claim(self, folder: Path, resume: bool) -> None:
+    def check_claim(self, folder: Path) -> None:
         """Check that `folder` is the folder of this experiment; raises RunError."""
-        check_claim(folder, self.to_toml(), resume)
+        check_claim(folder, self.to_toml())
 
     def federation(self, data_root: Path | None) -> Federation:
         """Load the data and distribute them to clients."""

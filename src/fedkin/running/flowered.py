@@ -83,7 +83,7 @@ def _check_models(plan: Experiment) -> None:
 
 
 def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
-    config = {"out": str(out), "data-root": str(root), "restart": False}
+    config = {"out": str(out), "data-root": str(root)}
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
@@ -108,7 +108,7 @@ def run_app(
 ) -> tuple[Result, Path]:  # fmt: skip
     """Run an app's experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
 
-    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged.
+    config: `out` and `data-root`, folders of this machine.
     """
     plan = load(experiment)
     _check(plan)
@@ -117,7 +117,5 @@ def run_app(
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
     with CallingLink("server", calls, hold=_HOLD, say=say) as link:
-        result = serve(
-            plan, link, out, resume=True, restart=bool(config["restart"]), data_root=root, say=say, watcher=watcher
-        )
+        result = serve(plan, link, out, data_root=root, say=say, watcher=watcher)
     return result, out

@@ -266,19 +266,19 @@ class Runs:
                 federations[key] = cell.federation(seed)
             cell.experiment.setup(federations[key], self.data_root).equipped()
 
-    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+    def run(self, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
         """Run it, or read the finished run in this folder."""
         return run_experiment(
-            self.experiment.with_changes(**{"run.seed": seed}), self.data_root, folder, resume=resume, restart=restart,
-            watcher=watcher, federation=lambda: self.federation(seed),
+            self.experiment.with_changes(**{"run.seed": seed}), self.data_root, folder, watcher=watcher,
+            federation=lambda: self.federation(seed),
         )  # fmt: skip
 
-    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+    def claimed(self, folder: Path, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Hold the folder of all runs."""
         whole = self.experiment
         for name, method in self.given.items():
             whole = whole.with_method(method) if name == method.name else whole
-        return whole.claimed(folder, resume, self.data_root, plan)
+        return whole.claimed(folder, self.data_root, plan)
 
     def planted(self, seed: int) -> bool:
         """Whether the clients' groups are known, so that there is an oracle."""
@@ -324,7 +324,7 @@ class Cell(NamedTuple):
 def run_cells(
     base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan,
     outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]],
-    run: Callable[[Runs, int, Path | None, Watcher | None], T], *, resume: bool, hears: Hears | None,
+    run: Callable[[Runs, int, Path | None, Watcher | None], T], *, hears: Hears | None,
     before: Mapping[str, bytes] | None = None,
 ) -> list[dict[int, T]]:  # fmt: skip
     """Run every cell with every seed, all cells of one seed after another; returns what each gave, by seed.
@@ -336,7 +336,7 @@ def run_cells(
     base.check([cell.runs for cell in cells], plan.seeds[0])
     results: list[dict[int, T]] = [{} for _ in cells]
     total = len(cells) * len(plan.seeds)
-    with nullcontext() if folder is None else base.claimed(folder, resume, plan.to_json()):
+    with nullcontext() if folder is None else base.claimed(folder, plan.to_json()):
         if folder is not None and before:
             add_sealed(folder, before)
         for done, (seed, number) in enumerate(itertools.product(plan.seeds, range(len(cells)))):
@@ -349,29 +349,24 @@ def run_cells(
     return results
 
 
-def _finished(resume: bool, restart: bool) -> Callable[[Runs, int, Path | None, Watcher | None], Result]:
-    """Return what runs an experiment to its end."""
-
-    def run(runs: Runs, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
-        return lasting(runs.run(seed, folder, resume=resume, restart=restart, watcher=watcher))
-
-    return run
+def _finished(runs: Runs, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
+    """Run an experiment to its end."""
+    return lasting(runs.run(seed, folder, watcher))
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def compare(
-    base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
-    restart: bool = False, hears: Hears | None = None, validation: Mapping[str, Any] | None = None,
+    base: Runs, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *,
+    hears: Hears | None = None, validation: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
-    restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
-    found on held-out data (`fedkin.records.reading.Validation`), which `folder` keeps for the report's headline.
-    hears(what, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
-    `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
-    and `compare.csv` (a line per method).
+    validation: what a tuning of these methods found on held-out data (`fedkin.records.reading.Validation`), which
+    `folder` keeps for the report's headline. hears(what, runs done, runs in all) returns the watcher of a run.
+    `folder` gets `experiment.toml`, `plan.json` (methods and seeds) and a folder per run. At the end it gets
+    `compare.json` (the summaries of the runs) and `compare.csv` (a line per method).
     """
 
     def outputs(results: list[dict[int, Result]]) -> dict[str, bytes]:
@@ -382,9 +377,7 @@ def compare(
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
     plan = Plan(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
-    results = run_cells(
-        base, cells, folder, plan, outputs, _finished(resume, restart), resume=resume, hears=hears, before=before
-    )
+    results = run_cells(base, cells, folder, plan, outputs, _finished, hears=hears, before=before)
     return dict(zip(methods, results, strict=True))
 
 
@@ -407,8 +400,6 @@ def leave_out(
     folder: Path,
     groups: Sequence[str] | None = None,
     *,
-    resume: bool = False,
-    restart: bool = False,
     hears: Hears | None = None,
 ) -> dict[str, Mapping[str, Mapping[int, Result]]]:
     """Run `compare` with each group left out; returns its results by the group that was left out.
@@ -433,10 +424,10 @@ def leave_out(
     plan = Plan(methods=list(methods), seeds=list(seeds), leave_out=chosen)
     check_plan(folder, plan)
     results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
-    with experiment.claimed(folder, resume, data_root, plan.to_json()):
+    with experiment.claimed(folder, data_root, plan.to_json()):
         for group, changed in experiments.items():
             results[group] = compare(
-                Runs(changed, data_root), methods, seeds, places[group], resume=resume, restart=restart,
+                Runs(changed, data_root), methods, seeds, places[group],
                 hears=None if hears is None else partial(_without, group, hears),
             )  # fmt: skip
     return results
@@ -447,14 +438,13 @@ def leave_out(
 
 def sweep(
     base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
-    resume: bool = False, restart: bool = False, hears: Hears | None = None,
+    hears: Hears | None = None,
 ) -> list[GridRun]:  # fmt: skip
     """Run every method with every combination of the values that are for it, and with every seed.
 
     `folder` gets `experiment.toml`, `plan.json`, a folder of runs for each combination, and at the end `sweep.json` and
-    `sweep.csv`, a line for each method and combination. A sweep that was stopped goes on with `resume`; finished runs
-    are read. restart: whether runs that are damaged begin anew. Everything is checked before the first run; raises
-    ConfigError.
+    `sweep.csv`, a line for each method and combination. A sweep that was stopped goes on, and finished runs are
+    read. Everything is checked before the first run; raises ConfigError.
     """
     check_choices(choices, methods, "--grid")
     cells = [
@@ -471,8 +461,7 @@ def sweep(
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    run = _finished(resume, restart)
-    return grid(run_cells(base, cells, folder, plan, outputs, run, resume=resume, hears=hears))
+    return grid(run_cells(base, cells, folder, plan, outputs, _finished, hears=hears))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:

@@ -21,9 +21,9 @@ from fedkin.federation import Federation
 from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
-from fedkin.records.files import say, tidy, untidy
+from fedkin.records.files import tidy, untidy
 from fedkin.records.models import ModelContext, StoredModels
-from fedkin.records.recorder import ANEW, Records
+from fedkin.records.recorder import Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.summary import round_line, summary_of
@@ -61,22 +61,21 @@ def check_measures(measures: Sequence[Measure]) -> None:
 def execute(
     setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
-    make: Callable[[Setup], Engine] | None = None, restart: bool = False, model: Model | None = None,
+    make: Callable[[Setup], Engine] | None = None, model: Model | None = None,
     measures: Sequence[Measure] = (), settings: Callable[[], Mapping[str, Any]] = dict,
     about: ModelContext | None = None,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
-    make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
-    checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
-    measures: further metrics, beside those of `run.metrics`. settings: what trackers are told, besides of the clients.
-    about: what the models need to be used again, if the engine's setup has no samples.
+    make: a function that makes the engine, instead of the one that `run.engine` names. model: the settings of the net,
+    if it has any. measures: further metrics, beside those of `run.metrics`. settings: what trackers are told, besides
+    of the clients. about: what the models need to be used again, if the engine's setup has no samples.
     """
     begun = time.perf_counter()
     every = (*(MEASURES[each] for each in run.metrics), *measures)
     check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
-    records = Records(folder, restart)
+    records = Records(folder)
     engine = (make or ENGINES[run.engine])(replace(setup, engine=run, measures=every))
     try:
         try:
@@ -214,24 +213,23 @@ class _Loop:
 
 
 def run_experiment(
-    experiment: Experiment, data_root: Path | None, folder: Path | None = None, *, resume: bool = False,
-    restart: bool = False, watcher: Watcher | None = None, federation: Callable[[], Federation] | None = None,
+    experiment: Experiment, data_root: Path | None, folder: Path | None = None, *,
+    watcher: Watcher | None = None, federation: Callable[[], Federation] | None = None,
     trackers: Sequence[str | Tracker] = (),
 ) -> Result:  # fmt: skip
-    """Run one experiment; a finished run in `folder` is read instead of run again.
+    """Run one experiment; a run of it in `folder` is gone on with, or read if it is finished.
 
-    Data and settings are checked before the folder is made. restart: whether a run in `folder` that is damaged, so that
-    it can neither be read nor be gone on with, begins anew at round 0; else it is refused. federation: a function that
-    makes the clients, by default those of the experiment.
+    Data and settings are checked before the folder is made. federation: a function that makes
+    the clients, by default those of the experiment.
     """
     clients = partial(experiment.federation, data_root) if federation is None else federation
-    if folder is not None and (done := finished(experiment, folder, resume, restart, clients)) is not None:
+    if folder is not None and (done := finished(experiment, folder, clients)) is not None:
         return done
     setup = experiment.setup(clients(), data_root)
-    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
+    with nullcontext() if folder is None else experiment.claimed(folder, data_root):
         return execute(
             setup, experiment.run, name=experiment.name or setup.federation.name, scenario=experiment.scenario.name,
-            folder=folder, watcher=watcher, trackers=trackers, restart=restart, model=experiment.settings_of_net,
+            folder=folder, watcher=watcher, trackers=trackers, model=experiment.settings_of_net,
             measures=() if experiment.handed is None else experiment.handed.measures, settings=experiment.resolved,
         )  # fmt: skip
 
@@ -246,33 +244,19 @@ def lasting(result: Result) -> Result:
     return result
 
 
-def finished(
-    experiment: Experiment, folder: Path, resume: bool, restart: bool, clients: Callable[[], Federation] | None = None
-) -> Result | None:  # fmt: skip
-    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not.
+def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federation] | None = None) -> Result | None:
+    """Read the run in this folder if it is a finished run of this experiment; None if it is not.
 
     clients: what makes the clients; those that a program handed over must be the same.
     """
     if not (folder / "summary.json").exists():
         return None
-    experiment.check_claim(folder, resume)
+    experiment.check_claim(folder)
     if experiment.handed is not None and clients is not None:
         federation = clients()
         with held(folder):
-            Records(folder, restart).describe(federation.task, partial(facts_of, federation))
+            Records(folder).describe(federation.task, partial(facts_of, federation))
     if untidy(folder):
         with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
             tidy(folder)
-    return read_finished(folder, restart)
-
-
-def read_finished(folder: Path, restart: bool) -> Result | None:
-    """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
-    try:
-        return read_run(folder)
-    except RunError as error:
-        if not restart:
-            raise RunError(f"{error}; {ANEW}") from None
-        say("%s", f"{error}; beginning anew at round 0")
-        (folder / "summary.json").unlink()
-        return None
+    return read_run(folder)

@@ -260,8 +260,8 @@ def _context_of(settings: str, plan: Setup, client: Client, shared: SharedEncodi
 
 
 def serve(
-    experiment: Experiment, link: Link, folder: Path, *, resume: bool = False, restart: bool = False,
-    data_root: Path | None = None, watcher: Watcher | None = None, say: Callable[[str], None] = lambda line: None,
+    experiment: Experiment, link: Link, folder: Path, *, data_root: Path | None = None,
+    watcher: Watcher | None = None, say: Callable[[str], None] = lambda line: None,
 ) -> Result:  # fmt: skip
     """Run an experiment as its server, with the clients on this link; a finished run in `folder` is read instead.
 
@@ -271,22 +271,20 @@ def serve(
     if isinstance(experiment.method, PeerMethod):
         raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin net join")
     settings = settings_of(experiment)
-    if (done := finished(experiment, folder, resume, restart)) is not None:
+    if (done := finished(experiment, folder)) is not None:
         return done
     root = data_root or Path("data")
-    with experiment.claimed(folder, resume, root):
+    with experiment.claimed(folder, root):
         reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
         registration = Registration(
             link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
-            kept=_kept(folder, restart), moved=_moved(folder, restart),
-            shared=None if restart else shared_in(folder), keep=partial(keep, folder),
-            say=say,
+            kept=_kept(folder), moved=_moved(folder), shared=shared_in(folder), keep=partial(keep, folder), say=say,
         )  # fmt: skip
         engines: list[NetworkEngine] = []
         progress = partial(_progress, engines)
         try:
             with StatusFile(link, folder, "server", experiment.name, lambda: list(registration.members), progress):
-                return _served(experiment, registration, folder, restart, root, watcher, engines)
+                return _served(experiment, registration, folder, root, watcher, engines)
         finally:
             registration.close()
 
@@ -320,21 +318,21 @@ def shared_in(folder: Path) -> Shared | None:
         raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
 
 
-def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
+def _kept(folder: Path) -> Mapping[str, Any] | None:
     path = folder / "federation.json"
-    kept: Mapping[str, Any] | None = read_json(path) if path.exists() and not restart else None
+    kept: Mapping[str, Any] | None = read_json(path) if path.exists() else None
     return kept
 
 
-def _moved(folder: Path, restart: bool) -> Mapping[str, Any] | None:
+def _moved(folder: Path) -> Mapping[str, Any] | None:
     """Return who has joined and left, from the checkpoint that the run goes on from."""
-    checkpoint, _ = (None, {}) if restart else Checkpoints(folder).survey()
+    checkpoint, _ = Checkpoints(folder).survey()
     moved: Mapping[str, Any] | None = None if checkpoint is None else checkpoint.state["engine"].get("moved")
     return moved
 
 
 def _served(
-    experiment: Experiment, registration: Registration, folder: Path, restart: bool, root: Path,
+    experiment: Experiment, registration: Registration, folder: Path, root: Path,
     watcher: Watcher | None, engines: list[NetworkEngine],
 ) -> Result:  # fmt: skip
     stopping = watcher.stopping if watcher is not None else lambda: False
@@ -350,7 +348,7 @@ def _served(
 
     result = execute(
         replace(registration.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder,
-        watcher=watcher, make=make, restart=restart, settings=experiment.resolved,
+        watcher=watcher, make=make, settings=experiment.resolved,
     )  # fmt: skip
     engines[-1].end()
     return result
@@ -358,7 +356,7 @@ def _served(
 
 def exchange(
     experiment: Experiment, link: Link, samples: tuple[Client, Task] | OwnTable, names: Sequence[str], folder: Path, *,
-    resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
+    device: str = "cpu", watcher: Watcher | None = None,
     consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
     stop: Event | None = None, ledger: Ledger | None = None,
 ) -> Result:  # fmt: skip
@@ -385,22 +383,19 @@ def exchange(
     plan, mine = agreed(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
-    if (done := finished(experiment, folder, resume, restart)) is not None:
+    if (done := finished(experiment, folder)) is not None:
         return done
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
     if not consented and not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
         raise Left
     limit = max(largest_message(plan, name) for name in names)
-    with experiment.claimed(folder, resume, Path("data")):
+    with experiment.claimed(folder, Path("data")):
         if shared is not None:
             keep(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
         outbox, engines = PeerOutbox(folder / "sent"), list[PeerEngine]()
-        if restart:
-            outbox.drop(())
-        begun = 0 if restart else _done(folder)
-        page = ledger.page(outbox.life(anew=restart), plan.privacy)
+        begun, page = _done(folder), ledger.page(outbox.life(), plan.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, say=say, stop=stop, outbox=outbox, done=begun)
 
         def make(plan: Setup) -> PeerEngine:
@@ -412,7 +407,7 @@ def exchange(
                 near.gather()
                 result = execute(
                     plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-                    restart=restart, make=make, settings=experiment.resolved,
+                    make=make, settings=experiment.resolved,
                     about=_context_of(settings, plan, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
                 if run.models == "last":

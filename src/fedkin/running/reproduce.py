@@ -126,7 +126,6 @@ def reproduce(
     data_root: Path,
     folder: Path,
     *,
-    restart: bool = False,
     finished: bool = False,
     hears: Hears | None = None,
 ) -> Iterator[FinishedPart]:
@@ -136,7 +135,7 @@ def reproduce(
     hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
     `run_experiment`.
     """
-    runs = _TableRuns(table, data_root, folder, restart, not finished, hears)
+    runs = _TableRuns(table, data_root, folder, not finished, hears)
     for part in table.federation:
         if finished and not runs.folder_of(part).is_dir():
             continue
@@ -158,7 +157,6 @@ class _TableRuns:
     table: PaperTable
     data_root: Path
     folder: Path
-    restart: bool
     light: bool
     hears: Hears | None
     done: int = 0
@@ -191,8 +189,7 @@ class _TableRuns:
             experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
             folder = self._run_folder(part, name, seed)
             result = replace(base, experiment=experiment).run(
-                seed, folder, resume=True, restart=self.restart,
-                watcher=None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done),
+                seed, folder, None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done),
             )  # fmt: skip
             self._lighten(folder)
             results[name][seed] = Run.of(result)
@@ -204,7 +201,7 @@ class _TableRuns:
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
             experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
-            folder, resume=True, restart=self.restart,
+            folder,
             hears=None if self.hears is None else lambda what, done, total: self._hear(
                 part, f"tuning {row.name}: {what}", self.done + done
             ),

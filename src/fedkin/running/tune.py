@@ -18,7 +18,6 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.files import add_sealed, faults, flat, json_bytes, read_json, seal_of
 from fedkin.records.reading import Plan
-from fedkin.records.recorder import ANEW
 from fedkin.running.experiment import Experiment, taken_changes
 from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_cells, values_of
 from fedkin.running.loop import Watcher
@@ -147,13 +146,13 @@ def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
 
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
-    seeds: Sequence[int], data_root: Path | None, folder: Path, *, resume: bool = False, restart: bool = False,
+    seeds: Sequence[int], data_root: Path | None, folder: Path, *,
     hears: Hears | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
-    Test samples are never used. choices: a grid, or as many candidates for every method (`Equal`). restart: whether
-    damaged runs begin anew, else they are refused. Raises ConfigError for a setting that a method does not have.
+    Test samples are never used. choices: a grid, or as many candidates for every method (`Equal`).
+    Raises ConfigError for a setting that a method does not have.
     """
     if not isinstance(choices, Equal):
         check_choices(choices, methods, "--try")
@@ -189,10 +188,10 @@ def tune(
 
     def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> float | str:
         assert home is not None
-        return _judge(runs, seed, home, restart, watcher, metric)
+        return _judge(runs, seed, home, watcher, metric)
 
     plan = _plan(methods, choices, hold, seeds)
-    return judged(run_cells(base, cells, folder, plan, outputs, run, resume=resume, hears=hears))
+    return judged(run_cells(base, cells, folder, plan, outputs, run, hears=hears))
 
 
 def _plan(methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut, seeds: Sequence[int]) -> Plan:
@@ -225,16 +224,15 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
     return table | {"methods": sections} | ({"own": list(dict.fromkeys(files))} if files else {})
 
 
-def _judge(
-    runs: Runs, seed: int, folder: Path, restart: bool, watcher: Watcher | None, metric: Metric
-) -> float | str:  # fmt: skip
+def _judge(runs: Runs, seed: int, folder: Path, watcher: Watcher | None, metric: Metric) -> float | str:
     """Return the mean of the metric on held-out data, or why the run failed."""
     if (folder / _FAILED).exists():
-        runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder, True)
-        if (reason := _failure(folder, restart)) is not None:
-            return reason
+        runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder)
+        if damage := faults(folder, seal_of(folder).files, [_FAILED]):
+            raise RunError(f"{damage[0]}; {reading.MEND}")
+        return str(read_json(folder / _FAILED))
     try:
-        result = runs.run(seed, folder, resume=True, restart=restart, watcher=watcher)
+        result = runs.run(seed, folder, watcher)
     except MethodError as error:
         if not (folder / "experiment.toml").exists():
             raise
@@ -244,18 +242,3 @@ def _judge(
     by_clients = runs.hold is not None and runs.hold.what == "clients"
     value = (result.summary["unseen" if by_clients else metric.name] or {}).get("mean")
     return "nothing that was held out could be judged" if value is None else float(value)
-
-
-def _failure(folder: Path, restart: bool) -> str | None:
-    """Return why the run in this folder failed; None if this is damaged, and the run begins anew."""
-    path = folder / _FAILED
-    try:
-        if damage := faults(folder, seal_of(folder).files, [_FAILED]):
-            raise RunError(damage[0])
-        return str(read_json(path))
-    except RunError as error:
-        if not restart:
-            raise RunError(f"{error}; {ANEW}") from None
-    with held(folder):
-        path.unlink()
-    return None

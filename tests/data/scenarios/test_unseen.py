@@ -143,7 +143,7 @@ def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
         seen.append(group)
     plan = json.loads((tmp_path / "lo" / "plan.json").read_text())
     assert plan["leave_out"] == seen
-    again = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo", resume=True)
+    again = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo")
     assert again["rot0"]["fedavg"][0].summary == results["rot0"]["fedavg"][0].summary
 
 
