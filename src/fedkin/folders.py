@@ -13,8 +13,6 @@ from typing import BinaryIO
 
 from fedkin.errors import ConfigError, RunError
 
-__all__ = ["LOCKS", "held", "holder", "made", "made_private", "replace", "synced", "write_new", "write_private"]
-
 _LOCK, _HOLDER = "lock", "lock.json"
 # Files of a lock, which a killed process leaves.
 LOCKS = (_LOCK, _HOLDER)

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from fedkin.network.status import Other, Status
     from fedkin.network.zenoh_link import ZenohLink
 
-__all__ = ["net"]
-
 net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/network.md).")
 
 _PREPARE, _TAKE_PART, _LOOK = "Prepare", "Take part", "Look"

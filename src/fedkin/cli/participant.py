@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from fedkin.network.ledger import Ledger
     from fedkin.running.experiment import Experiment
 
-__all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "UNSEEN", "YES", "consenting", "leaving",
-    "ledger_in", "read_samples", "watched",
-]  # fmt: skip
-
 Consent = Callable[[list[str]], bool]
 
 

@@ -20,9 +20,6 @@ from fedkin.errors import ConfigError, MethodError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = ["BOUND", "KEY_BYTES", "SHARE_BYTES", "FixedPoint", "KeyPair", "Words", "digest", "joined", "mask", "need",
-           "opened", "sealed", "shares_of"]  # fmt: skip
-
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 BOUND = 1024.0  # largest size of a number that can be summed

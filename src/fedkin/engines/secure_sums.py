@@ -31,21 +31,6 @@ from fedkin.flow import Mean, Message, Method, Params
 from fedkin.forms import Bytes, Each, Fields, Shaped, Weights, Whole
 from fedkin.learning.net import Net
 
-__all__ = [
-    "NEIGHBOURS",
-    "STEPS",
-    "GroupSum",
-    "Member",
-    "MemoryKeys",
-    "Signatures",
-    "Unsigned",
-    "check_phase",
-    "check_plain",
-    "declared",
-    "inner",
-    "summed_names",
-]
-
 STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
     "secure.keys", "secure.shares", "secure.masked", "secure.survivors", "secure.unmask",
 )  # fmt: skip

@@ -21,8 +21,6 @@ from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
 
-__all__ = ["Agreement", "PlanOf", "Terms", "agreed", "unlike"]
-
 # Makes the plan of an agreed experiment's text for a task.
 PlanOf = Callable[[str, Task], Setup]
 # Initial parameters are drawn from torch's generator, of which a process has one.

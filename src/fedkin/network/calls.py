@@ -21,8 +21,6 @@ from fedkin.errors import MethodError
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
 from fedkin.untrusted import said, shown
 
-__all__ = ["AnsweringLink", "Boxed", "CallingLink", "Calls", "Head", "Mailbox", "NotReached"]
-
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
 _LOOK = 2.0  # seconds between two looks at who can be called
 _FIRST = 1.0  # seconds until somebody who was not reached is called again; twice as long each time

@@ -53,8 +53,6 @@ from fedkin.network.status import Progress, StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["LEAVES", "Caller", "ClientCheckpoints", "NetworkClient", "TakeHome", "leave"]
-
 # Keeps a client's model of a round, with the settings of the federation, its plan, and the encoding of the table if
 # there is one; returns the hash of the model.
 TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params, int], str]

@@ -35,8 +35,6 @@ from fedkin.network.agreement import PlanOf, agreed
 from fedkin.network.ledger import Ledger, Page
 from fedkin.untrusted import shown
 
-__all__ = ["about", "largest_message", "leaving", "leaving_with_table", "releases_in"]
-
 _ROOM = 1 << 16  # bytes of names in a message
 
 

@@ -30,12 +30,6 @@ try:
 except ImportError:
     raise ConfigError("a federation over a network needs cryptography: pip install 'fedkin[network]'") from None
 
-__all__ = [
-    "Identity", "PrivateKey", "Revocations", "certificate_pem", "certificates_of", "common_name", "fingerprint",
-    "hosts_of", "is_signed", "key_pem", "load", "make_ca", "make_key", "make_request", "read_file", "read_key",
-    "request_of", "request_pem", "sign", "sign_request", "verify", "write_private",
-]  # fmt: skip
-
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER

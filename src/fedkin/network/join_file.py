@@ -22,10 +22,6 @@ from fedkin.network.link import is_name
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
-__all__ = [
-    "VERSION", "AddressBook", "Join", "Member", "hash_of", "host_and_port", "locator", "read_join", "write_join",
-]  # fmt: skip
-
 VERSION = 1
 _LARGEST = 1 << 24
 _MOST_MEMBERS = 10_000

@@ -27,8 +27,6 @@ from fedkin.folders import made_private, synced, write_private
 from fedkin.learning.private import Private
 from fedkin.untrusted import json_of, said
 
-__all__ = ["Ledger", "Page", "composed"]
-
 _FILE, _SALT = "releases.jsonl", "salt"
 _KEPT = 3  # rounds whose releases are kept, as long as the states that belong to them
 

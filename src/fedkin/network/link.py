@@ -18,11 +18,6 @@ from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
 from fedkin.untrusted import plain_word, shown
 
-__all__ = [
-    "LARGEST", "UNREACHED", "Left", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name",
-    "is_subject",
-]  # fmt: skip
-
 # The most bytes of an offer that a pull takes unless it is told otherwise.
 LARGEST = 1 << 28
 # What may be wrong if another participant is not reached.

@@ -24,11 +24,6 @@ from fedkin import codec
 from fedkin.errors import FedkinError, MethodError
 from fedkin.untrusted import said, shown
 
-__all__ = [
-    "Answer", "Count", "Failed", "Id", "Order", "Pointer", "Scored", "Sent", "Spent", "Text", "Work", "encode",
-    "listed", "read", "tree_of",
-]  # fmt: skip
-
 _PHASES = 200  # phases, and fields in each, of which a client says that it sends them
 _LARGEST = 10**12  # samples, rounds, releases
 

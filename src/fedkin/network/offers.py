@@ -13,8 +13,6 @@ from threading import Lock
 
 from fedkin.network.zenoh_config import PART
 
-__all__ = ["CHANGED", "FIRST", "HEAD", "REST", "Limits", "Offer", "Offers", "Question"]
-
 # Kinds of answers: a head and the first bytes, a later part, or the offer was replaced meanwhile.
 HEAD, REST, CHANGED = b"H", b"P", b"C"
 # Bytes of the first part: small enough to be sent with the priority of small messages.

@@ -29,8 +29,6 @@ from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
 from fedkin.untrusted import shown
 
-__all__ = ["PeerEngine"]
-
 
 class PeerEngine(Engine):
     """The engine of one peer: its own records, its own state, and the messages that it sends and gets.

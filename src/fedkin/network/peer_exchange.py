@@ -33,8 +33,6 @@ from fedkin.network.messages import Count, Sent, encode, read
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import said, shown
 
-__all__ = ["Heard", "PeerExchange", "PeerMessage", "PeerOutbox", "Whereabouts"]
-
 SLICE = 0.5  # seconds of one look for an offer
 AGAIN = 0.1  # seconds until the others are looked at again
 _TERMS = 5.0  # seconds of one look for what another has: with many peers on one machine an answer may take long

@@ -35,8 +35,6 @@ from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["NEXT_ROUND", "About", "Heard", "Hello", "Registration", "Shared", "Welcome", "about_of", "among"]
-
 NEXT_ROUND = "the next round"  # for which one waits that comes after the first
 _SAMPLES = 10**12
 _LARGEST_HELLO = 1 << 26  # bytes

@@ -28,8 +28,6 @@ from fedkin.network.status import Progress, weights_of
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["NetworkEngine", "NetworkSite", "score_of"]
-
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _SLICE = 0.5  # seconds between two looks at whether a client is connected
 _END = 5.0  # seconds in which clients hear that the run has ended

@@ -14,8 +14,6 @@ from fedkin.settings import Settings
 from fedkin.tasks import Kind, Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["NetworkSettings", "task_from", "tree_of_task"]
-
 _LARGEST = 10**8  # values of one sample
 _TASK = TypeAdapter(Task)
 _MOST_OUTPUTS = 10**5  # classes or targets of a task that another participant sends

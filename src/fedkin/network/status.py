@@ -26,8 +26,6 @@ from fedkin.network.link import Link, LinkError, is_name
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import json_of, said, text_in
 
-__all__ = ["FILE", "Other", "Progress", "Status", "StatusFile", "read_status", "weights_of"]
-
 FILE = "status.json"
 _LOOK = 1.0  # seconds from one look to the next
 _SILENT = 15.0  # seconds after which a participant that has written nothing is called silent

@@ -16,8 +16,6 @@ from fedkin.errors import ConfigError
 from fedkin.network.identity import Identity, certificate_pem
 from fedkin.network.join_file import locator
 
-__all__ = ["ALIVE", "KEY", "PART", "PROCESSES", "listen_locator", "participant_config", "router_config"]
-
 # Who answers whom is KEY/OWNER/ASKER, and that a process is there is ALIVE/NAME/NUMBER. All keys that a participant may
 # declare are listed for its link, so that none fills the memory of others with keys.
 KEY, ALIVE = "fedkin", "fedkin-alive"

@@ -31,8 +31,6 @@ try:
 except ImportError:
     raise ConfigError("a federation over a network needs Zenoh: pip install 'fedkin[network]'") from None
 
-__all__ = ["ZenohLink", "run_router"]
-
 # Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it sooner.
 _ASKED = 60.0
 # Seconds from one question to the next when there was no answer.

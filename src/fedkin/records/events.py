@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedkin.federation import Federation
 
-__all__ = ["drifts_in", "events_in", "events_of", "replayed"]
-
 _NAMES = 5
 _WORDS = {
     "joined": "joined",

@@ -27,17 +27,6 @@ from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
 
-__all__ = [
-    "CLAIM_COLUMNS",
-    "claim_rows",
-    "figure_rows",
-    "index",
-    "page",
-    "read_pages",
-    "rows_csv",
-    "settings_text",
-]
-
 Cells = Mapping[str, str]
 
 CLAIM_COLUMNS = ("claim", "federation", "paper", "verdict", "found", "needed", "seeds", "length")

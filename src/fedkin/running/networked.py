@@ -49,20 +49,6 @@ from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
 
-__all__ = [
-    "check_invited",
-    "check_own",
-    "exchange",
-    "experiment_of",
-    "invited",
-    "keep",
-    "plan_of",
-    "serve",
-    "settings_of",
-    "shared_in",
-    "take_home",
-]
-
 # The settings of [data] that say how a table is read; the others say where it is.
 _READING = (
     "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",

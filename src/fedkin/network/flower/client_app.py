@@ -16,11 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "SOCKET", "Listening", "answer_of", "ask", "client_app", "letter_of", "message_of", "refusal_of", "relayed",
-    "reply_of",
-]  # fmt: skip
-
 # The name in a SuperNode's configuration of the socket of `fedkin flower node`.
 SOCKET = "fedkin-socket"
 _BODY, _WHY = "fedkin", "why"

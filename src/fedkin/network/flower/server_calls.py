@@ -16,8 +16,6 @@ from fedkin.network.flower.client_app import answer_of, message_of
 from fedkin.network.link import LinkError
 from fedkin.untrusted import said, shown
 
-__all__ = ["GridCalls"]
-
 _LOOK = 0.3  # seconds between two looks for replies
 
 
