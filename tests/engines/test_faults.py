@@ -309,29 +309,6 @@ def test_the_least_is_a_number_or_a_share(least: float, skipped: bool) -> None:
     assert bool(engine.round(1).skipped) is skipped
 
 
-class Deaf(Transport):
-    """Loses the first messages of each client on the way back."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def carry(self, envelope: Envelope) -> Envelope | Missing:
-        return Missing.LOST if envelope.receiver == SERVER and envelope.attempt < self.times else envelope
-
-
-def test_who_is_asked_again_answers_the_same_and_trains_once() -> None:
-    plain = LocalEngine(small_setup(FedAvg()))
-    plain.round(1)
-    setup = small_setup(FedAvg()).having(min_replies=1.0, on_missing="wait", retries=2)
-    engine = LocalEngine(setup, transport=Deaf(2))
-    outcome = engine.round(1)
-    assert not outcome.skipped
-    assert codec.encode(engine.state()) == codec.encode(plain.state())
-    assert sum(outcome.samples.values()) == sum(plain.site.work.samples.values())
-    assert kinds(outcome) == {"lost": 12}
-    assert LocalEngine(setup, transport=Deaf(3)).round(1).skipped
-
-
 def test_a_run_that_stops_for_too_few_replies_can_be_resumed(tmp_path: Path) -> None:
     changes = {"faults.dropout": 0.5, "run.min_replies": 0.5, "run.checkpoint_every": 10}
     stops = Experiment.of(TABLE).with_changes(**changes, **{"run.on_missing": "stop"})

@@ -177,17 +177,6 @@ def test_a_message_that_is_lost_was_released() -> None:
     assert engine.releases()[NAMES[0]]["releases"] == 1
 
 
-def test_a_message_that_is_sent_again_is_the_same_and_counts_once() -> None:
-    keeping = Keeping(lambda envelope: envelope.receiver == SERVER and envelope.attempt < 2)
-    setup = private(FedAvg()).having(min_replies=6, on_missing="wait", retries=3)
-    engine = LocalEngine(setup, transport=keeping)
-    engine.round(1)
-    for id in NAMES:
-        first, *again = [envelope.message.to_bytes() for envelope in keeping.seen if envelope.sender == id]
-        assert again == [first, first]
-    assert {one["releases"] for one in engine.releases().values()} == {1}
-
-
 def test_a_skipped_round_stays_paid() -> None:
     losing = Losing(lambda envelope: envelope.receiver == SERVER and envelope.sender != NAMES[0])
     engine = LocalEngine(private(SfmtlGraph()).having(min_replies=3, on_missing="skip"), transport=losing)

@@ -17,7 +17,7 @@ from fedkin.flow import Message
 
 
 def envelope(phase: str = "train", sender: str = SERVER, receiver: str = "a", round: int = 3) -> Envelope:
-    return Envelope(round, phase, 0, sender, receiver, Message(params={"w": torch.arange(3.0)}, n=5), "run-7")
+    return Envelope(round, phase, 0, sender, receiver, Message(params={"w": torch.arange(3.0)}, n=5))
 
 
 def test_an_envelope_survives_bytes() -> None:

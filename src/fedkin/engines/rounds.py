@@ -67,7 +67,7 @@ class Exchange:
         if self.setup.sums_securely and ask.mean is not None:
             replies = self._summed(ask, ask.mean, round, turn)
         else:
-            replies = self._asked(ask, needed, round, turn)
+            replies = self._asked(ask, round, turn)
         if len(replies) >= needed:
             return replies
         words = (
@@ -76,27 +76,10 @@ class Exchange:
         )
         raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
 
-    def _asked(self, ask: Ask, needed: int, round: int, turn: int) -> Mapping[str, Message]:
-        """Ask, and ask those again whose replies are missing, as the settings say."""
-        settings = self.setup.engine
-        attempts = 1 + (settings.retries if needed and settings.on_missing == "wait" else 0)
-        computed: dict[str, Message] = {}  # what clients have answered to this request, which they may send again
-        replies: dict[str, Message] = {}
-        for attempt in range(attempts):
-            rest = Ask(ask.phase, {id: message for id, message in ask.messages.items() if id not in replies}, ask.mean)
-            answer = self._ask_once(rest, round, turn, attempt, computed)
-            if isinstance(answer, AveragedReplies):
-                return answer
-            replies |= answer
-            if len(replies) >= needed:
-                break
-        return {id: replies[id] for id in self.log.transport.order(replies, round)} if attempt else replies
-
-    def _ask_once(
-        self, ask: Ask, round: int, turn: int, attempt: int, computed: dict[str, Message]
-    ) -> Mapping[str, Message]:
+    def _asked(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
+        """Send the requests, and return the replies that have come and are as they should be."""
         order = self.log.transport.order(ask.messages, round)
-        envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
+        envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order]
         requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes).arrived}
         expected = Expected(self.validator, round, turn, ask.messages, lambda envelope: ask.phase)
         answers: Iterable[tuple[str, Message]]
@@ -110,15 +93,14 @@ class Exchange:
             or self.setup.engine.min_replies
         ):
             mean = None
-            made = self.site.ask(ask.phase, {id: requests[id] for id in requests if id not in computed})
+            made = self.site.ask(ask.phase, requests)
             failures = self.failed(round)
-            computed |= self.forgery.replies(ask.phase, requests, made, round) if self.forgery else made
-            answers = [(id, computed[id]) for id in (requests if attempt else made) if id in computed]
+            answers = (self.forgery.replies(ask.phase, requests, made, round) if self.forgery else made).items()
         else:
             answers = self.site.replies(ask.phase, requests)
         replies, averaged, total = dict[str, Message](), None if mean is None else AveragedReplies(mean), Delivery()
         for id, reply in answers:
-            delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt)], expected)
+            delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply)], expected)
             for envelope in delivery.arrived:
                 if averaged is None:
                     replies[id] = envelope.message
@@ -139,12 +121,12 @@ class Exchange:
         sums = {group: GroupSum(mean, ask.phase, asked, least) for group, asked in sorted(groups.items())}
         for step in STEPS:
             messages = {id: message for one in sums.values() for id, message in one.messages(step).items()}
-            answers = self._ask_once(Ask(step, messages), round, turn, 0, {}) if messages else {}
+            answers = self._asked(Ask(step, messages), round, turn) if messages else {}
             for one in sums.values():
                 if not one.failed:
                     one.take(step, {id: answers[id] for id in one.asked if id in answers})
         averaged = AveragedReplies(mean)
-        for id, reply in self._ask_once(Ask(ask.phase, alone), round, turn, 0, {}).items() if alone else ():
+        for id, reply in self._asked(Ask(ask.phase, alone), round, turn).items() if alone else ():
             averaged.add(id, reply)
         for group, one in sums.items():
             self._add_sum(averaged, group, one, round, turn)

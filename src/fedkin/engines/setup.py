@@ -53,9 +53,8 @@ class EngineSettings(Settings):
     "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
     evaluated.
     min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
-    1) of those asked. on_missing: otherwise those that are missing are asked again, up to `retries` times ("wait", then
-    as for "skip"), or the round is skipped and leaves all states as before ("skip"), or the run stops and can be
-    resumed ("stop").
+    1) of those asked. on_missing: otherwise the round is skipped and leaves all states as before ("skip"), or the run
+    stops and can be resumed ("stop").
     errors: a client whose own part fails (its samples, the net, the loss) counts as missing in that phase ("missing"),
     or ends the run ("stop"). If all clients fail in a phase, the run ends in any case.
     largest_n: replies with a larger number of samples are refused. message_limit_mb: largest size of a message in MB.
@@ -68,8 +67,7 @@ class EngineSettings(Settings):
     alone: bool = False
     adversaries: str = "none"
     min_replies: int | float = Field(0, ge=0)
-    on_missing: Literal["skip", "wait", "stop"] = "skip"
-    retries: int = Field(3, ge=1)
+    on_missing: Literal["skip", "stop"] = "skip"
     errors: Literal["missing", "stop"] = "missing"
     largest_n: int = Field(10**9, ge=1)
     message_limit_mb: float = Field(1024.0, gt=0)

@@ -25,8 +25,7 @@ from fedkin.untrusted import said
 class Envelope(NamedTuple):
     """A message with its sender and receiver.
 
-    round, phase: the round and phase of the message. turn: the number of the exchange in the round, from 0. run: an id
-    of the run. attempt: how often this was asked before in the round.
+    round, phase: the round and phase of the message. turn: the number of the exchange in the round, from 0.
     """
 
     round: int
@@ -35,8 +34,6 @@ class Envelope(NamedTuple):
     sender: str
     receiver: str
     message: Message
-    run: str = ""
-    attempt: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the envelope and its message as safetensors bytes."""
@@ -168,12 +165,11 @@ class Faulty(Transport):
 
     def _dropped(self, envelope: Envelope) -> bool:
         dropout, there = self.faults.dropout, envelope.sender == SERVER
-        again = f" again {envelope.attempt}" if envelope.attempt else ""
         if not there and envelope.receiver != SERVER:
-            occasion = f"share {envelope.turn} to {envelope.receiver}{again}"
+            occasion = f"share {envelope.turn} to {envelope.receiver}"
             return self._number(envelope.sender, envelope.round, occasion, "dropout") < dropout
         client = envelope.receiver if there else envelope.sender
-        draw = self._number(client, envelope.round, envelope.phase + again, "dropout")
+        draw = self._number(client, envelope.round, envelope.phase, "dropout")
         before = dropout * self.faults.before
         return draw < before if there else before <= draw < dropout
 
@@ -195,8 +191,7 @@ class Faulty(Transport):
 
 def _occasion(envelope: Envelope) -> str:
     """Return what keys a fault of a message: all receivers of what a peer shares get the same."""
-    again = f" again {envelope.attempt}" if envelope.attempt else ""
-    return f"{envelope.phase} {envelope.turn}{again}"
+    return f"{envelope.phase} {envelope.turn}"
 
 
 def spoiled(message: Mapping[str, Any], kind: str) -> Message:
@@ -320,7 +315,7 @@ class MessageLog:
         if refusal is not None and refusal.of_form:
             delivery.refused.append((envelope.sender, envelope.phase, refusal.reason))
         if size[0] or refusal is not None:
-            round, phase, _, sender, receiver, *_ = envelope
+            round, phase, _, sender, receiver, _ = envelope
             why = () if refusal is None else refusal[:2]
             self.traffic.append(Traffic(round, sender, receiver, phase, *size, *why))
 

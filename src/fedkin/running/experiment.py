@@ -46,6 +46,11 @@ from fedkin.settings import Settings, choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
+__all__ = [
+    "SECTIONS", "Experiment", "HandedOver", "RunSettings", "assign", "changed", "check_padding", "load",
+    "names_a_folder", "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
+]  # fmt: skip
+
 
 class RunSettings(EngineSettings):
     """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.

@@ -20,6 +20,8 @@ from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
 from fedkin.running.model_loader import Loaded
 
+__all__ = ["ENDINGS", "Answer", "Columns", "export_model"]
+
 Form = Literal["torch", "onnx"]
 ENDINGS: Mapping[str, str] = {"torch": ".pt2", "onnx": ".onnx"}
 _NEEDS = ("onnx", "onnxscript")

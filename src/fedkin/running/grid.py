@@ -34,6 +34,11 @@ from fedkin.running.loop import Watcher, lasting, run_experiment
 from fedkin.running.plugins import named_in, placed
 from fedkin.untrusted import shown, toml_of
 
+__all__ = [
+    "Cell", "Choice", "GridRun", "Hears", "HoldOut", "Runs", "check_choices", "check_plan", "combinations", "compare",
+    "held_out", "leave_out", "listed", "numbers", "rows", "run_cells", "sweep", "titled", "without_group", "words",
+]  # fmt: skip
+
 _LONGEST = 100  # characters of a folder's name
 _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
 

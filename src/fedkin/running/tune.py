@@ -24,6 +24,8 @@ from fedkin.running.loop import Watcher
 from fedkin.settings import Span, tunables
 from fedkin.tasks import Metric
 
+__all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
+
 RATE = "training.lr"
 _RATE_FACTOR = 10.0  # rates reach from the experiment's divided by this to its product with it
 _FAILED = "failed.json"
