@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,26 +89,14 @@ def read_features(path: Path) -> Features:
         raise RunError(f"{path}: not the features of a round ({error})") from None
 
 
-@dataclass
-class _Points:
-    """A cloud under construction."""
-
-    client: list[int] = field(default_factory=list)
-    label: list[int] = field(default_factory=list)
-    points: list[Tensor] = field(default_factory=list)
-
-    def add(self, client: int, known: Tensor, table: Tensor) -> None:
-        """Add the rows of `table` [classes, d] that are `known`."""
-        for label in known.nonzero()[:, 0].tolist():
-            self.client.append(client)
-            self.label.append(label)
-            self.points.append(table[label].detach().float())
-
-    def cloud(self) -> Cloud | None:
-        """The cloud, or None if there is no point."""
-        if not self.points:
-            return None
-        return Cloud(np.array(self.client), np.array(self.label), torch.stack(self.points).numpy())
+def _cloud(tables: Sequence[tuple[int, Tensor, Tensor]]) -> Cloud | None:
+    """The rows of tables (client, which rows are known, [classes, d]) that are known; None if there are none."""
+    labels = [known.nonzero()[:, 0] for _, known, _ in tables]
+    if not sum(map(len, labels)):
+        return None
+    client = np.repeat([client for client, _, _ in tables], [len(own) for own in labels])
+    points = torch.cat([table[own].detach().float() for own, (_, _, table) in zip(labels, tables, strict=True)])
+    return Cloud(client, torch.cat(labels).numpy(), points.numpy())
 
 
 def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
@@ -120,7 +108,7 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     clients = sorted(id for id in ids if roster[id].seen and roster[id].size)
     if not roster.task.labels or not clients:
         return None
-    means, anchors = _Points(), _Points()
+    means, anchors = list[tuple[int, Tensor, Tensor]](), list[tuple[int, Tensor, Tensor]]()
     measured: list[str] = []
     heads: list[_Head] = []
     width = 0
@@ -137,11 +125,11 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
                 return None
             if not bool(torch.isfinite(table).all()):
                 continue
-            if measured and len(means.label) + int(known.sum()) > _POINTS:
+            if measured and sum(int(own.sum()) for _, own, _ in means) + int(known.sum()) > _POINTS:
                 break
-            means.add(len(measured), known, table)
+            means.append((len(measured), known, table))
             if "vectors" in reply:
-                anchors.add(len(measured), reply["vectors_known"], reply["vectors"])
+                anchors.append((len(measured), reply["vectors_known"], reply["vectors"]))
             # Only the heads that can be compared are kept: models of many clients may be on disk.
             if len(heads) < _HEADS:
                 heads.append(_Head(reply["head"], table, known))
@@ -151,11 +139,11 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     common = isinstance(setup.method, ServerMethod) and not setup.engine.alone
     kept = setup.method.class_vectors(engine.server) if common else None
     if kept is not None:
-        means.add(-1, kept.known, kept.table)
-    cloud = means.cloud()
+        means.append((-1, kept.known, kept.table))
+    cloud = _cloud(means)
     if cloud is None:
         return None
-    return Features(engine.server.round, tuple(measured), len(clients), cloud, anchors.cloud(), similar)
+    return Features(engine.server.round, tuple(measured), len(clients), cloud, _cloud(anchors), similar)
 
 
 class _Head(NamedTuple):

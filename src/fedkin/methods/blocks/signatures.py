@@ -166,8 +166,7 @@ class SigningMethod(ServerMethod):
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
         if self.signs_again and len(new := _new_rows(client, x, y)):
             fields["fresh"] = sign(plan, x[new], None if y is None else y[new], ordered=self.reads_order)
-        whole = {name: one.to_bytes() for name, one in fields.items()}
-        return Message(**{name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in whole.items()})
+        return Message(**{name: bytes_of(one) for name, one in fields.items()})
 
 
 # -- at a client ------------------------------------------------------------------------------------------------------
@@ -255,13 +254,10 @@ def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> Serv
 def _planned_by_votes(server: ServerView[Any], held: Planned, replies: Mapping[str, Message]) -> bool:
     """Make the plan from votes with noise; False if none came."""
     assert server.signature_noise is not None
-    sizes = {id: reply["n"] for id, reply in replies.items() if "votes" in reply}
+    voted = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
     # One client must not set the scale of all by a size that others are far from.
-    kept = [id for id in sorted(sizes) if sizes[id] <= _FAR * float(np.median(list(sizes.values())))]
-    votes = [replies[id]["votes"].numpy() for id in kept]
-    noise = server.signature_noise / math.sqrt(_VOTES)
-    most = {id: sizes[id] + _DEVIATIONS * noise for id in kept}
-    sound = [each for id, each in zip(kept, votes, strict=True) if np.abs(each).max() <= most[id]]
+    far, noise = _FAR * float(np.median([n for n, _ in voted] or [0])), server.signature_noise / math.sqrt(_VOTES)
+    sound = [votes for n, votes in voted if n <= far and np.abs(votes).max() <= n + _DEVIATIONS * noise]
     if not sound:
         return False
     classes = server.task.classes if server.task.labels else 0
@@ -278,8 +274,7 @@ def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float
             continue
         sums = reply["sums"].numpy()
         if np.abs(sums).max() <= reply["n"] + _DEVIATIONS * noise:
-            data = private.signature_of_sums(plan, reply["n"], sums, noise).to_bytes()
-            signatures[id] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            signatures[id] = bytes_of(private.signature_of_sums(plan, reply["n"], sums, noise))
     return signatures
 
 
@@ -496,6 +491,11 @@ def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float,
         profiles[number] = Signature.total([signatures[id] for id in found.ids if label[id] == number])
     verdicts = tuple(joined[number] for number in numbers)
     return replace(found, labels=labels, verdicts=verdicts, profiles=tuple(profiles[number] for number in numbers))
+
+
+def bytes_of(signature: Signature) -> Tensor:
+    """The signature's bytes, [bytes] uint8, as it travels and is kept."""
+    return torch.frombuffer(bytearray(signature.to_bytes()), dtype=torch.uint8)
 
 
 def signature_in(data: Tensor) -> Signature:

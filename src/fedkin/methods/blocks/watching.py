@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-import torch
 from torch import Tensor
 
 from fedkin.graph import Doubt, Signature, look
-from fedkin.methods.blocks.signatures import signature_in
+from fedkin.methods.blocks.signatures import bytes_of, signature_in
 from fedkin.views import ServerView
 
 
@@ -26,25 +25,18 @@ class Watched(TypedDict):
 
 
 def watch_members(server: ServerView[Any], group: Mapping[str, str], alpha: float) -> None:
-    """Look at the new samples that have come, if any: `watch` of what the server's state has, {client id: group}."""
-    state = server.state
-    if fresh := state.pop("fresh", {}):
-        watched, verdict = state.get("watched", {}), state.get("verdict", {})
-        state["watched"], server.drifted = watch(watched, state["signatures"], fresh, group, verdict, alpha)
+    """Look at members' new samples, if any have come, and say who has drifted away.
 
-
-def watch(
-    watched: Mapping[str, Watched], signatures: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
-    group: Mapping[str, str], verdict: Mapping[str, str], alpha: float,
-) -> tuple[dict[str, Watched], list[str]]:  # fmt: skip
-    """Look at members' new samples; returns what to keep, and who has drifted away.
-
-    signatures: of all samples before these. fresh: of the new ones. group: {client id: group}; verdict: {group: its
-    verdict}. alpha: how often one member of a group that holds is said to have drifted, over all looks.
+    Of the server's state, `fresh` has the signatures of the new samples, `signatures` those of all before, `verdict`
+    the verdict of each group, and `watched` is kept. group: {client id: group}. alpha: how often one member of a group
+    that holds is said to have drifted, over all looks.
     """
-    now = dict(watched)
+    state = server.state
+    fresh, signatures, verdict = state.pop("fresh", {}), state["signatures"], state.get("verdict", {})
+    if not fresh:
+        return
     # A member of another group than before is watched anew.
-    now = {id: one for id, one in now.items() if group.get(id) == one["group"]}
+    now: dict[str, Watched] = {id: one for id, one in state.get("watched", {}).items() if group.get(id) == one["group"]}
     seen = {id: now[id]["seen"] if id in now else signatures[id] for id in group if id in signatures}
     pools: dict[str, Signature] = {}
     drifted = []
@@ -59,8 +51,6 @@ def watch(
             now.pop(id, None)
             continue
         pools[own] = Signature.total([pools[own], new])
-        whole = Signature.total([signature_in(seen[id]), new]).to_bytes()
-        now[id] = Watched(
-            group=own, looks=doubt.looks, sum=doubt.sum, seen=torch.frombuffer(bytearray(whole), dtype=torch.uint8)
-        )
-    return now, drifted
+        whole = bytes_of(Signature.total([signature_in(seen[id]), new]))
+        now[id] = Watched(group=own, looks=doubt.looks, sum=doubt.sum, seen=whole)
+    state["watched"], server.drifted = now, drifted
