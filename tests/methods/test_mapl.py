@@ -31,7 +31,7 @@ from fedkin.methods.mapl import (
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import Plain, assert_params, combined, entropy, plain_training
-from support import planted_similarities, play, same, small_federation
+from support import planted_similarities, play, same
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -132,18 +132,6 @@ def test_relabelling_relabels() -> None:
             torch.testing.assert_close(other.model(names[id])[name], tensor, rtol=1e-4, atol=1e-5)
         renamed = {names[other_id]: w for other_id, w in one.rows[id].items()}
         assert renamed == pytest.approx(other.rows[names[id]], abs=1e-6)
-
-
-# -- settings -----------------------------------------------------------------------------------------------------
-
-
-def test_tasks_without_classes_are_refused() -> None:
-    from types import SimpleNamespace
-
-    federation: Any = SimpleNamespace(task=SimpleNamespace(kind="regression"), name="prices")
-    with pytest.raises(ConfigError, match=r"'mapl' contrasts classes.*prices is a task of regression"):
-        MAPL().check(federation)
-    MAPL().check(small_federation())
 
 
 # -- Full rounds of MAPL and MAPL+, before and after the warm-up, against plain loops that share no code with them ---

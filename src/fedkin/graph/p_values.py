@@ -198,8 +198,6 @@ def ward(means: Any, n: Any) -> Array:
     """
     means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1).copy()
     k = len(means)
-    if len(n) != k or (n <= 0).any():
-        raise GraphError(f"n: expected {k} positive weights, one per row of means")
     # In single precision for many clients: a matrix of all pairs.
     kind = np.float32 if k > 3000 else np.float64
     x, n = (means - means.mean(axis=0)).astype(kind), n.astype(kind)
@@ -439,8 +437,6 @@ def interaction(
     (True, True)
     """
     means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1)
-    if not len(means) == len(n) == len(client) == len(kind) or (n <= 0).any():
-        raise GraphError("interaction: expected one client, class, positive n and mean per cell")
     fit = ClassClientFit.of(client, kind, n, means)
     i, c, k, m, cells = fit.i, fit.c, fit.k, fit.m, len(n)
     of_client, of_class = np.bincount(i, n, k), np.bincount(c, n, m)

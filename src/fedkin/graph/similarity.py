@@ -316,8 +316,6 @@ def umap(
     x, new_points = _points(x, new, dims)
     if neighbours < 2:
         raise GraphError(f"neighbours: expected at least 2, got {neighbours}")
-    if not 0 <= min_dist <= 1:
-        raise GraphError(f"min_dist: expected 0 to 1, got {min_dist}")
     if len(np.unique(x, axis=0)) < max(_FEWEST, dims + 3):
         return pca(x, new, dims=dims)
     with warnings.catch_warnings():

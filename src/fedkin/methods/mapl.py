@@ -25,7 +25,6 @@ from torch.nn import functional as F
 
 from fedkin import graph
 from fedkin.codec import Tree
-from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.federation.inputs import joined
 from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod, Share
@@ -212,12 +211,6 @@ class Mapl(PeerMethod):
     augment: Augment = Augment()
 
     def check(self, federation: Federation) -> None:
-        kind = getattr(federation.task, "kind", "classification")
-        if kind not in ("classification", "risk"):
-            raise ConfigError(
-                f"method.name: {self.name!r} contrasts classes, one label for each sample; {federation.name} is a task "
-                f"of {kind}. Choose a method of `fedkin list methods` that does without classes"
-            )
         self.augment.check(federation.task)
 
     def equip(self, net: Net, task: Task, key: int) -> Net:

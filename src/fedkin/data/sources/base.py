@@ -16,23 +16,25 @@ from fedkin.settings import Settings
 
 
 class Source(Settings):
-    """Settings of a data set on disk (or embedded); `source` is its name.
-
-    below: where its files are below the data root, unless the setting `path` names another place.
-    """
+    """Settings of a data set on disk (or embedded); `source` is its name."""
 
     source: str
-
-    below: ClassVar[str] = ""
 
     @abstractmethod
     def load(self, root: Path) -> Dataset:
         """Read it from the folder of data sets; raises DataError naming the file and what was expected."""
 
+
+class Published(Source):
+    """A published data set. path: where its files are; None: in their usual place, `below` the data root."""
+
+    below: ClassVar[str]
+
+    path: Path | None = None
+
     def place(self, root: Path) -> Path:
         """The file or folder that it is read from."""
-        path: Path | None = getattr(self, "path", None)
-        return root / self.below if path is None else locate(root, path)
+        return root / self.below if self.path is None else locate(root, self.path)
 
 
 def locate(root: Path, path: Path) -> Path:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part, parted
 from fedkin.data.fetching import missing
-from fedkin.data.sources.base import Source, check_labels, need_file, need_folder
+from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import check_ids, hold_out
@@ -64,10 +64,8 @@ _EMNIST = {
 _WRITER = 2
 
 
-class _Idx(Source):
+class _Idx(Published):
     """A pair of idx files of each split."""
-
-    path: Path | None = None
 
     scale: ClassVar[Scale]
 
@@ -103,7 +101,7 @@ class FashionMnist(_Idx):
     scale = Scale((0.2860,), (0.3530,))
 
 
-class Emnist(Source):
+class Emnist(Published):
     """EMNIST: digits and letters, 28x28 grey, as idx or idx.gz (Cohen et al., 2017).
 
     Below the data root: EMNIST/raw/emnist-SPLIT-{train,test}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz];
@@ -115,7 +113,6 @@ class Emnist(Source):
 
     source: Literal["emnist"] = "emnist"
     split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "balanced"
-    path: Path | None = None
 
     below = "EMNIST/raw"
 
@@ -127,7 +124,7 @@ class Emnist(Source):
         return Dataset(f"emnist-{self.split}", train, test, Task(len(labels), (1, 28, 28)), Scale((0.1736,), (0.3248,)))
 
 
-class Qmnist(Source):
+class Qmnist(Published):
     """MNIST by writer: its digits, and the writer of each by QMNIST's labels (Yadav and Bottou, 2019).
 
     Below the data root: the files of `mnist`, and QMNIST/raw/qmnist-{train,test}-labels-idx2-int[.gz], whose
@@ -139,7 +136,6 @@ class Qmnist(Source):
     """
 
     source: Literal["qmnist"] = "qmnist"
-    path: Path | None = None
     mnist: Path | None = None
     split: Literal["writers", "mnist"] = "writers"
     test_fraction: float = Field(0.2, gt=0, lt=1)
@@ -251,7 +247,7 @@ _WRITTEN = 62
 _LEAF = "LEAF's json: users, num_samples, and user_data with x (rows of 784 numbers) and y for each user"
 
 
-class Femnist(Source):
+class Femnist(Published):
     """FEMNIST: digits and letters of about 3,500 writers, 28x28 grey, LEAF's json files (Caldas et al., 2018).
 
     Below the data root: femnist/train/*.json and femnist/test/*.json, LEAF's own split; or, without these folders,
@@ -261,7 +257,6 @@ class Femnist(Source):
     """
 
     source: Literal["femnist"] = "femnist"
-    path: Path | None = None
     test_fraction: float = Field(0.2, gt=0, lt=1)
     seed: int = Field(0, ge=0)
 
@@ -327,7 +322,7 @@ def _of_user(samples: Any, count: Any, where: str) -> tuple[npt.NDArray[np.uint8
 # -- CIFAR: records of one or two label bytes and three planes of pixels -------------------------------------------
 
 
-class Cifar10(Source):
+class Cifar10(Published):
     """CIFAR-10: 50,000 / 10,000 images of ten classes, 32x32 colour, official binary files.
 
     Below the data root: cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin; `path` names the folder of
@@ -335,7 +330,6 @@ class Cifar10(Source):
     """
 
     source: Literal["cifar10"] = "cifar10"
-    path: Path | None = None
 
     below = "cifar-10-batches-bin"
 
@@ -348,7 +342,7 @@ class Cifar10(Source):
         return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), scale)
 
 
-class Cifar100(Source):
+class Cifar100(Published):
     """CIFAR-100: 50,000 / 10,000 images of a hundred classes, 32x32 colour, official binary files.
 
     Below the data root: cifar-100-binary/{train,test}.bin; `path` names the folder of these two files instead.
@@ -356,7 +350,6 @@ class Cifar100(Source):
     """
 
     source: Literal["cifar100"] = "cifar100"
-    path: Path | None = None
     labels: Literal["fine", "coarse"] = "fine"
 
     below = "cifar-100-binary"

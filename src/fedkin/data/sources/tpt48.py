@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import Source, need_file
+from fedkin.data.sources.base import Published, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Task
 from fedkin.untrusted import Refused, arrays_in, said
@@ -25,7 +25,7 @@ _MONTHS = 144
 Array = npt.NDArray[np.float32]
 
 
-class Tpt48(Source):
+class Tpt48(Published):
     """TPT-48: monthly mean temperature of 48 states of the USA, 2008 to 2019; predicts six months from the six before.
 
     Below the data root: TPT-48/tpt48.npz with temp_f [48, 144] (degrees Fahrenheit) and states [48]; `path` names
@@ -39,7 +39,6 @@ class Tpt48(Source):
     """
 
     source: Literal["tpt48"] = "tpt48"
-    path: Path | None = None
     split: Literal["east-west", "north-south"] = "east-west"
     test_years: int = Field(2, ge=0, le=11)
 
