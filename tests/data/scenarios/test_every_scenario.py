@@ -100,8 +100,7 @@ def shares_tests(scenario: Scenario) -> bool:
 
 
 def test_every_scenario_is_here() -> None:
-    # flwr-datasets needs a package that is in an environment of its own: test_flower.py.
-    assert {scenario.name for scenario in CASES} | {"flwr-datasets"} == set(SCENARIOS)
+    assert {scenario.name for scenario in CASES} == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("scenario", CASES, ids=case_name)

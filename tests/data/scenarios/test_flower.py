@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.scenarios.flower import Partitioned
+from fedkin.data.scenarios import SCENARIOS
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
 from fedkin.running.experiment import Experiment
@@ -21,15 +21,23 @@ from fedkin.running.loop import execute
 
 Toy = Callable[..., Dataset]
 
+_SPEC = spec_from_file_location("flower_partitioner", Path(__file__).parents[3] / "examples" / "flower_partitioner.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+_MODULE = sys.modules["flower_partitioner"] = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+Partitioned: Any = _MODULE.Partitioned
+
 needing = pytest.mark.skipif(
-    importlib.util.find_spec("flwr_datasets") is None,
+    find_spec("flwr_datasets") is None,
     reason="Flower Datasets is not installed: pip install 'fedkin[flwr-datasets]'",
 )
 
 
 def built(dataset: Dataset, partitioner: str, seed: int = 3, test: str = "alike", **arguments: Any) -> Federation:
     table = {"name": "flwr-datasets", "partitioner": partitioner, "arguments": arguments, "test": test}
-    return Partitioned.model_validate(table).federation(dataset, seed)
+    federation: Federation = Partitioned.model_validate(table).federation(dataset, seed)
+    return federation
 
 
 def rows(client: Client, split: str = "train") -> list[int]:
@@ -141,7 +149,8 @@ def test_what_a_partitioner_refuses_is_said(partitioner: str, arguments: dict[st
 
 @pytest.mark.slow
 @needing
-def test_an_experiment_runs_on_it(tmp_path: Path) -> None:
+def test_an_experiment_runs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCENARIOS, "flwr-datasets", Partitioned)
     scenario = {"name": "flwr-datasets", "partitioner": "IidPartitioner", "arguments": {"num_partitions": 3}}
     table = {
         "name": "parts", "data": {"source": "digits"}, "scenario": scenario, "model": {"name": "mlp", "hidden": [4]},

@@ -1,4 +1,10 @@
-"""Partitioners of Flower Datasets as a scenario. Needs the package flwr-datasets, an optional extra."""
+"""Partitioners of Flower Datasets as a scenario of your own.
+
+    pip install "fedkin[flwr-datasets]"
+    fedkin run E.toml --set scenario.name=examples/flower_partitioner.py:Partitioned --set scenario.partitioner=...
+
+`docs/flower.md` has a whole section of an experiment.
+"""
 
 from __future__ import annotations
 
