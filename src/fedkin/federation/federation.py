@@ -63,7 +63,9 @@ class Federation(Mapping[str, Client]):
         checked: set[tuple[int, int]] = set()
         for client in self._clients.values():
             _check_changes(client)
-            _check_phases(client, task, checked)
+            for now in client.phases:
+                _check_samples(client.id, "training", now.train, task, checked)
+                _check_samples(client.id, "test", now.test, task, checked)
         if not any(client.seen for client in self._clients.values()):
             raise DataError("no client takes part: all of them are unseen")
 
@@ -272,14 +274,8 @@ def _check_changes(client: Client) -> None:
             raise DataError(f"client {client.id!r} has no training samples from round {change.round} on")
 
 
-def _check_phases(client: Client, task: Task, checked: set[tuple[int, int]]) -> None:
-    """Raise DataError unless a client's samples fit the task in all rounds; checked: arrays known to be finite."""
-    for now in client.phases:
-        for part, samples in (("training", now.train), ("test", now.test)):
-            _check_samples(client.id, part, samples, task, checked)
-
-
 def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
+    """Raise DataError unless these samples fit the task; checked: arrays known to be finite."""
     _check_inputs(id, part, samples, task, checked)
     if samples.rows is not None and samples.rows.dtype != torch.int64:
         raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")

@@ -241,7 +241,7 @@ def gradient_step(
     others = np.arange(len(s)) != own
     for _ in range(steps):
         slope = -mu1 * gamma * s + mu2 * beta * w / max(np.linalg.norm(w), 1e-300)
-        slope = slope - others * mu2 / (_degree(w, own) + eps)
+        slope = slope - others * mu2 / (float(w.sum() - w[own]) + eps)
         w = project(w - rate * slope)
     return np.asarray(w)
 
@@ -262,10 +262,6 @@ def sign_step(
     w, gamma = as_counts(w, len(s), "w"), as_counts(gamma, len(s), "gamma")
     slope = -mu1 * gamma * s + mu2 * beta * w / max(np.linalg.norm(w), 1e-300)
     return project(w - rate * np.sign(slope))
-
-
-def _degree(w: Array, own: int) -> float:
-    return float(w.sum() - w[own])
 
 
 def _row(s: Any, own: int) -> tuple[Array, int]:

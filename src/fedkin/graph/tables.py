@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.errors import DataError, GraphError, nearest
-from fedkin.graph.grouping_tests import Verdicts, find
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
 from fedkin.untrusted import Refused, arrays_in, parquet_in, printable, said, shown
 
@@ -175,21 +174,21 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples of many clients: ids [n] of clients, one per row; x [n, d]; y [n], or None; names of x's columns.
+    """Samples of many clients: ids [n] of clients, one per row; x [n, d]; y [n], or None.
 
     per_feature: columns have units of their own. target: how y was read, "classes", "number" or "none".
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(90, 2))
     >>> rows = Rows(np.repeat(["a", "b", "c"], 30), x)
-    >>> rows.find().groups
+    >>> from fedkin.graph import find
+    >>> find(rows.sign()).groups
     {'a': 0, 'b': 0, 'c': 0}
     """
 
     ids: Any
     x: Any
     y: Any = None
-    names: tuple[str, ...] = ()
     per_feature: bool = False
 
     @property
@@ -206,10 +205,6 @@ class Rows:
         parts = {id: (self.x[rows], None if self.y is None else self.y[rows]) for id, rows in members.items()}
         plan = Plan.of((Spread.of(x, y, per_feature=self.per_feature) for x, y in parts.values()), seed=seed)
         return {id: sign(plan, x, y) for id, (x, y) in parts.items()}
-
-    def find(self, *, alpha: float = 0.001, least: float = 0.0, seed: int = 0) -> Verdicts:
-        """`find` of their signatures."""
-        return find(self.sign(seed), alpha=alpha, least=least, seed=seed)
 
 
 def read_rows(path: str | Path, client: str = "client", target: str | None = None) -> Rows:
@@ -242,14 +237,12 @@ def _rows_of_table(path: Path, client: str, target: str | None) -> Rows:
         if name is not None and name not in columns:
             raise DataError(f"{path}: no column {name!r}; {nearest(name, columns)}")
     ids = _ids_of(path, table, client)
-    names: list[str] = []
     blocks: list[Any] = []
     for name in columns:
         if name in (client, target):
             continue
         values = _column(path, table, name, ids)
         if values.dtype.kind in "fiub":
-            names.append(name)
             blocks.append(values.astype(np.float64)[:, None])
             continue
         categories, of = np.unique(values, return_inverse=True)
@@ -258,12 +251,11 @@ def _rows_of_table(path: Path, client: str, target: str | None) -> Rows:
                 f"{path}: column {name!r} has {len(categories)} different values that are not numbers; expected "
                 f"numbers or at most {_MOST_CATEGORIES} categories; leave it out"
             )
-        names += [f"{name}={value}" for value in categories]
         blocks.append(np.eye(len(categories))[of])
     if not blocks:
         raise DataError(f"{path}: expected columns of samples beside {client!r}, found none")
     y = None if target is None else _target(path, target, _column(path, table, target, ids))
-    return Rows(np.array(ids), np.hstack(blocks), y, tuple(names), per_feature=True)
+    return Rows(np.array(ids), np.hstack(blocks), y, per_feature=True)
 
 
 def _target(path: Path, name: str, values: Any) -> Any:

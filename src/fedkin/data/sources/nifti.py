@@ -124,14 +124,14 @@ def _subjects(place: Path) -> list[Path]:
     """The folders of all subjects, in alphabetical order of institutions and subjects."""
     expected = "folders INSTITUTION/SUBJECT/ of NIfTI files"
     need_folder(place, expected)
-    paths = sorted(folder for folder in place.glob("*/*") if folder.is_dir() and any(map(_is_volume, folder.iterdir())))
+    paths = sorted(
+        folder
+        for folder in place.glob("*/*")
+        if folder.is_dir() and any(file.name.endswith(_ENDINGS) for file in folder.iterdir())
+    )
     if not paths:
         raise DataError(f"{place}: no volume in it; expected {expected}")
     return paths
-
-
-def _is_volume(file: Path) -> bool:
-    return file.name.endswith(_ENDINGS)
 
 
 def _file(folder: Path, name: str) -> Path:
