@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
@@ -26,7 +27,7 @@ from fedkin.flow import Message, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning import Training
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.minimax import filled, training_loss
+from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
@@ -157,11 +158,15 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
 
 def test_a_model_that_diverged_is_an_error_that_says_what_to_do() -> None:
     setup = small_setup(Tfl())
-    for values in ([1.0, float("inf")], [float("nan"), 1.0]):
-        flow = training_loss(setup.federation.task, setup.net.initial)
+    train = next(iter(setup.federation.values())).train
+    client: Any = SimpleNamespace(task=setup.federation.task, train=train)
+    for worst in (float("-inf"), float("nan")):
+        flow = Tfl().losses(client, Message(params=setup.net.initial))
         next(flow)
+        outputs = torch.zeros(len(train), client.task.classes)
+        outputs[0, train.labels()[0]] = worst
         with pytest.raises(MethodError, match=r"the new model's training loss is (inf|nan); lower training.lr"):
-            flow.send(torch.tensor(values))
+            flow.send(outputs)
 
 
 def test_settings_are_checked_before_anything_runs() -> None:

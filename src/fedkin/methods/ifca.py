@@ -11,14 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.learning.losses import per_sample
-from fedkin.learning.net import head_of, redrawn
+from fedkin.learning.net import body_of, head_of, redrawn
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
@@ -108,8 +107,8 @@ class Ifca(SigningMethod):
         chosen = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
         models = cluster_means(state["models"], chosen, replies, self.weights, self.aggregate)
         if self.share == "body" and not warming and len(models) > 1:
-            bodies = {id: _body(reply.params) for id, reply in replies.items()}
-            start = _body(state["models"]["0"])
+            bodies = {id: body_of(reply.params) for id, reply in replies.items()}
+            start = body_of(state["models"]["0"])
             shared = aggregated(bodies, mean_weights(replies, self.weights), self.aggregate, start)
             models = {number: {**params, **shared} for number, params in models.items()}
         state["models"] = models
@@ -125,7 +124,7 @@ class Ifca(SigningMethod):
         models = server.state["models"]
         if self.share == "body" and len(models) > 1:
             heads = {number: head_of(params) for number, params in models.items()}
-            return Message(body=_body(models["0"]), heads=heads)
+            return Message(body=body_of(models["0"]), heads=heads)
         return Message(models=models)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
@@ -174,9 +173,3 @@ def _best(client: ClientView, models: Mapping[str, Params]) -> ClientFlow[str]:
         loss = float(per_sample(client.task)(outputs.double(), client.train.labels()).mean())
         losses.append(np.inf if np.isnan(loss) else loss)
     return numbers[int(np.argmin(losses))]
-
-
-def _body(params: Params) -> dict[str, Tensor]:
-    """All but the head."""
-    head = head_of(params)
-    return {name: tensor for name, tensor in params.items() if name not in head}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NotRequired, TypeVar, cast
 
 import numpy as np
@@ -17,35 +16,14 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.errors import MethodError
-from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import Number
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import Batch, per_sample
-from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks import averaging
 from fedkin.methods.blocks.averaging import OneModel
+from fedkin.methods.blocks.own_models import mean_loss
 from fedkin.methods.blocks.vectors import Array
-from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
-
-
-@dataclass(frozen=True)
-class SampleLosses:
-    """For Infer: the task's loss of each sample [b]."""
-
-    task: Task
-
-    def __call__(self, model: BodyHead, batch: Batch) -> Tensor:
-        return per_sample(self.task)(model(batch.x), batch.y)
-
-
-def training_loss(task: Task, params: Params) -> ClientFlow[Tensor]:
-    """At a client: the mean loss of `params` on its training samples, a 0-d float64 tensor."""
-    values = yield from Infer(params, SampleLosses(task))
-    mean = values.double().mean()
-    if not math.isfinite(mean):
-        raise MethodError(f"the new model's training loss is {float(mean)}; lower training.lr or set training.clip")
-    return mean
 
 
 def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:
@@ -132,8 +110,10 @@ class Minimax(OneModel):
     @phase(loss=Number())
     def losses(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The training loss of the model in the message."""
-        loss = yield from training_loss(client.task, message.params)
-        return Message(loss=loss)
+        loss = yield from mean_loss(client.task, message.params, client.train)
+        if not math.isfinite(loss):
+            raise MethodError(f"the new model's training loss is {loss}; lower training.lr or set training.clip")
+        return Message(loss=torch.tensor(loss, dtype=torch.float64))
 
     # -- who takes part ---------------------------------------------------------------------------------------
 
