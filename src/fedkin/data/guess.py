@@ -20,8 +20,6 @@ from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
 from fedkin.untrusted import json_of, said, shown, text_in
 
-__all__ = ["Found", "Saved", "is_saved", "listed", "of_arrays", "of_images", "of_saved", "saved", "usual"]
-
 # Settings of the source, and what it reads with them.
 Found = tuple[dict[str, Any], Dataset]
 

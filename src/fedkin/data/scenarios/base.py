@@ -42,7 +42,7 @@ class Scenario(Settings):
     unseen_test: UnseenTest = "test"
     pooled: bool = False
 
-    planted: ClassVar[str]
+    planted: ClassVar[str] = "none"
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
         """`build`, then sets the unseen clients apart: those of `unseen`, or of the groups that the data set names.
@@ -79,12 +79,16 @@ class Scenario(Settings):
     def assembled(
         self, dataset: Dataset, seed: int, train: Sequence[Rows | Samples], test: Sequence[Rows | Samples], *,
         groups: Sequence[str] | None = None, about: Sequence[Mapping[str, Any]] | None = None,
-        ids: Sequence[str] | None = None,
+        classes: Sequence[Sequence[int]] | None = None, ids: Sequence[str] | None = None,
     ) -> Federation:  # fmt: skip
         """The federation of these clients, one for each entry: its training and test rows, or samples.
 
-        ids: `shuffled_ids` by default. Clients that have one array of rows share one `Samples`.
+        classes: of each client; they are told in `about`, and make the groups where none are given. ids: `shuffled_ids`
+        by default. Clients that have one array of rows share one `Samples`.
         """
+        if classes is not None:
+            about = [{"classes": list(own)} for own in classes]
+            groups = ["+".join(map(str, own)) for own in classes] if groups is None else groups
         known: dict[int, Samples] = {}
 
         def samples(split: Split, rows: Rows | Samples) -> Samples:

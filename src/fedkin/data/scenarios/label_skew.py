@@ -60,8 +60,6 @@ class Dirichlet(Scenario):
     min_size: int = Field(1, ge=1)
     test_per_client: int | None = Field(None, ge=1)
 
-    planted: ClassVar[str] = "none"
-
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the data have fewer than `min_size` samples for each client."""
         check_least(self.clients, self.min_size, dataset)
@@ -143,8 +141,6 @@ class Shards(Scenario):
     shards: int = Field(2, ge=1)
     test_per_client: int | None = Field(None, ge=1)
 
-    planted: ClassVar[str] = "none"
-
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are more shards than training samples."""
         total, count = len(dataset.train), self.clients * self.shards
@@ -206,10 +202,7 @@ class ClassesPerClient(Scenario):
         train, test = (self._shuffled(dataset, split, slots, seed) for split in SPLITS)
         shares = rng(seed, self.name, "shares").uniform(*self.share, (total, slots))
         owned = self._owned(total, seed)
-        return self.assembled(
-            dataset, seed, _dealt(train, shares, owned), _dealt(test, shares, owned),
-            groups=["+".join(map(str, classes)) for classes in owned], about=[{"classes": one} for one in owned],
-        )  # fmt: skip
+        return self.assembled(dataset, seed, _dealt(train, shares, owned), _dealt(test, shares, owned), classes=owned)
 
     def _shuffled(self, dataset: Dataset, split: Split, slots: int, seed: int) -> list[Rows]:
         """The used rows of every class, in random order; at least as many as slots."""
@@ -350,8 +343,7 @@ class GroupedClasses(Scenario):
         tests = [np.sort(np.concatenate([pools[label][: self.test_per_class] for label in one])) for one in sets]
         return self.assembled(
             dataset, seed, self._dealt(dataset, member, seed), [tests[group] for group in member],
-            groups=["+".join(map(str, sorted(sets[group]))) for group in member],
-            about=[{"classes": sorted(sets[group])} for group in member],
+            classes=[sorted(sets[group]) for group in member],
         )  # fmt: skip
 
     def _dealt(self, dataset: Dataset, member: Sequence[int], seed: int) -> list[Rows]:
@@ -421,7 +413,7 @@ class Mapl(Scenario):
         test = self._dealt(dataset, "test", "test_per_class", self.test_per_class * owns.astype(np.int64), seed)
         return self.assembled(
             dataset, seed, train, test, groups=[_name(sets[number]) for number in member],
-            about=[{"classes": list(sets[number])} for number in member],
+            classes=[sets[number] for number in member],
         )  # fmt: skip
 
     def _sets(self, dataset: Dataset) -> list[tuple[int, ...]]:
@@ -517,10 +509,8 @@ class Structured(Scenario):
             tested = draw.permutation(np.concatenate([test[label] for label in own]))
             tests.append(np.sort(tested[: self.test_per_client]))
         return self.assembled(
-            dataset, seed, rows, [tests[number] for number in member],
-            groups=["+".join(map(str, sets[number])) for number in member],
-            about=[{"classes": list(sets[number])} for number in member],
-        )  # fmt: skip
+            dataset, seed, rows, [tests[number] for number in member], classes=[sets[number] for number in member]
+        )
 
     def _sets(self, dataset: Dataset) -> list[tuple[int, ...]]:
         """The classes of every cluster, ascending."""
