@@ -15,11 +15,11 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
-from fedkin.learning.aggregate import Rule, aggregated
+from fedkin.learning.aggregate import aggregated
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of, redrawn
-from fedkin.methods.blocks.averaging import Weights, mean_weights
-from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
+from fedkin.methods.blocks.averaging import mean_weights
+from fedkin.methods.blocks.clusters import Clustered, cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
@@ -37,7 +37,7 @@ class State(TypedDict):
     same: Same | None
 
 
-class Ifca(SigningMethod):
+class Ifca(Clustered, SigningMethod):
     """C models; a client belongs to the one with the smallest loss on its training samples.
 
     clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
@@ -52,13 +52,10 @@ class Ifca(SigningMethod):
     name: ClassVar[str] = "ifca"
     title: ClassVar[str] = "IFCA"
     paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
     by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
     travels: ClassVar[str] = "down: the models of all C clusters; up: the trained one and its number"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
     share: Literal["nothing", "body"] = "nothing"
     redraw: Literal["net", "head"] = "net"
     warmup: int = Field(0, ge=0)
