@@ -77,8 +77,6 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     >>> mean["w"]
     tensor([0.7500])
     """
-    if not (isinstance(params, Mapping) and isinstance(weights, Mapping)):
-        raise MethodError("weighted_mean: expected {id: params} and {id: weight}, with the same ids")
     running = RunningMean()
     for id in sorted(params):
         running.add(params[id], weights[id])
