@@ -69,8 +69,8 @@ class _Stays(Source):
         """Read the tables; raises DataError naming the file and what was expected."""
         folder = locate(root, self.path)
         stays = _stays(folder)
-        records = self._records(folder)
-        keep = np.isin(stays["id"], self._with(records)) & (stays["minutes"] >= 60 * self.at_least_hours)
+        having, records = self._records(folder)
+        keep = np.isin(stays["id"], having) & (stays["minutes"] >= 60 * self.at_least_hours)
         stays = {name: values[keep] for name, values in stays.items()}
         if not len(stays["id"]):
             raise DataError(f"{folder}: no stay has a known outcome and what this source needs")
@@ -88,12 +88,8 @@ class _Stays(Source):
         return Dataset(self.source, *parts, Task(2, (x.shape[1],), "risk"), unseen=self.unseen)
 
     @abstractmethod
-    def _records(self, folder: Path) -> Any:
-        """The other tables that this source needs."""
-
-    @abstractmethod
-    def _with(self, records: Any) -> Ids:
-        """Stays that have what this source needs."""
+    def _records(self, folder: Path) -> tuple[Ids, Any]:
+        """(the stays that have what this source needs, the other tables that it needs)."""
 
     @abstractmethod
     def _inputs(self, records: Any, stays: Mapping[str, Any], fit: Flags) -> Floats:
@@ -114,7 +110,7 @@ class EicuDemo(_Stays):
     path: Path = Path("eicu-demo")
     hours: float = Field(24, gt=0)
 
-    def _records(self, folder: Path) -> Any:
+    def _records(self, folder: Path) -> tuple[Ids, Any]:
         numbers = {
             name: arrays(read_csv(folder, name, {_STAY: "id", **dict.fromkeys(columns, "number")}))
             for name, columns in (("apacheapsvar", _PHYSIOLOGY), ("apachepredvar", _HISTORY))
@@ -127,12 +123,8 @@ class EicuDemo(_Stays):
         early = given["treatmentoffset"] <= 60 * self.hours
         last = [path.split("|")[-1] for path in notes["admitdxpath"][diagnosis].tolist()]
         kinds = ["|".join(text.split("|")[:2]) for text in given["treatmentstring"][early].tolist()]
-        return numbers, ((notes[_STAY][diagnosis], _codes(last)), (given[_STAY][early], _codes(kinds)))
-
-    def _with(self, records: Any) -> Ids:
-        first, second = (table[_STAY] for table in records[0].values())
-        both: Ids = np.intersect1d(first, second)
-        return both
+        both = np.intersect1d(numbers["apacheapsvar"][_STAY], numbers["apachepredvar"][_STAY])
+        return both, (numbers, ((notes[_STAY][diagnosis], _codes(last)), (given[_STAY][early], _codes(kinds))))
 
     def _inputs(self, records: Any, stays: Mapping[str, Any], fit: Flags) -> Floats:
         numbers, lists = records
@@ -155,8 +147,8 @@ class Eicu(_Stays):
     hours: float = Field(48, gt=0)
     drug: Literal["name", "code"] = "name"
 
-    def _records(self, folder: Path) -> Any:
-        """(stay, drug's code) of every valid order."""
+    def _records(self, folder: Path) -> tuple[Ids, Any]:
+        """The stays with drugs, and (stay, drug's code) of every valid order."""
         column = "drugname" if self.drug == "name" else "drughiclseqno"
         table = read_csv(
             folder, "medication",
@@ -170,10 +162,8 @@ class Eicu(_Stays):
         table = table.filter(counts & ~cancelled)
         drugs = table.column(column).combine_chunks().dictionary_encode()
         same = _codes([text.strip().lower() for text in drugs.dictionary.to_pylist()])
-        return table.column(_STAY).to_numpy(), same[drugs.indices.to_numpy()]
-
-    def _with(self, records: Any) -> Ids:
-        return np.unique(records[0])
+        ids = table.column(_STAY).to_numpy()
+        return np.unique(ids), (ids, same[drugs.indices.to_numpy()])
 
     def _inputs(self, records: Any, stays: Mapping[str, Any], fit: Flags) -> Floats:
         ids, codes = records
