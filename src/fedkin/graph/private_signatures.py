@@ -31,7 +31,7 @@ from fedkin.keys import rng as keyed
 
 # Octaves of distance, 2^-16 to 2^16: features need the scale within a factor of sqrt(2) only.
 _OCTAVES = 32
-# Columns of the blocks x and xy, and of y for a target that is a number. Noise has as many directions.
+# Columns of the blocks x and xy, and of y for a target that is a number (as in `Plan.shares`): the directions of noise.
 _FEATURES, _WAVES = 32, 16
 # Weight of a block's root beside its sum: all roots together have a tenth of the squared sensitivity.
 _ROOT = 0.1
@@ -131,8 +131,7 @@ def widths(plan: Plan) -> dict[str, int]:
     """Return the number of features of each block."""
     if not plan.labelled:
         return {"x": plan.features}
-    y = _WAVES if plan.target is not None else plan.shares(np.zeros(1, dtype=np.int64)).shape[1]
-    return {"x": plan.features, "xy": plan.features, "y": y}
+    return {"x": plan.features, "xy": plan.features, "y": plan.shares(np.zeros(1, dtype=np.int64)).shape[1]}
 
 
 def _sensitivity(plan: Plan) -> float:

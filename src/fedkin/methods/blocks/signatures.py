@@ -297,10 +297,7 @@ def read_signature(data: Tensor, plan: Plan) -> Signature | None:
         widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
     except FedkinError:
         return None
-    wanted = {"x": plan.features}
-    if plan.labelled:
-        wanted |= {"xy": plan.features, "y": plan.shares(np.zeros(1, dtype=np.int64)).shape[1]}
-    if one.plan != plan.key or one.n < 1 or widths != wanted or (one.cells is None) == plan.labelled:
+    if one.plan != plan.key or one.n < 1 or widths != private.widths(plan) or (one.cells is None) == plan.labelled:
         return None
     # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
     bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
