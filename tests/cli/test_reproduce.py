@@ -129,6 +129,36 @@ def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
     assert pages_of(pages) == whole
 
 
+def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> None:
+    path = folder / "presets" / "tables" / "tiny.toml"
+    ran("tiny", "--quick", "--out", "runs", "--pages", "slow")
+    rows = [{**SMALL["row"][0], "set": {"training.lr": 1e30}}]
+    path.write_text(tomli_w.dumps({**SMALL, "row": rows}))
+    said = ran("tiny", "--quick", "--out", "fast", "--pages", "fast-pages")
+    why = re.search("row fedavg-slow is left out, since its method failed in training: seed 0: .* became nan", said)
+    assert why is not None
+    page = (folder / "fast-pages" / "tiny.md").read_text()
+    assert "No figures: fedavg-slow (not run here, or failed in training)." in page
+    found = claims(folder / "fast-pages" / "tiny-claims.csv")
+    assert found["a slow rate is better", "six clients"] == ("a figure is not known", "")
+    assert (
+        found["Local sends less", "six clients"]
+        == claims(folder / "slow" / "tiny-claims.csv")["Local sends less", "six clients"]
+    )
+    # Nothing is trained again.
+    whole = pages_of(folder / "fast-pages")
+    assert why[0] in ran("tiny", "--quick", "--finished", "--out", "fast", "--pages", "fast-pages")
+    assert pages_of(folder / "fast-pages") == whole
+    # A page that had the row has it no more, nor its control.
+    table = parse(PaperTable, SMALL, "tiny").shortened()
+    part = table.federation[0]
+    experiment = load(folder / "presets" / "small.toml").with_changes(**part.set)
+    failed = FinishedPart(part, experiment, {}, {}, {"fedavg": "seed 0: it failed"})
+    kept = results.csv_rows((folder / "slow" / "tiny.csv").read_text())
+    merged, _ = results.merged(table, [failed], kept, [])
+    assert {row["row"] for row in merged} == {"local", "fedavg-slow", "fedavg-slow@self"}
+
+
 def pages_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

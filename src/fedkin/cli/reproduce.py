@@ -109,6 +109,8 @@ def _one(
         hears=lambda what, number, of: hears(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
+        for row, why in one.failed.items():
+            say(f"{name}, {one.part.name}: row {row} is left out, since its method failed in training: {why}")
         written = True
         _write(name, table, done, figures, claims, how, pages, quick)
     say(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")

@@ -126,7 +126,8 @@ def merged(
     for part in table.federation:
         before = kept = [row for row in figures if row["federation"] == part.name]
         if (one := ended.get(part.name)) is not None:
-            kept = [row for row in kept if row["row"] not in one.results]
+            again = {*one.results, *one.failed}
+            kept = [row for row in kept if row["row"] not in again and parted(row["row"])[0] not in one.failed]
             rows: list[Cells] = [*kept, *figure_rows(one, table)]
             by_row = Run.by_row(rows)
             judged_parts.append(replace(one, results=by_row) if kept else one)
@@ -337,6 +338,8 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
         text += f" No row is Local on the same views as {', '.join(unmatched)}: gains over Local may be the views'."
     if failed := {name: of[0]["failed"] for name, of in by_row.items() if int(of[0].get("failed") or 0)}:
         text += f" Candidates that failed in training: {', '.join(f'{name} {n}' for name, n in failed.items())}."
+    if absent := [row.name for row in table.rows() if row.name not in by_row]:
+        text += f" No figures: {', '.join(absent)} (not run here, or failed in training)."
     return [text, "", *lines]
 
 

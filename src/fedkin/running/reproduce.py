@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from fedkin.analysis.intervals import Added, added
 from fedkin.records.comparison import differences
-from fedkin.records.controls import changes_of, named
+from fedkin.records.controls import changes_of, named, parted
 from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
@@ -19,7 +19,7 @@ from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import Hears, HoldOut, Runs
 from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tune import best, tune
+from fedkin.running.tune import FAILED, attempt, best, tune
 from fedkin.tasks import METRICS, Metric
 
 # In the CSV of a page.
@@ -91,12 +91,16 @@ class TunedRow:
 
 @dataclass(frozen=True)
 class FinishedPart:
-    """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning."""
+    """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning.
+
+    failed: why a row, or a control, failed in training. It has no results.
+    """
 
     part: Part
     experiment: Experiment
     results: Mapping[str, Mapping[int, Run]]
     chosen: Mapping[str, TunedRow]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> Run:
@@ -144,7 +148,8 @@ def reproduce(
         if finished and not runs.ended(part, names):
             continue
         chosen = runs.tune_rows(part, base)
-        yield FinishedPart(part, base.experiment, runs.run_rows(part, base, names, chosen), chosen)
+        results, failed = runs.run_rows(part, base, names, chosen)
+        yield FinishedPart(part, base.experiment, results, chosen, failed)
 
 
 @dataclass
@@ -165,7 +170,9 @@ class _TableRuns:
         """Whether all tunings and runs of a federation have ended."""
         tunings = (self.folder_of(part) / "tuning" / row.name / "tuned.toml" for row in _tuned_rows(self.table))
         runs = (self._run_folder(part, name, seed) for name in names for seed in self.table.seeds)
-        return all(path.is_file() for path in (*tunings, *(run / "summary.json" for run in runs)))
+        return all(path.is_file() for path in tunings) and all(
+            (run / "summary.json").is_file() or (run / FAILED).is_file() for run in runs
+        )
 
     def tune_rows(self, part: Part, base: Runs) -> dict[str, TunedRow]:
         """Tune every row that is not tuned as another one; return what was chosen for each row."""
@@ -181,20 +188,24 @@ class _TableRuns:
 
     def run_rows(
         self, part: Part, base: Runs, names: Sequence[str], chosen: Mapping[str, TunedRow]
-    ) -> dict[str, dict[int, Run]]:
-        """Run every row and control with every seed; return the runs by name and seed."""
+    ) -> tuple[dict[str, dict[int, Run]], dict[str, str]]:
+        """Run every row and control with every seed; return the runs by name and seed, and why others failed."""
         results: dict[str, dict[int, Run]] = {name: {} for name in names}
+        failed: dict[str, str] = {}
         for seed, name in itertools.product(self.table.seeds, names):
             row, control = self.table.row_of(name)
             experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
             folder = self._run_folder(part, name, seed)
-            result = replace(base, experiment=experiment).run(
-                seed, folder, None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done),
-            )  # fmt: skip
+            watcher = None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done)
+            result = attempt(replace(base, experiment=experiment), seed, folder, watcher)
+            self.done += 1
+            if isinstance(result, str):
+                failed.setdefault(name, f"seed {seed}: {result}")
+                continue
             self._lighten(folder)
             results[name][seed] = Run.of(result)
-            self.done += 1
-        return results
+        whole = {name: by_seed for name, by_seed in results.items() if not {name, parted(name)[0]} & set(failed)}
+        return whole, failed
 
     def _tune(self, part: Part, base: Runs, how: Equally, row: Row) -> TunedRow:
         equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)

@@ -18,6 +18,7 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.files import add_sealed, faults, flat, json_bytes, read_json, seal_of
 from fedkin.records.reading import Plan
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, taken_changes
 from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_cells, values_of
 from fedkin.running.loop import Watcher
@@ -28,7 +29,7 @@ __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices"
 
 RATE = "training.lr"
 _RATE_FACTOR = 10.0  # rates reach from the experiment's divided by this to its product with it
-_FAILED = "failed.json"
+FAILED = "failed.json"  # in the folder of a run whose method failed
 Range = Span | tuple[Any, ...]
 
 
@@ -226,19 +227,26 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
 
 def _judge(runs: Runs, seed: int, folder: Path, watcher: Watcher | None, metric: Metric) -> float | str:
     """Return the mean of the metric on held-out data, or why the run failed."""
-    if (folder / _FAILED).exists():
+    result = attempt(runs, seed, folder, watcher)
+    if isinstance(result, str):
+        return result
+    by_clients = runs.hold is not None and runs.hold.what == "clients"
+    value = (result.summary["unseen" if by_clients else metric.name] or {}).get("mean")
+    return "nothing that was held out could be judged" if value is None else float(value)
+
+
+def attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Result | str:
+    """Run it, or read the finished run in this folder; return why its method failed, which the folder keeps."""
+    if (folder / FAILED).exists():
         runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder)
-        if damage := faults(folder, seal_of(folder).files, [_FAILED]):
+        if damage := faults(folder, seal_of(folder).files, [FAILED]):
             raise RunError(f"{damage[0]}; {reading.MEND}")
-        return str(read_json(folder / _FAILED))
+        return str(read_json(folder / FAILED))
     try:
-        result = runs.run(seed, folder, watcher)
+        return runs.run(seed, folder, watcher)
     except MethodError as error:
         if not (folder / "experiment.toml").exists():
             raise
         with held(folder):
-            add_sealed(folder, {_FAILED: json_bytes(str(error))})
+            add_sealed(folder, {FAILED: json_bytes(str(error))})
         return str(error)
-    by_clients = runs.hold is not None and runs.hold.what == "clients"
-    value = (result.summary["unseen" if by_clients else metric.name] or {}).get("mean")
-    return "nothing that was held out could be judged" if value is None else float(value)
