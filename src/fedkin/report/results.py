@@ -247,11 +247,9 @@ def _other(page: Path, why: str) -> ConfigError:
 
 _AFTER = f"After this page you know how these methods compare here {_LEGEND}."
 _AFTER_INDEX = (
-    "After this page you know how many claims of the four papers hold here; each has its line on its table's page. "
-    "`fedkin reproduce` writes them; [how to read them](#how-to-read-a-page) is at the end."
+    "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes them; "
+    "[how to read them](#how-to-read-a-page) is at the end."
 )
-_HEADS = ("page", "runs", "the paper's claims", "claims that are ours")
-_AFTER_CLAIMS = f"After this page you know which of the paper's claims hold here {_LEGEND}."
 
 
 def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
@@ -260,7 +258,7 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     lines = [f"# {table.title}", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
-    lines += [_AFTER if table.paper is None else _AFTER_CLAIMS, ""]
+    lines += [_AFTER if table.paper is None else _after(table.paper), ""]
     lines += [" ".join(_learned(table, by_part, claims)), ""]
     if table.apart:
         what = "What was run" if table.paper is None else "What differs from the paper"
@@ -268,9 +266,16 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     for part in table.federation:
         rows = by_part[part.name]
         lines += [f"## {part.name}", "", *(_figures(part, rows, table) if rows else [UNRUN]), ""]
+    if table.paper is not None:
+        claims = [row for row in claims if row["claim"].startswith(OURS)]
     if claims:
-        lines += ["## The claims", "", *_claims(table, claims), ""]
+        lines += ["## The claims that are ours", "", *_claims(table, claims), *_untested(claims), ""]
     return "\n".join([*lines, how])
+
+
+def _after(paper: str) -> str:
+    claims = f"[claims](index.md#{paper.lower()})"
+    return f"After this page you know how these methods compare here; what follows for the paper's {claims} {_LEGEND}."
 
 
 def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
@@ -344,7 +349,7 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
 
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
-    """A line per claim with a verdict for each federation; the claims that are not tested in one sentence."""
+    """A line per tested claim, with a verdict for each federation."""
     printed = {claim.text: f"paper: {claim.paper}" for claim in table.claim if claim.paper}
     tested = [row for row in claims if row["federation"]]
     parts = [part.name for part in table.federation if any(row["federation"] == part.name for row in tested)]
@@ -354,13 +359,21 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
         needed = next((row["needed"] for row in cells.values() if row["needed"] not in ("", "above 0")), "")
         notes = "; ".join(filter(None, (printed.get(claim), f"needed: {needed}" if needed else "")))
         first = f"{claim} ({notes})" if notes else claim
-        lines.append(_line([first, *(_verdict(cells[part]) if part in cells else "–" for part in parts)]))
-    untested = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in claims if not row["federation"]]
-    return [*lines, *(["", f"Not testable here: {'; '.join(untested)}."] if untested else [])]
+        verdicts = [_verdict(cells[part], claim in printed) if part in cells else "–" for part in parts]
+        lines.append(_line([first, *verdicts]))
+    return lines
 
 
-def _verdict(row: Cells) -> str:
-    return f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
+def _untested(claims: Sequence[Cells]) -> list[str]:
+    """The claims that are not tested, in one sentence."""
+    texts = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in claims if not row["federation"]]
+    return ["", f"Not testable here: {'; '.join(texts)}."] if texts else []
+
+
+def _verdict(row: Cells, printed: bool) -> str:
+    """A verdict with the figure, and the paper's figure on this federation unless it is `printed` beside the claim."""
+    text = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
+    return text if printed or not row["paper"] else f"{text} (paper: {row['paper']})"
 
 
 def _short(found: str) -> str:
@@ -472,7 +485,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
-    """The index in Markdown: how many claims hold on each page, and the claims of the papers that are not tested.
+    """The index in Markdown: every claim of the papers, with its verdict or why it is not tested.
 
     claims: the claims' CSV of each table that has a page.
     """
@@ -481,18 +494,20 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     untested: dict[str | None, dict[str, list[str]]] = {}
     verdicts: list[str] = []
     for name, several in rows.items():
-        paper, title = tables[name].paper, tables[name].title
-        theirs = [row for row in several if paper is not None and not row["claim"].startswith(OURS)]
+        table = tables[name]
+        theirs = [row for row in several if table.paper is not None and not row["claim"].startswith(OURS)]
         verdicts += [row["verdict"] for row in theirs]
-        if tables[name].federation:
-            ours = [row for row in several if row not in theirs]
-            page_of = f"[{title}]({name}.md)" if name in claims else title
-            pages.setdefault(paper, []).append(_line([page_of, _length(several), _counted(theirs), _counted(ours)]))
+        if table.federation:
+            title = f"[{table.title}]({name}.md)" if name in claims else table.title
+            ours = _counted([row for row in several if row not in theirs])
+            notes = "; ".join(filter(None, (_length(several), f"ours: {ours}" if ours else "")))
+            lines = [f"**{title}**{f' ({notes})' if notes else ''}", "", *_claims(table, theirs)]
+            pages.setdefault(table.paper, []).extend([*lines, ""] if lines[-1] else lines)
         for text, of in _by_claim(theirs).items():
             if (verdict := of[0]["verdict"]).startswith(_UNTESTED):
                 figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
                 why = verdict.removeprefix(_UNTESTED)
-                untested.setdefault(paper, {}).setdefault(why, []).append(text + figure)
+                untested.setdefault(table.paper, {}).setdefault(why, []).append(text + figure)
     counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
     if "not run yet" in verdicts:
@@ -503,8 +518,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     for part in (*PAPERS, None):
         if part in pages or part in untested:
             lines += [f"## {part or 'Other tables'}", ""]
-        if part in pages:
-            lines += [_line(_HEADS), _line(["---"] * len(_HEADS)), *pages[part], ""]
+        lines += pages.get(part, [])
         if part in untested:
             lines += ["Not tested:", ""]
             lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[part].items()] + [""]
