@@ -329,7 +329,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
      ([{"figures": {"level": 2, "pull_weights": None, "groups": 3, "lead_branches": -0.001, "lead_branches_low": -0.02,
                     "lead_branches_high": 0.018}}],
       ("chosen: one model for each group; held-out loss not told apart from that with one model for each branch: "
-       "lower by -0.001 (95 % interval -0.02 to 0.018)"))],
+       "higher by 0.001 (95 % interval -0.018 to 0.02)"))],
 )  # fmt: skip
 def test_the_choice_is_said_in_words(rounds: list[Any], words: str | None) -> None:
     assert choice_words(rounds) == words

@@ -421,7 +421,10 @@ def lead_words(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _lead(figures: Mapping[str, Any], other: str, words: str) -> str:
     lead, low, high = (figures[f"lead_{other}{part}"] for part in ("", "_low", "_high"))
-    sure = f"lower than with {words}" if low > 0 else f"not told apart from that with {words}: lower"
+    side = "lower"
+    if lead < 0:
+        side, lead, low, high = "higher", -lead, -high, -low
+    sure = f"{side} than with {words}" if low > 0 else f"not told apart from that with {words}: {side}"
     return f"held-out loss {sure} by {lead:.2g} (95 % interval {low:.2g} to {high:.2g})"
 
 
