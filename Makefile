@@ -62,7 +62,7 @@ coverage: $(VENV)/.installed
 
 # A SuperLink, SuperNodes and what holds their samples, as processes on this machine.
 test-flower: $(FLOWER)/.installed
-	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/flower tests/data/scenarios/test_flower.py tests/data/test_partitions.py
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/flower tests/data/scenarios/test_flower.py
 
 # The sdist and the wheel made from it, tried where there is no source; .ci/wheel --fresh installs what they need anew.
 wheel-test: $(VENV)/.installed
