@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,13 @@ def test_images_without_a_scale_are_refused_by_an_encoder_of_brightness() -> Non
         Flt(encoder={"pretrain": "clothes"}).check(federation)
     for kind in ("auto", "linear"):
         raw("ratio", encoder={"kind": kind}).check(federation)
+
+
+def test_an_encoder_of_brightness_takes_clients_without_training_samples() -> None:
+    whole = image_federation()
+    first, *others = whole.values()
+    federation = Federation([replace(first, train=first.train.take([]), seen=False), *others], whole.task)
+    Flt(encoder={"kind": "grey"}).check(federation)
 
 
 def test_pretraining_data_of_another_shape_are_refused_by_name() -> None:

@@ -156,6 +156,8 @@ class EncoderSettings(Settings):
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
         for id, samples in ((id, now.train) for id, client in federation.items() for now in client.phases):
+            if not len(samples):
+                continue
             divide = 1.0 if samples.scale is None else samples.scale.divide
             low, high = (float(each) / divide for each in samples.own().x.aminmax())  # type: ignore[union-attr]
             if low < 0 or high > 1:
