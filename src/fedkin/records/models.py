@@ -1,12 +1,10 @@
 """The models of a finished run: a file for each different model, and an index of whose it is and how to use it.
 
     models/index.json            the task, method, nets, preprocessing, and the file of each client's model
-    models/CLIENT.safetensors    the model of one client, named after it
-    models/shared-N.safetensors  a model that several clients have
+    models/model-N.safetensors   a model, of one client or of several
     models/frozen-N.safetensors  what training does not change in net N, if there is any
 
-Names of files are quoted; the ids are in the index and inside the files. Over a network the folder of each participant
-has such files of its own model.
+Over a network the folder of each participant has such files of its own model.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import quote
 
 import torch
 from pydantic import BaseModel, model_validator
@@ -60,7 +57,7 @@ class _Client(BaseModel):
     scale: int | None
 
 
-class _Index(BaseModel):
+class Index(BaseModel):
     """The file index.json. why: why no models were kept, or empty."""
 
     format: int = 1
@@ -74,6 +71,21 @@ class _Index(BaseModel):
     clients: dict[str, _Client]
     encoding: Encoding | None
     target: Target | None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The torch type of the parameters and of the inputs."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
+    def alike(self) -> bool:
+        """Whether all clients have the same model."""
+        return len({(client.file, client.net, client.scale) for client in self.clients.values()}) == 1
+
+    def scale(self, id: str) -> Scale | None:
+        """How a client's stored values become inputs; None: they are used unchanged."""
+        number = self.clients[id].scale
+        return None if number is None else self.scales[number]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -100,11 +112,12 @@ class StoredModels(Mapping[str, Params]):
             )
 
     @cached_property
-    def _index(self) -> _Index:
+    def index(self) -> Index:
+        """What the index says of nets and clients."""
         self._check(INDEX)
         path = self.folder / INDEX
         try:
-            index = _Index.model_validate(reading.checked(_Index, read_json(path), path))
+            index = Index.model_validate(reading.checked(Index, read_json(path), path))
         except DataError as error:
             raise RunError(f"{path}: {said(error)}; {reading.MEND}") from None
         if index.why:
@@ -119,72 +132,23 @@ class StoredModels(Mapping[str, Params]):
         if wrong := faults(self.folder, self._stamps, [name]):
             raise RunError(f"{wrong[0]}; {reading.MEND}")
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the parameters and of the inputs."""
-        return torch.float64 if self._index.dtype == "float64" else torch.float32
-
-    @property
-    def precision(self) -> Precision:
-        """The precision of bodies of nets."""
-        return self._index.precision
-
-    @property
-    def method(self) -> Mapping[str, Any]:
-        """The name of the method that trained the models, and its settings."""
-        return self._index.method
-
-    @property
-    def task(self) -> Task:
-        """What the models predict."""
-        return self._index.task
-
-    @property
-    def encoding(self) -> Encoding | None:
-        """How columns of a table become inputs, if the clients were made of a table."""
-        return self._index.encoding
-
-    @property
-    def target(self) -> Target | None:
-        """What the targets mean, if the clients were made of a table."""
-        return self._index.target
-
-    @property
-    def nets(self) -> Sequence[NetFacts]:
-        """The different nets; one, unless clients have different ones."""
-        return self._index.nets
-
-    @property
-    def alike(self) -> bool:
-        """Whether all clients have the same model."""
-        return len({(client.file, client.net, client.scale) for client in self._index.clients.values()}) == 1
-
-    def number(self, id: str) -> int:
-        """The number of a client's net in `nets`."""
-        return self._index.clients[id].net
-
-    def scale(self, id: str) -> Scale | None:
-        """How a client's stored values become inputs; None: they are used unchanged."""
-        number = self._index.clients[id].scale
-        return None if number is None else self._index.scales[number]
-
     def frozen(self, number: int) -> Params:
         """What training does not change in the net of this number."""
-        name = self.nets[number].frozen
+        name = self.index.nets[number].frozen
         return {} if name is None else self._tensors(name)
 
     def __getitem__(self, id: str) -> Params:
-        client = self._index.clients[id]
-        shapes, tensors = self.nets[client.net].shapes, self._tensors(client.file)
+        client = self.index.clients[id]
+        shapes, tensors = self.index.nets[client.net].shapes, self._tensors(client.file)
         if {name: list(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise RunError(f"{self.folder / PLACE / client.file}: not the tensors that {INDEX} names; {reading.MEND}")
         return {name: tensors[name] for name in shapes}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._index.clients)
+        return iter(self.index.clients)
 
     def __len__(self) -> int:
-        return len(self._index.clients)
+        return len(self.index.clients)
 
     def _tensors(self, file: str) -> Params:
         # Clients that share a model are mostly asked for one after another.
@@ -197,9 +161,6 @@ class StoredModels(Mapping[str, Params]):
                 where = self.folder / name
                 raise RunError(f"{where}: cannot be read as a model ({said(error)}); {reading.MEND}") from None
         return self._last[1]
-
-
-_LONGEST = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,26 +187,6 @@ class ModelContext:
         return cls(federation, {id: setup.net_of(id) for id in federation}, settings, method)
 
 
-def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """A name of a file for each id, without its ending: quoted, of limited length, and different without case too.
-
-    >>> file_names(["ward 3", "A", "a", "../b"])
-    {'../b': '%2E.%2Fb', 'A': 'A', 'a': 'a~ca234c55', 'ward 3': 'ward%203'}
-    """
-    used, names = {name.casefold() for name in taken}, {}
-    for id in sorted(ids):
-        name, mark = quote(id, safe=""), f"~{blake2b(id.encode(), digest_size=4).hexdigest()}"
-        if name.startswith("."):
-            name = f"%2E{name[1:]}"
-        if len(name) > _LONGEST:
-            name = name[:_LONGEST] + mark
-        while name.casefold() in used:
-            name += mark
-        used.add(name.casefold())
-        names[id] = name
-    return names
-
-
 def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> dict[str, Stamp]:
     """Write the models of a run into its folder; returns the stamps of the files.
 
@@ -262,11 +203,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
         groups = []
     nets = list(dict.fromkeys(about.nets[id] for id in sorted(models)))
     frozen = {net: f"frozen-{number}.safetensors" for number, net in enumerate(nets, 1) if net.frozen}
-    shared = [ids for ids in groups if len(ids) > 1]
-    file = {id: f"shared-{number}.safetensors" for number, ids in enumerate(shared, 1) for id in ids}
-    taken = [Path(name).stem for name in (*file.values(), *frozen.values())]
-    own_names = file_names((ids[0] for ids in groups if len(ids) == 1), taken)
-    file |= {id: f"{name}.safetensors" for id, name in own_names.items()}
+    file = {id: f"model-{number}.safetensors" for number, ids in enumerate(groups, 1) for id in ids}
     index = json_bytes(_index(about, nets, frozen, file, why))
     written = {Path(INDEX).name, *file.values(), *frozen.values()}
     for old in place.glob("*") if place.exists() else ():
@@ -274,16 +211,16 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
             old.unlink()
     stamps: dict[str, Stamp] = {}
 
-    def write(name: str, tensors: Params, metadata: dict[str, str]) -> None:
+    def write(name: str, tensors: Params) -> None:
         # safetensors refuses tensors that share memory, as tied ones do.
         apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart, metadata)), sync=False)
+        stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart)), sync=False)
 
-    for number, net in enumerate(nets):
+    for net in nets:
         if net in frozen and groups:
-            write(frozen[net], net.frozen, {"net": str(number)})
+            write(frozen[net], net.frozen)
     for ids in groups:
-        write(file[ids[0]], models[ids[0]], {"client": ids[0]} if len(ids) == 1 else {"clients": str(len(ids))})
+        write(file[ids[0]], models[ids[0]])
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
     synced(place)
     return stamps
@@ -330,7 +267,7 @@ def _index(
         id: _Client(file=file[id], net=nets.index(about.nets[id]), scale=None if each is None else scales.index(each))
         for id, each in scale.items()
     }
-    index = _Index(
+    index = Index(
         why=why, dtype="float64" if nets and nets[0].dtype == torch.float64 else "float32",
         precision=nets[0].precision if nets else "float32", method=dict(about.method), task=federation.task, nets=facts,
         scales=scales, clients=clients, encoding=federation.encoding, target=federation.target,

@@ -159,7 +159,7 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
 
 def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     """(the model with what comes before and after, its inputs as the .json names them)."""
-    task, target, scale = models.task, models.target, models.stored.scale(client)
+    task, target, scale = models.task, models.target, models.index.scale(client)
     several = isinstance(task.shape, Mapping)
     if several and scale is not None:
         raise ConfigError("export: inputs are several arrays, some of them bytes; load the model with fedkin.load")

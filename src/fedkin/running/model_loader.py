@@ -73,7 +73,8 @@ class Loaded(Mapping[str, nn.Module]):
                 )
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
         self.folder, self.stored = folder, StoredModels(folder)
-        self.task, self.encoding, self.target = self.stored.task, self.stored.encoding, self.stored.target
+        self.index = self.stored.index
+        self.task, self.encoding, self.target = self.index.task, self.index.encoding, self.index.target
         self._modules, self._head, self._nets = modules, head, dict[int, Net]()
 
     @property
@@ -91,7 +92,7 @@ class Loaded(Mapping[str, nn.Module]):
         return len(self.stored)
 
     def __repr__(self) -> str:
-        models = "one model" if self.stored.alike else "models"
+        models = "one model" if self.index.alike else "models"
         return f"Loaded({str(self.folder)!r}, {models} of {len(self)} clients, {self.task.kind})"
 
     def model(self, client: str | None = None) -> nn.Module:
@@ -141,18 +142,18 @@ class Loaded(Mapping[str, nn.Module]):
     def client_id(self, client: str | None) -> str:
         """The id of this client, or of any if all have the same model; raises ConfigError for one that is not known."""
         if client is None:
-            if self.stored.alike:
+            if self.index.alike:
                 return next(iter(self.stored))
             raise ConfigError(f"client: each client has its own model, so name one; {_some(self.clients)}")
         if client not in self.stored:
-            shared = "; all clients have the same model: leave client out to use it" if self.stored.alike else ""
+            shared = "; all clients have the same model: leave client out to use it" if self.index.alike else ""
             near = nearest(client, self.clients)
             hint = near if near.startswith("did") else _some(self.clients)
             raise ConfigError(f"client: no {client!r} in this run; {hint}{shared}")
         return client
 
     def _model(self, id: str) -> BodyHead:
-        number = self.stored.number(id)
+        number = self.index.clients[id].net
         if number not in self._nets:
             self._nets[number] = self._net(number)
         module = self._nets[number].scratch().eval()
@@ -164,13 +165,14 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _net(self, number: int) -> Net:
         """The net of this number, with what training does not change."""
-        facts, was = self.stored.nets[number], " ".join(self.stored.nets[number].modules.split())
+        facts = self.index.nets[number]
+        was = " ".join(facts.modules.split())
         if facts.model is None and self._modules is None:
             raise ConfigError(
                 f"{self.folder}: its net was made from modules of your own, which only you can make again: "
                 f"fedkin.load({str(self.folder)!r}, model=(body, head)) with the same ones; it was {was}"
             )
-        made = Net.build(lambda: self._made(facts.model), 0, self.stored.dtype, self.stored.precision)
+        made = Net.build(lambda: self._made(facts.model), 0, self.index.torch_dtype, self.index.precision)
         net = self._equipped(made)
         frozen = self.stored.frozen(number)
         shapes, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
@@ -202,7 +204,7 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _equipped(self, net: Net) -> Net:
         """The net with what the run's method added to it."""
-        table = dict(self.stored.method)
+        table = dict(self.index.method)
         name = table.pop("name", None)
         add_installed()
         if name not in METHODS:
@@ -226,7 +228,7 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _inputs(self, x: Any, id: str) -> Any:
         if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
-            return torch.from_numpy(self._encoded(x)).to(self.stored.dtype)
+            return torch.from_numpy(self._encoded(x)).to(self.index.torch_dtype)
         wanted = self.task.shapes
         if isinstance(self.task.shape, Mapping):
             if not isinstance(x, Mapping) or set(x) != set(wanted):
@@ -240,7 +242,7 @@ class Loaded(Mapping[str, nn.Module]):
                 raise DataError(
                     f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
                 )
-        return prepared(given, self.stored.scale(id), self.stored.dtype)
+        return prepared(given, self.index.scale(id), self.index.torch_dtype)
 
     def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
         assert self.encoding is not None
