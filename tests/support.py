@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -67,7 +68,7 @@ def module_at(path: Path) -> Any:
     spec = spec_from_file_location(f"at_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = module_from_spec(spec)
+    module = sys.modules[spec.name] = module_from_spec(spec)  # pydantic looks there for names in annotations
     spec.loader.exec_module(module)
     return module
 

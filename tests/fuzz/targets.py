@@ -27,7 +27,6 @@ from fedkin.data.inspection import inspect
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.folder import read_image
 from fedkin.data.sources.images import Femnist, _records, read_idx
-from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
@@ -163,14 +162,6 @@ def images() -> list[bytes]:
 
     picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     return [saved(partial(picture.save, format=kind)) for kind in ("PNG", "JPEG", "BMP", "WEBP")]
-
-
-def volumes() -> list[bytes]:
-    import nibabel
-
-    made: Any = nibabel.nifti1.Nifti1Image
-    image = made(np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.eye(4))
-    return [image.to_bytes(), gzip.compress(image.to_bytes(), 1)]
 
 
 # -- readers --------------------------------------------------------------------------------------------------
@@ -315,8 +306,6 @@ TARGETS: dict[str, Target] = {
     "tables-gz": Target(stays, lambda: [gzip.compress(STAYS)], "stays.csv.gz"),
     "femnist": Target(writers, femnist, "leaf/all.json"),
     "image": Target(lambda path, _: read_image(path, (4, 4)), images),
-    "nifti": Target(lambda path, _: read_volume(path), lambda: volumes()[:1], "input.nii"),
-    "nifti-gz": Target(lambda path, _: read_volume(path), lambda: volumes()[1:], "input.nii.gz"),
     "signature": Target(signature, lambda: [one.to_bytes() for one in signed().values()]),
     **{f"run-{name}": record(name) for name in (
         "summary.json", "rounds.jsonl", "timing.jsonl", "federation.json", "experiment.toml", "clients.parquet",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,11 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
+from support import module_at
 
 Toy = Callable[..., Dataset]
 
-_SPEC = spec_from_file_location("flower_partitioner", Path(__file__).parents[3] / "examples" / "flower_partitioner.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_MODULE = sys.modules["flower_partitioner"] = module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_MODULE)
-Partitioned: Any = _MODULE.Partitioned
+Partitioned: Any = module_at(Path(__file__).parents[3] / "examples" / "flower_partitioner.py").Partitioned
 
 needing = pytest.mark.skipif(
     find_spec("flwr_datasets") is None,

@@ -1,4 +1,10 @@
-"""Volumes of magnetic resonance imaging with masks, in folders by institution, the layout of FeTS and BraTS."""
+"""Volumes of magnetic resonance imaging with masks as a source of your own; the layout of FeTS and BraTS.
+
+    pip install nibabel
+    fedkin run E.toml --set data.source=examples/nifti_source.py:Nifti --set data.path=FOLDER
+
+with `[scenario] name = "natural"` and `[model] name = "unet"` in E.toml.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +105,7 @@ def read_volume(file: Path) -> Volume:
     try:
         nibabel = import_module("nibabel")
     except ImportError:
-        raise ConfigError('data.source: "nifti" reads volumes with nibabel: pip install "fedkin[nifti]"') from None
+        raise ConfigError("data.source: volumes are read with nibabel: pip install nibabel") from None
     log = import_module("nibabel.imageglobals").logger
     before = log.level
     # It would write what is odd about a header on standard error.
