@@ -294,9 +294,9 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
         assert found["theirs", "six clients"][0] == verdict
         assert found["ours: both", "six clients"] == ("holds", found["theirs", "six clients"][1])
         assert found["less", "six clients"][0] == "cannot be told apart"
-        assert f"Length, of the paper's: 1 of {rounds} rounds." in (pages / "tiny.md").read_text()
+        assert f"Length: 1 of the paper's {rounds} rounds." in (pages / "tiny.md").read_text()
         index = (pages / "index.md").read_text()
-        assert f"holds {int(verdict == 'holds')}, does not hold 0, cannot be told apart 1, not judged" in index
+        assert f"holds {int(verdict == 'holds')}, does not hold 0, open 1, not judged" in index
         assert f"](tiny.md)** (3 seeds, 1 of {rounds} rounds; ours: holds 1)" in index
         value = f"**{verdict}** {short(found['theirs', 'six clients'][1])}"
         assert f"| theirs (paper: 2 against 1; needed: above -900.0) | {value} |" in index

@@ -38,23 +38,29 @@ _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "
 _SHORT = {"cannot be told apart": "open"}
 _UNJUDGED = "not judged"
 _COUNTED = (*_WORDS.values(), _UNJUDGED)
-_LEGEND = "([how to read it](index.md#how-to-read-a-page))"
+_LEGEND = "[how to read it](index.md#how-to-read-a-page)"
 _INTERVAL = re.compile(r"([+-]?[\d.]+)(| \w+) \(([+-]?[\d.]+)\2 to ([+-]?[\d.]+)\2\)")
-_READING = (
-    "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
-    "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
-    "random and planted groups. *: the tuning chose the smallest or largest value that it tried. The row flt-same has "
-    "fedkin's own groups ([flt-same](../methods/flt-same.md)). The paper's FLT, with a pretrained encoder and UMAP, "
-    "is only in [flt-mnist](flt-mnist.md).\n\n"
-    "*Tuned*: every row has as many candidates (the first is the preset's settings) for the rate and the settings that "
-    "the method declares, at full length, judged on held-out training data: samples:0.2 is a fifth of each client's, "
-    "clients:0.25 a quarter of the clients. Controls have their method's settings.\n\n"
-    "A claim's figure is how much better the first row is (for a claim about one row, its figure), ± half its 95 % "
-    "interval over seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, *does "
-    "not hold* if it lies below, and is *open* (cannot be told apart) otherwise. One interval in twenty misses the "
-    "truth by chance. A claim of a paper on runs of less than half of its rounds is *not judged*, whatever was found; "
-    "what is sent is counted, and judged at any length."
-)
+_READING = """Rows and columns:
+
+- A figure is the mean over clients, then over seeds, ± half its 95 % interval over seeds.
+- *gain*: over Local. *adds*: what exchange adds, that is, the row minus its control without exchange.
+- Differences of accuracies are in points.
+- @one, @random, @oracle: the controls with one group, random groups and planted groups.
+- The row flt-same has fedkin's own groups ([flt-same](../methods/flt-same.md)). Only [flt-mnist](flt-mnist.md) has
+  the paper's FLT, with a pretrained encoder and UMAP.
+
+*Tuned*: every row has as many candidates, and the first has the preset's settings. They differ in the learning rate and
+in the settings that the method declares. Each runs at full length, and held-out training data judge it: a fifth of each
+client's samples (samples:0.2), or a quarter of the clients (clients:0.25). Controls have their method's settings. A
+star (*): the tuning chose the smallest or largest value that it tried, so another value may be better.
+
+A claim's figure says how much better its first row is, ± half the 95 % interval over seeds. If the claim is about one
+row, it is that row's figure.
+
+- *holds*: the interval lies above 0, or above what is needed.
+- *does not hold*: it lies below.
+- *open*: neither; the two cannot be told apart. One interval in twenty misses the truth by chance.
+- *not judged*: the runs have less than half of the paper's rounds. What is sent is judged at any length."""
 
 
 # -- the two CSV files ------------------------------------------------------------------------------------------------
@@ -245,9 +251,9 @@ def _other(page: Path, why: str) -> ConfigError:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-_AFTER = f"After this page you know how these methods compare here {_LEGEND}."
+_AFTER = "After this page you know how these methods compare here"
 _AFTER_INDEX = (
-    "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes them; "
+    "After this page you know which claims of the four papers hold here. `fedkin reproduce` writes these pages; "
     "[how to read them](#how-to-read-a-page) is at the end."
 )
 
@@ -258,8 +264,9 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     lines = [f"# {table.title}", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
-    lines += [_AFTER if table.paper is None else _after(table.paper), ""]
-    lines += [" ".join(_learned(table, by_part, claims)), ""]
+    claims_link = "" if table.paper is None else f", [the paper's claims](index.md#{table.paper.lower()})"
+    lines += [f"{_AFTER} ({_LEGEND}{claims_link}).", ""]
+    lines += [*(f"- {each}" for each in _learned(table, by_part, claims)), ""]
     if table.apart:
         what = "What was run" if table.paper is None else "What differs from the paper"
         lines += [f"{what}: {table.apart}", ""]
@@ -269,13 +276,8 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
     if table.paper is not None:
         claims = [row for row in claims if row["claim"].startswith(OURS)]
     if claims:
-        lines += ["## The claims that are ours", "", *_claims(table, claims), *_untested(claims), ""]
+        lines += ["## Our claims", "", *_claims(table, claims), *_untested(claims), ""]
     return "\n".join([*lines, how])
-
-
-def _after(paper: str) -> str:
-    claims = f"[claims](index.md#{paper.lower()})"
-    return f"After this page you know how these methods compare here; what follows for the paper's {claims} {_LEGEND}."
 
 
 def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
@@ -283,13 +285,13 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
     counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
     if lengths := {row["federation"]: row["length"] for row in claims if row["length"]}:
-        every = len(set(lengths.values())) == 1
-        texts = [next(iter(lengths.values()))] if every else [f"{text} on {part}" for part, text in lengths.items()]
-        sentences.append(f"Length, of the paper's: {'; '.join(texts)}.")
-    if sum(counts.values()):
-        told = ", ".join(f"{word} {count}" for word, count in counts.items() if count)
+        texts = [text.replace(" of ", " of the paper's ") + on for text, on in _shared(lengths).items()]
+        sentences.append(f"Length: {'; '.join(texts)}.")
+    if table.paper is None and any(counts.values()):  # the claims of a paper are in the index
+        told = ", ".join(f"{_SHORT.get(word, word)} {count}" for word, count in counts.items() if count)
         sentences.append(f"Claims: {told}.")
-    best, adds = [], []
+    best: list[str] = []
+    adds: dict[str, str] = {}
     for part, rows in by_part.items():
         known = _by_row([row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
         if not known:
@@ -301,13 +303,24 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
         best.append(f"{first} on {part} ({number(means[first], metric.share)}{local})")
         lows = {name: of[0]["adds.low"] for name, of in known.items() if name != "local" and of[0].get("adds.low")}
         helped = [name for name, low in lows.items() if float(low) > 0]
-        if helped:
-            adds.append(f"{', '.join(helped) if len(helped) < 6 else f'{len(helped)} of {len(lows)} rows'} on {part}")
+        if lows:
+            many = f"{len(helped)} of {len(lows)} rows"
+            adds[part] = many if len(helped) > 5 else ", ".join(helped) or "no row"
     if best:
         sentences.append(f"Highest mean: {'; '.join(best)}." if metric.higher else f"Lowest mean: {'; '.join(best)}.")
-    if best and "self" in table.controls:
-        sentences.append(f"Exchange surely adds to: {'; '.join(adds) or 'no row'}.")
+    if adds:
+        sentences.append(f"Exchange surely adds to {'; '.join(text + on for text, on in _shared(adds).items())}.")
     return sentences or ["Nothing has been run yet."]
+
+
+def _shared(texts: Mapping[str, str]) -> dict[str, str]:
+    """The different texts, each with the federations that it is of, unless it is of all.
+
+    >>> _shared({"MNIST": "a", "CIFAR-10": "b", "eICU": "a"}), _shared({"MNIST": "a", "CIFAR-10": "a"})
+    ({'a': ' on MNIST and eICU', 'b': ' on CIFAR-10'}, {'a': ''})
+    """
+    of = {text: [part for part, its in texts.items() if its == text] for text in dict.fromkeys(texts.values())}
+    return {text: "" if len(of) == 1 else f" on {' and '.join(parts)}" for text, parts in of.items()}
 
 
 def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
@@ -337,14 +350,14 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     filled = [at for at in range(len(heads)) if any(row[at] for row in cells)]
     lines = [_line([row[at] for at in filled]) for row in (heads, ["---"] * len(heads), *cells)]
     clients = ", ".join(sorted({row["clients"] for row in rows}))
-    unit = " in per cent" if share else ""
+    unit = " in %" if share else ""
     text = f"{clients} clients; test {metric.title}{unit}; {len({row['seed'] for row in rows})} seeds."
     if unmatched := [name for name, of in by_row.items() if of[0].get("views")]:
-        text += f" No row is Local on the same views as {', '.join(unmatched)}: gains over Local may be the views'."
+        text += f" No row is Local on the views of {', '.join(unmatched)}: their gains may come from these views."
     if failed := {name: of[0]["failed"] for name, of in by_row.items() if int(of[0].get("failed") or 0)}:
-        text += f" Candidates that failed in training: {', '.join(f'{name} {n}' for name, n in failed.items())}."
+        text += f" Failed candidates: {', '.join(f'{name} {n}' for name, n in failed.items())}."
     if table.tune is not None:
-        text += f" Tuned to a border of what was tried (*): {sum('*' in row[0] for row in cells)} of {len(cells)} rows."
+        text += f" Best at a border of what was tried (*): {sum('*' in row[0] for row in cells)} of {len(cells)} rows."
     if absent := [row.name for row in table.rows() if row.name not in by_row]:
         text += f" No figures: {', '.join(absent)} (not run here, or failed in training)."
     return [text, "", *lines]
@@ -360,7 +373,8 @@ def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
         cells = {row["federation"]: row for row in tested if row["claim"] == claim}
         needed = next((row["needed"] for row in cells.values() if row["needed"] not in ("", "above 0")), "")
         notes = "; ".join(filter(None, (printed.get(claim), f"needed: {needed}" if needed else "")))
-        first = f"{claim} ({notes})" if notes else claim
+        text = claim if table.paper is None else claim.removeprefix(OURS).strip()
+        first = f"{text} ({notes})" if notes else text
         verdicts = [_verdict(cells[part], claim in printed) if part in cells else "–" for part in parts]
         lines.append(_line([first, *verdicts]))
     return lines
@@ -399,7 +413,11 @@ def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = Fal
     only = f" --methods {','.join(methods)}" if methods else ""
     lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''}{only} --data-root ROOT", ""]
     lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
-    return "\n".join([*lines, *(_setting(part, table, presets) for part in table.federation), ""])
+    settings = {part.name: _setting(part, presets) for part in table.federation}
+    rates = {part.name: _rates(part, table, presets) for part in table.federation if table.tune is not None}
+    lines += [f"- {on[4:] or 'All federations'}: {text}." for text, on in _shared(settings).items()]
+    lines += [f"- Rates tried{on}: {text}." for text, on in _shared(rates).items()]
+    return "\n".join([*lines, ""])
 
 
 def _tuning(table: PaperTable) -> str:
@@ -410,8 +428,8 @@ def _tuning(table: PaperTable) -> str:
     held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
     if table.paper is not None:  # the index beside it says how rows are tuned; a table of one's own stands alone
         return (
-            f"{seeds} Tuned: {how.candidates} candidates, rates {how.rates[0]:g} to {how.rates[1]:g}, seeds "
-            f"{', '.join(map(str, how.seeds))}, held out {'; '.join(held)}."
+            f"{seeds} Tuned: {how.candidates} candidates, seeds {', '.join(map(str, how.seeds))}, held out "
+            f"{'; '.join(held)}."
         )
     return (
         f"{seeds} Every row was tuned with {how.candidates} candidates (the first is the preset's settings) for the "
@@ -421,22 +439,26 @@ def _tuning(table: PaperTable) -> str:
     )
 
 
-def _setting(part: Part, table: PaperTable, presets: Path) -> str:
+def _setting(part: Part, presets: Path) -> str:
     experiment = load(presets / part.preset).with_changes(**part.set)
     training = experiment.training
-    local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
-    chosen = training.clients_per_round
+    steps, epochs, chosen = training.local_steps, training.local_epochs or 1, training.clients_per_round
+    local = f"{steps} steps" if steps is not None else f"{epochs} epoch{'s' * (epochs != 1)}"
     a_round = "all clients" if chosen == "all" else f"{chosen:g}" + (" clients" if chosen >= 1 else " of the clients")
-    text = f"- {part.name}: model `{experiment.model.name}`, {training.rounds} rounds of {local}, {a_round} a round"
-    if table.tune is None:
-        return f"{text}."
+    return f"model `{experiment.model.name}`, {training.rounds} rounds of {local}, {a_round} a round"
+
+
+def _rates(part: Part, table: PaperTable, presets: Path) -> str:
+    """The rates of all candidates of all rows on a federation."""
+    assert table.tune is not None
+    experiment = load(presets / part.preset).with_changes(**part.set)
     rates: set[float] = set()
     for row in table.rows():
         if row.tuned_as is None and RATE not in row.set:
             changed = experiment.for_method(row.method).with_changes(**row.set)
             equal = table.tune.equal(tuple(row.set))
             rates |= {each.get(RATE, changed.training.lr) for each in equal.settings(changed)}
-    return f"{text}; rates tried: {', '.join(f'{rate:g}' for rate in sorted(rates))}."
+    return ", ".join(f"{rate:g}" for rate in sorted(rates))
 
 
 def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
@@ -510,16 +532,17 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
                 figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
                 why = verdict.removeprefix(_UNTESTED)
                 untested.setdefault(table.paper, {}).setdefault(why, []).append(text + figure)
-    counts = [f"{word} {verdicts.count(word)}" for word in _COUNTED]
+    counts = [f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in _COUNTED]
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
     if "not run yet" in verdicts:
         counts.append(f"not run yet {verdicts.count('not run yet')}")
-    summaries = [table.summary for table in tables.values() if table.summary]
-    first = " ".join([f"Of the papers' claims, by federation: {', '.join(counts)}.", *summaries])
+    first = f"Of the papers' claims, by federation: {', '.join(counts)}."
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
     for part in (*PAPERS, None):
         if part in pages or part in untested:
             lines += [f"## {part or 'Other tables'}", ""]
+            lines += [text for table in tables.values() if part and table.paper == part and table.summary
+                      for text in (table.summary, "")]  # fmt: skip
         lines += pages.get(part, [])
         if part in untested:
             lines += ["Not tested:", ""]
