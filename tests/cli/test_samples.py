@@ -8,9 +8,9 @@ import pytest
 
 from fedkin.cli.participant import read_samples
 from fedkin.data.own import OwnTable
+from fedkin.engines.ledger import Ledger
 from fedkin.errors import ConfigError, DataError
 from fedkin.network.client import NetworkClient
-from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import exchange, plan_of, settings_of

@@ -12,7 +12,7 @@ import torch
 
 from engines.test_releases import Keeping, models
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
-from fedkin.engines.epsilon import epsilon, noise_for
+from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon
 from fedkin.engines.privacy import keyed
 from fedkin.engines.results import SERVER
 from fedkin.errors import ConfigError
@@ -25,7 +25,6 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
 from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
-from fedkin.network.ledger import composed
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
 from support import Losing, play, same, small_setup
@@ -87,16 +86,15 @@ def test_noise_has_the_deviation_that_the_epsilon_needs() -> None:
         assert abs(draws.std() * math.sqrt(share) / noise - 1) < 5 / math.sqrt(2 * len(draws))
         assert abs(draws.mean()) < 5 * draws.std() / math.sqrt(len(draws))
     # Both are one release of the whole epsilon.
-    assert composed([noise / math.sqrt(0.1), noise / math.sqrt(0.9)], 1e-5) == pytest.approx(EPSILON, rel=1e-6)
+    assert total_epsilon(0.1 / noise**2 + 0.9 / noise**2, {}, 1e-5) == pytest.approx(EPSILON, rel=1e-6)
 
 
 def test_epsilon_of_a_signature_and_of_updates_add_up_exactly() -> None:
     both = Privacy(clip=1.0, noise=3.0, signature_epsilon=EPSILON)
     assert both.epsilon(0, 1.0) == pytest.approx(EPSILON, rel=1e-6)
     assert both.epsilon(7) == Privacy(clip=1.0, noise=3.0).epsilon(7)
-    assert both.epsilon(7, 1.0) == pytest.approx(composed([3.0] * 7 + [noise_for(EPSILON, 1e-5)], 1e-5), rel=1e-9)
     mu = math.sqrt(7 / 9 + noise_for(EPSILON, 1e-5) ** -2)
-    assert both.epsilon(7, 1.0) == epsilon(1 / mu, 1, 1e-5)
+    assert both.epsilon(7, 1.0) == pytest.approx(epsilon(mu, 1e-5), rel=1e-9)
     engine = LocalEngine(setup(privacy=both))
     models(engine, rounds=2)
     told = privacy_spent(both, engine.releases())
@@ -112,8 +110,8 @@ def test_epsilon_of_a_signature_and_of_updates_add_up_exactly() -> None:
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
 def test_noise_for_an_epsilon_is_the_least(target: float, delta: float) -> None:
     noise = noise_for(target, delta)
-    assert epsilon(noise, 1, delta) <= target * (1 + 1e-6)
-    assert epsilon(noise * 0.999, 1, delta) > target
+    assert epsilon(1 / noise, delta) <= target * (1 + 1e-6)
+    assert epsilon(1 / (noise * 0.999), delta) > target
 
 
 def test_off_and_without_a_signature_nothing_changes() -> None:

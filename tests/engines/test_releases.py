@@ -16,8 +16,8 @@ from torch import Tensor
 import fedkin
 from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.client_side import ClientSide
+from fedkin.engines.ledger import KEY
 from fedkin.engines.privacy import keyed, secret
-from fedkin.engines.releases import KEY
 from fedkin.engines.results import SERVER, Missing
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Fitted, Message, PeerFlow

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fedkin.engines.epsilon import total_epsilon
+from fedkin.engines.ledger import Ledger
 from fedkin.engines.privacy import Privacy, Spent
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
@@ -22,7 +23,6 @@ from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
 from fedkin.network import agreement
 from fedkin.network.consent import leaving
-from fedkin.network.ledger import Ledger, composed
 from fedkin.network.peer_exchange import PeerOutbox
 from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
@@ -121,10 +121,17 @@ def test_a_salted_digest_is_the_same_again_and_other_elsewhere(tmp_path: Path) -
 
 
 def test_releases_with_unlike_noise_compose() -> None:
-    assert composed([3.0] * 7, 1e-5) == pytest.approx(Privacy(clip=1, noise=3).epsilon(7))
+    def together(*noises: float) -> float:
+        ledger = Ledger()
+        for noise in noises:
+            ledger.page("run", Privacy(clip=1, noise=noise)).keep("1 train - 0", 1, 1, FIELDS)
+        return ledger.epsilon(1e-5)
+
+    assert together(*[3.0] * 7) == pytest.approx(Privacy(clip=1, noise=3).epsilon(7))
     # Two releases with noise s sqrt(2) tell as much as one with noise s.
-    assert composed([2.0, 2**1.5, 2**1.5], 1e-5) == pytest.approx(Privacy(clip=1, noise=2).epsilon(2))
-    assert composed([2.0, 5.0], 1e-5) > composed([2.0], 1e-5)
+    assert together(2.0, 2**1.5, 2**1.5) == pytest.approx(Privacy(clip=1, noise=2).epsilon(2))
+    assert together(2.0, 5.0) > together(2.0)
+    assert together(2.0, 0.0) == math.inf
 
 
 def test_the_owners_limit_holds_over_all_runs(tmp_path: Path) -> None:

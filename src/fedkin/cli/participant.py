@@ -17,8 +17,8 @@ from fedkin.running.progress import StopFlag, make_console
 
 if TYPE_CHECKING:
     from fedkin.data.own import FileWatch, OwnTable
+    from fedkin.engines.ledger import Ledger
     from fedkin.federation import Client, Task
-    from fedkin.network.ledger import Ledger
     from fedkin.running.experiment import Experiment
 
 Consent = Callable[[list[str]], bool]
@@ -55,8 +55,8 @@ DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1
 @contextmanager
 def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
     """Open the record of what this participant has released, beside its states: they go back, and this does not."""
+    from fedkin.engines.ledger import Ledger
     from fedkin.folders import held
-    from fedkin.network.ledger import Ledger
 
     if not plan.privacy.on:
         ledger = Ledger(limit=limit)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines.failures import forgotten, place_in
+from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import Source, noised_in
-from fedkin.engines.releases import KEY, Releases, Store
+from fedkin.engines.releases import Releases
 from fedkin.engines.results import Outbox
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, MethodError, RunError
@@ -94,7 +95,7 @@ class ClientSide:
 
     def __init__(
         self, setup: Setup, clients: Mapping[str, Client], states: States, own_method: bool = False,
-        noise: Source | None = None, store: Store | None = None,
+        noise: Source | None = None, store: Page | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.clients, self.states, self.own_method = setup, clients, states, own_method
         self.releases = Releases(setup, self.step, noise, store)

@@ -17,29 +17,26 @@ _LEAST = 0.3  # noise of a step of private training
 
 
 @lru_cache(maxsize=4096)
-def epsilon(noise: float, releases: int, delta: float) -> float:
-    """Return the exact epsilon of releases with this noise multiplier (standard deviation over sensitivity), composed.
+def epsilon(mu: float, delta: float) -> float:
+    """Return the exact epsilon of a Gaussian mechanism whose noise is 1 / mu times its sensitivity.
 
-    Together they are one Gaussian mechanism with m = sqrt(releases) / noise, for which
-    delta = Phi(m / 2 - epsilon / m) - e^epsilon Phi(-m / 2 - epsilon / m) (Balle and Wang, ICML 2018). There is no
-    amplification by sampling: the server knows who was asked. 0 without releases, infinite without noise.
+    Of releases together mu^2 is the sum of 1 / noise^2. delta = Phi(mu / 2 - epsilon / mu) -
+    e^epsilon Phi(-mu / 2 - epsilon / mu) (Balle and Wang, ICML 2018). There is no amplification by sampling: the server
+    knows who was asked. 0 without releases, infinite without noise.
 
-    >>> epsilon(5.0, 0, 1e-5), round(epsilon(5.0, 100, 1e-5), 2), epsilon(0.0, 3, 1e-5)
+    >>> epsilon(0.0, 1e-5), round(epsilon(2.0, 1e-5), 2), epsilon(math.inf, 1e-5)
     (0.0, 10.0, inf)
     """
-    if not releases:
-        return 0.0
-    if not noise:
-        return math.inf
-    m = math.sqrt(releases) / noise
+    if not mu or math.isinf(mu):
+        return mu
 
     def surplus(e: float) -> float:
-        return float(ndtr(m / 2 - e / m) - math.exp(min(e + log_ndtr(-m / 2 - e / m), 0.0)) - delta)
+        return float(ndtr(mu / 2 - e / mu) - math.exp(min(e + log_ndtr(-mu / 2 - e / mu), 0.0)) - delta)
 
     if surplus(0.0) <= 0:
         return 0.0
     # The bound of zero-concentrated privacy is never below.
-    most = m * m / 2 + m * math.sqrt(2 * math.log(1 / delta))
+    most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
     return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
 
 
@@ -47,11 +44,11 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
 def noise_for(target: float, delta: float) -> float:
     """Return the noise multiplier with which one release has this epsilon; 1 / multiplier is mu of Gaussian privacy.
 
-    >>> round(epsilon(noise_for(1.0, 1e-5), 1, 1e-5), 6)
+    >>> round(epsilon(1 / noise_for(1.0, 1e-5), 1e-5), 6)
     1.0
     """
     low, high = -10.0, 20.0  # of the logarithm, for epsilon from 0 to 1e8
-    power = brentq(lambda power: epsilon(math.exp(power), 1, delta) - target, low, high, xtol=1e-12)
+    power = brentq(lambda power: epsilon(math.exp(-power), delta) - target, low, high, xtol=1e-12)
     return math.exp(power) * (1 + 1e-9)
 
 
@@ -74,13 +71,13 @@ def total_epsilon(mu_squared: float, steps: Mapping[tuple[float, float], int], d
     upper bound that is hardly above it: dp-accounting composes the distributions of the privacy loss (Doroshenko et
     al., PoPETs 2022), of data with one sample and without it. Infinite if that has no number.
 
-    >>> total_epsilon(0.0, {(1.0, 5.0): 100}, 1e-5) == epsilon(0.5, 1, 1e-5)
+    >>> total_epsilon(0.0, {(1.0, 5.0): 100}, 1e-5) == epsilon(2.0, 1e-5)
     True
     """
     exact = math.fsum([mu_squared, *(count / noise**2 for (rate, noise), count in steps.items() if rate == 1)])
     sampled = tuple(sorted((*at, count) for at, count in steps.items() if at[0] < 1 and count))
-    if not sampled:
-        return epsilon(1 / math.sqrt(exact), 1, delta) if exact else 0.0
+    if not sampled or math.isinf(exact):
+        return epsilon(math.sqrt(exact), delta)
     return _sampled_epsilon(exact, sampled, delta)
 
 

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from scipy.special import ndtri
 from torch import Tensor
 
-from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon, training_noise
+from fedkin.engines.epsilon import noise_for, total_epsilon, training_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import COUNT, Bytes, Fields, Form, Noised, Number, Sometimes, Sums, Weights, Whole
@@ -111,15 +111,13 @@ class Privacy(Settings):
 
         trained: {"steps", "rate", "noise"}, if a client has trained privately (`fedkin.learning.private`).
         """
-        if trained is not None:
-            mu_squared = signed / self.signature_noise**2 if self.signature_noise is not None else 0.0
-            return total_epsilon(mu_squared, {(trained["rate"], trained["noise"]): trained["steps"]}, self.delta)
-        if not signed or (releases and not self.noise):
-            return epsilon(self.noise or 0.0, releases, self.delta)
-        # Gaussian releases together are one: their mu^2, 1 / multiplier^2, add up.
-        assert self.signature_noise is not None
-        total = signed / self.signature_noise**2 + (releases / self.noise**2 if self.noise else 0.0)
-        return epsilon(1 / math.sqrt(total), 1, self.delta)
+        if releases and not self.noise:
+            return math.inf
+        mu_squared = releases / self.noise**2 if self.noise else 0.0
+        if signed and self.signature_noise is not None:
+            mu_squared += signed / self.signature_noise**2
+        steps = {} if trained is None else {(trained["rate"], trained["noise"]): trained["steps"]}
+        return total_epsilon(mu_squared, steps, self.delta)
 
     def spent(self, one: Mapping[str, Any]) -> float:
         """Return the epsilon of what a client has released (`engines.releases.counted`)."""

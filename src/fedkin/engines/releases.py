@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 from fedkin import codec
+from fedkin.engines.ledger import KEY, Page, one_more
 from fedkin.engines.privacy import (
     Part,
     Source,
@@ -26,49 +27,6 @@ from fedkin.flow import Fit, Message, Params
 from fedkin.forms import Weights
 from fedkin.learning.private import Private
 
-# Where a client's state has its own: no method has a name that begins so.
-KEY = "_privacy"
-
-
-class Store(Protocol):
-    """Where one client of a deployment keeps its releases, so that nothing takes them back.
-
-    A simulation has none: there the count of releases is part of a client's state.
-    """
-
-    @property
-    def count(self) -> int:
-        """How many releases there were in this run."""
-
-    @property
-    def signed(self) -> float:
-        """The share of a signature that was released in this run."""
-
-    def known(self, prefix: str) -> bool:
-        """Whether it has a release whose name begins so."""
-
-    def counts(self, prefix: str) -> bool:
-        """Whether there was a release whose name begins so, be it still known or not."""
-
-    def find(self, at: str) -> dict[str, Any] | None:
-        """Return the fields that were released under this name, to be sent again; None if there are none."""
-
-    def check(self, count: int, share: float = 0.0) -> None:
-        """Raise Spent if so many releases more, or this share of a signature, are beyond the client's own limit."""
-
-    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
-        """Keep and count what is released, before it leaves. share: of a signature, 0 if it is none."""
-
-    @property
-    def trained(self) -> Mapping[str, Any] | None:
-        """The private training of this run (`one_more`)."""
-
-    def secret(self, at: str) -> bytes:
-        """Return the key of all draws of the fit of this name."""
-
-    def train(self, at: str, private: Private) -> None:
-        """Count a fit, before it begins; raises Spent if it is beyond the client's own limit."""
-
 
 class Releases:
     """Makes what clients send private, and counts it. Without `[privacy]` everything passes as it is.
@@ -84,7 +42,7 @@ class Releases:
     """
 
     def __init__(
-        self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
+        self, setup: Setup, step: Callable[[str, str], int], source: Source | None = None, store: Page | None = None
     ) -> None:
         self.setup, self.privacy, self.step, self.store = setup, setup.privacy, step, store
         given = setup.privacy
@@ -304,12 +262,6 @@ def _identity(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((name, _identity(item)) for name, item in value.items())
     return id(value)
-
-
-def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps: int) -> dict[str, Any]:
-    """Return a client's private training after one more fit: {"fits", "steps", "rate", "noise"}."""
-    fits, so_far = (0, 0) if before is None else (before["fits"], before["steps"])
-    return {"fits": fits + 1, "steps": so_far + steps, "rate": rate, "noise": noise}
 
 
 def signed_share(own: Mapping[str, Any]) -> float:

@@ -15,8 +15,8 @@ from fedkin.engines.attacks import Attacks
 from fedkin.engines.client_side import ClientSide, Running, States
 from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, place_of
+from fedkin.engines.ledger import Page
 from fedkin.engines.privacy import Source, Spent
-from fedkin.engines.releases import Store
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
@@ -169,7 +169,7 @@ class LocalSite(Site):
     def __init__(
         self, setup: Setup, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
         adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
-        store: Store | None = None, signatures: Signatures | None = None,
+        store: Page | None = None, signatures: Signatures | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.executor, self.clock, self.adversaries = setup, executor, clock, adversaries
         self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()

@@ -17,6 +17,7 @@ from fedkin.data.own import FileWatch, OwnSamples, OwnTable
 from fedkin.engines.accounting import Clock
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
+from fedkin.engines.ledger import Ledger
 from fedkin.engines.privacy import secret
 from fedkin.engines.results import Missing
 from fedkin.engines.secure_sums import MASKED, STEPS
@@ -33,7 +34,6 @@ from fedkin.learning.metrics import Unmeasured
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
 from fedkin.network.consent import about as about_words
 from fedkin.network.consent import leaving, leaving_with_table, releases_in
-from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
 from fedkin.network.messages import (
     Answer,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedkin.data.own import CLASS, OwnTable
+from fedkin.engines.ledger import Ledger, Page
 from fedkin.engines.privacy import Privacy, noised_in
 from fedkin.engines.setup import Setup
 from fedkin.errors import DataError
@@ -32,7 +33,6 @@ from fedkin.forms import (
 )
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import PlanOf, agreed
-from fedkin.network.ledger import Ledger, Page
 from fedkin.untrusted import shown
 
 _ROOM = 1 << 16  # bytes of names in a message

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
+from fedkin.engines.ledger import Page
 from fedkin.engines.privacy import secret
 from fedkin.engines.results import Outcome
 from fedkin.engines.rounds import Engine
@@ -22,7 +23,6 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
-from fedkin.network.ledger import Page
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
 from fedkin.network.settings import tree_of_task

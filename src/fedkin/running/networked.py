@@ -17,6 +17,7 @@ from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.tables import TableSource
 from fedkin.engines import Faults, Privacy
 from fedkin.engines.client_list import Entry, Roster
+from fedkin.engines.ledger import Ledger
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
@@ -30,7 +31,6 @@ from fedkin.methods.given import Given
 from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.network.consent import largest_message, leaving, leaving_with_table
 from fedkin.network.join_file import Join
-from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox

@@ -21,29 +21,21 @@ from typing import Any
 from fedkin import codec
 from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.privacy import Privacy, Spent
-from fedkin.engines.releases import KEY, one_more
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.folders import made_private, synced, write_private
 from fedkin.learning.private import Private
 from fedkin.untrusted import json_of, said
 
+# Where a client's state has what it has released: no method has a name that begins so.
+KEY = "_privacy"
 _FILE, _SALT = "releases.jsonl", "salt"
 _KEPT = 3  # rounds whose releases are kept, as long as the states that belong to them
 
 
-def composed(noises: Iterable[float], delta: float, steps: Mapping[tuple[float, float], int] | None = None) -> float:
-    """Return the epsilon of releases with these noise multipliers, which may differ, one for each release.
-
-    Gaussian releases together are one with the multiplier 1 / sqrt(sum of 1 / noise^2). steps: of training, by
-    (rate, noise).
-
-    >>> round(composed([5.0] * 100, 1e-5), 6), composed([], 1e-5), composed([0.0], 1e-5)
-    (9.997256, 0.0, inf)
-    """
-    multipliers = list(noises)
-    if multipliers and min(multipliers) <= 0:
-        return math.inf
-    return total_epsilon(math.fsum(noise**-2 for noise in multipliers), steps or {}, delta)
+def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps: int) -> dict[str, Any]:
+    """Return a client's private training after one more fit: {"fits", "steps", "rate", "noise"}."""
+    fits, so_far = (0, 0) if before is None else (before["fits"], before["steps"])
+    return {"fits": fits + 1, "steps": so_far + steps, "rate": rate, "noise": noise}
 
 
 class Ledger:
@@ -72,14 +64,15 @@ class Ledger:
             )
         return Page(self, run, privacy, consented)
 
-    def epsilon(self, delta: float, more: Iterable[float] = (), private: Private | None = None) -> float:
-        """Return the epsilon of all releases of all runs, and of these besides: their noise, or training."""
-        released = [line["noise"] for line in self.lines if "rate" not in line for _ in range(line["count"])]
-        trained = [((line["rate"], line["noise"]), line["count"]) for line in self.lines if "rate" in line]
-        steps = Counter[tuple[float, float]]()
-        for at, count in trained + ([] if private is None else [((private.rate, private.noise), private.steps)]):
-            steps[at] += count
-        return composed([*released, *more], delta, steps)
+    def epsilon(self, delta: float, *more: Mapping[str, Any]) -> float:
+        """Return the epsilon of all releases of all runs, and of these lines besides."""
+        mu_squared, steps = list[float](), Counter[tuple[float, float]]()
+        for line in (*self.lines, *more):
+            if "rate" in line:
+                steps[line["rate"], line["noise"]] += line["count"]
+            else:
+                mu_squared.append(line["count"] / line["noise"] ** 2 if line["noise"] > 0 else math.inf)
+        return total_epsilon(math.fsum(mu_squared), steps, delta)
 
     def salted(self, digest: str) -> str:
         """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
@@ -142,7 +135,9 @@ class Ledger:
 
 
 class Page:
-    """The releases of one run (see `engines.releases.Store`).
+    """The releases of one run, which a client of a deployment keeps here, so that nothing takes them back.
+
+    A simulation has no pages: there the count of releases is part of a client's state.
 
     count: releases so far, without those of a signature; signed: the share of a signature. open: fields that were sent
     as they are, by phase. consented: the most releases of this run (None: no limit).
@@ -177,14 +172,9 @@ class Page:
 
         The same fit again has the same draws, and so the same result: it costs nothing.
         """
-        limit, delta = self.ledger.limit, self.privacy.delta
-        if limit is not None and (least := self.ledger.epsilon(delta, private=private)) > limit:
-            raise Spent(
-                f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
-                f"{least:.3g} after one more fit, above its owner's limit of {limit:g}"
-            )
-        line = {"run": self.run, "at": at, "count": private.steps, "noise": private.noise, "delta": delta}
-        self.ledger.add({**line, "share": 0.0, "rate": private.rate})
+        line = {**self._line(at, private.steps), "noise": private.noise, "rate": private.rate}
+        self._within_limit(line)
+        self.ledger.add(line)
         self.counted.add(at)
         self._count(self.ledger.lines[-1])
 
@@ -212,9 +202,11 @@ class Page:
         except (KeyError, OSError, MethodError):
             return None  # it is released anew, and counted once more
 
-    def _noise(self, share: float) -> float:
-        """Return the noise multiplier of a release, or of this share of a signature."""
-        return (self.privacy.signature_noise or 0.0) / math.sqrt(share) if share else self.privacy.noise or 0.0
+    def _line(self, at: str, count: int, share: float = 0.0) -> dict[str, Any]:
+        """Return the line of so many releases, or of this share of a signature."""
+        noise = (self.privacy.signature_noise or 0.0) / math.sqrt(share) if share else self.privacy.noise or 0.0
+        delta = self.privacy.delta
+        return {"run": self.run, "at": at, "count": count, "noise": noise, "delta": delta, "share": share}
 
     def check(self, count: int, share: float = 0.0) -> None:
         """Raise Spent if this is beyond what the owner consented to, or its limit over all runs.
@@ -226,9 +218,12 @@ class Page:
                 f"this participant has made {self.count} releases in this run, and its owner consented to "
                 f"{self.consented}"
             )
+        self._within_limit(*[self._line("", count)] * (count > 0), *[self._line("", 1, share)] * (share > 0))
+
+    def _within_limit(self, *lines: Mapping[str, Any]) -> None:
+        """Raise Spent if these releases would exceed the owner's limit over all runs."""
         limit, delta = self.ledger.limit, self.privacy.delta
-        more = [self._noise(0.0)] * count + ([self._noise(share)] if share else [])
-        if limit is not None and (least := self.ledger.epsilon(delta, more)) > limit:
+        if limit is not None and (least := self.ledger.epsilon(delta, *lines)) > limit:
             raise Spent(
                 f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
                 f"{least:.3g}, above its owner's limit of {limit:g}"
@@ -241,8 +236,7 @@ class Page:
             self.memory[at] = data
         else:
             _write(self._path(at), data)
-        line = {"run": self.run, "at": at, "count": count, "noise": self._noise(share), "delta": self.privacy.delta}
-        self.ledger.add({**line, "share": share})
+        self.ledger.add(self._line(at, count, share))
         self.counted.add(at)
         self.count += 0 if share else count
         self.signed += share
