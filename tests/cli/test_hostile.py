@@ -237,7 +237,7 @@ def test_a_group_of_300_letters_has_a_folder(told: Terminal, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", ["a\0b", "a" * 300], ids=["nul", "long"])
 def test_paths_in_an_experiment_that_no_file_can_have(fails: Callable[..., str], tmp_path: Path, path: str) -> None:
-    for source in ("npz", "folder", "mnist", "cifar10", "femnist", "tpt48", "eicu"):
+    for source in ("npz", "folder", "mnist", "cifar10", "femnist", "tpt48", "eicu-demo"):
         fails("run", str(written(tmp_path / "a.toml", data={"source": source, "path": path})))
 
 

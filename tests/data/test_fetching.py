@@ -209,8 +209,8 @@ def test_what_a_data_set_needs_is_fetched_too(server: Any, known: dict[str, Orig
 
 
 def test_who_gives_data_to_people_only_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"eicu: cannot be fetched by a program: get .*credentials.*put it in .*eicu"):
-        fetch("eicu", tmp_path)
+    with pytest.raises(DataError, match=r"eicu-demo: cannot be fetched by a program: get .*put it in .*eicu-demo"):
+        fetch("eicu-demo", tmp_path)
     with pytest.raises(ConfigError, match="NAME: no 'mnst'; did you mean 'mnist'"):
         fetch("mnst", tmp_path)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.data.sources.eicu import _HISTORY, _PHYSIOLOGY, Eicu, EicuDemo, hold_out_people, indicators, standardised
+from fedkin.data.sources.eicu import _HISTORY, _PHYSIOLOGY, EicuDemo, hold_out_people, indicators, standardised
 from fedkin.errors import ConfigError, DataError
 
 REGIONS = {"1": "South", "2": "South", "3": "West", "4": ""}
@@ -33,7 +33,6 @@ def folder(tmp_path: Path) -> Path:
     write(place, "hospital", [{"hospitalid": id, "region": region} for id, region in REGIONS.items()])
     write(place, "patient", [
         {"patientunitstayid": stay, "hospitalid": 1 + stay % 4, "uniquepid": f"p{stay % 60}", "ethnicity": "a, b",
-         "unitdischargeoffset": 60 * (stay - 90),
          "hospitaldischargestatus": "" if stay == 179 else "Expired" if stay % 5 == 0 else "Alive"}
         for stay in STAYS
     ])  # fmt: skip
@@ -53,15 +52,6 @@ def folder(tmp_path: Path) -> Path:
         {"patientunitstayid": stay, "treatmentoffset": 30 if stay % 2 else 9000,
          "treatmentstring": f"pulmonary|ventilation|{stay}"}
         for stay in STAYS
-    ])  # fmt: skip
-    write(place, "medication", [
-        {"patientunitstayid": stay, "drugstartoffset": start, "drugordercancelled": cancelled, "drugname": drug,
-         "drughiclseqno": code}
-        for stay in range(100, 150)
-        for start, cancelled, drug, code in (
-            (10, "No", " Aspirin ", 1), (20, "No", "ASPIRIN", 1), (3000, "No", "late", 2), (-5, "No", "home", 3),
-            (30, "Yes", "cancelled", 4), (40, "No", "" if stay % 2 else "heparin", 5),
-        )
     ])  # fmt: skip
     return tmp_path
 
@@ -120,23 +110,6 @@ def test_nobody_is_in_both_splits(folder: Path) -> None:
     assert not hold_out_people(client, person, 0.0, 0).any()
 
 
-def test_drugs_of_the_first_hours(folder: Path) -> None:
-    data = Eicu(path=Path("eicu-demo"), min_count=5).load(folder)
-    # Aspirin however it is written, and heparin where there is a name; nothing late, early or cancelled.
-    assert data.task.shape == (2,)
-    assert len(data.train) + len(data.test) == 50
-    aspirin, heparin = data.train.x.T
-    assert aspirin.min() == 1
-    assert 0 < heparin.mean() < 1
-    by_code = Eicu(path=Path("eicu-demo"), min_count=5, drug="code").load(folder)
-    assert by_code.task.shape == (2,)
-    assert by_code.train.x.min() == 1
-    longer = Eicu(path=Path("eicu-demo"), min_count=1, at_least_hours=48).load(folder)
-    assert len(longer.train) + len(longer.test) == sum(stay - 90 >= 48 for stay in range(100, 150))
-    with pytest.raises(ConfigError, match=r"data\.min_count: no drug was given in 99 training stays"):
-        Eicu(path=Path("eicu-demo"), min_count=99).load(folder)
-
-
 def test_tables_that_are_missing_or_other_ones(folder: Path) -> None:
     place = folder / "eicu-demo"
     (place / "treatment.csv").write_text("a,b\n1,2\n")
@@ -164,9 +137,7 @@ def test_standardised_against_numpy() -> None:
 def test_indicators_count_rows_not_mentions() -> None:
     rows, codes = np.array([0, 0, 0, 1, 2, 2]), np.array([5, 5, 5, 9, 9, 5])
     fit = np.array([True, True, True, False])
-    table, kept = indicators(rows, codes, fit, 2)
-    assert kept.tolist() == [5, 9]
-    assert table.tolist() == [[True, False], [False, True], [True, True], [False, False]]
-    assert indicators(rows, codes, fit, 3)[0].shape == (4, 0)
+    assert indicators(rows, codes, fit, 2).tolist() == [[True, False], [False, True], [True, True], [False, False]]
+    assert indicators(rows, codes, fit, 3).shape == (4, 0)
     empty = np.empty(0, np.int64)
-    assert indicators(empty, empty, fit, 1)[0].shape == (4, 0)
+    assert indicators(empty, empty, fit, 1).shape == (4, 0)
