@@ -199,26 +199,19 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-def test_none_unsets_a_setting_which_then_has_its_default(path: Path) -> None:
+def test_a_setting_without_a_value_is_unset_and_then_has_its_default(path: Path) -> None:
     assert load(path).training.local_steps == 2
-    made = load(path, ["training.local_steps=none", "training.local_epochs=3"])
+    made = load(path, ["training.local_steps=", "training.local_epochs=3", "model.hidden = "])
     assert (made.training.local_steps, made.training.local_epochs) == (None, 3)
-    assert load(path, ["training.lr=none"]).training.lr == 0.1
-
-
-def test_none_is_kept_where_it_is_a_value(path: Path) -> None:
-    words = ["method={name='flt'}", "method.graph.groups=3", "method.encoder.kind=none", "training.local_steps=none"]
-    made = load(path, words)
-    assert made.method.encoder is not None  # type: ignore[union-attr]
+    assert "hidden" not in made.table["model"]
+    made = load(path, ["method={name='flt'}", "method.graph.groups=3", "method.encoder.kind=none"])
     assert made.method.encoder.kind == "none"  # type: ignore[union-attr]
-    assert made.training.local_steps is None
 
 
-def test_an_unknown_setting_is_refused_also_if_it_is_unset(path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.lrr: no such setting; did you mean 'lr'"):
-        load(path, ["training.lrr=none"])
-    with pytest.raises(ConfigError, match=r"method\.name: no 'none'"):
-        load(path, ["method.name=none"])
+@pytest.mark.parametrize("name", ["training.lrr", "model.hidden.x", "privacy", "privacy.clip"])
+def test_a_setting_that_is_not_there_cannot_be_unset(path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--set {name}=: {name} is not set there, so that nothing can be unset"):
+        load(path, [f"{name}="])
 
 
 def test_another_kind_drops_what_only_the_former_has(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -301,7 +301,7 @@ def advise(
 
 
 def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
-    from fedkin.running.experiment import Experiment, changed, load
+    from fedkin.running.experiment import changed, load
 
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
@@ -314,7 +314,7 @@ def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: i
     first = first_experiment(data, DataOptions(**{**columns, "leave_out": options.comma_list(columns["leave_out"])}))
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
-    return changed(table, more, Experiment.of, str(data))
+    return changed(table, more, str(data))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def comma_list(names: str) -> tuple[str, ...]:
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML), or a preset's name; not needed with --resume.")
 SET = typer.Option(
-    [], "--set", help="Change a setting: section.field=value; none unsets it. May be repeated.", metavar="A.B=C"
+    [], "--set", help="Change a setting: section.field=value; A.B= unsets it. May be repeated.", metavar="A.B=C"
 )
 ROOT = typer.Option(
     None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."

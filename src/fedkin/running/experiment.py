@@ -9,10 +9,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
-from operator import getitem
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import tomli_w
 import torch
@@ -196,45 +195,37 @@ SECTIONS = (
     "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
 )  # fmt: skip
 
-_NONE = "none"
 _LOG = logging.getLogger("fedkin")
 
-T = TypeVar("T")
 
+def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Experiment:
+    """Return the experiment of a table with changes `section.field=value`; raises ConfigError.
 
-def changed(table: Mapping[str, Any], changes: Sequence[str], check: Callable[[dict[str, Any]], T], where: str) -> T:
-    """Apply changes `section.field=value` to a table, and return what `check` makes of it; raises ConfigError.
-
-    none unsets a setting that does not itself know the value "none": the setting then has its default. Another kind of
-    data, scenario, model or method drops the settings in the table that only the former kind has, which is logged.
-    where: the file, for errors.
+    Without a value, a setting of the table is unset: it then has its default. Another kind of data, scenario, model or
+    method drops the settings in the table that only the former kind has, which is logged. where: the file, for errors.
     """
-    values: dict[str, Any] = {}
-    new = copy.deepcopy(dict(table))
+    new, paths = copy.deepcopy(dict(table)), set()
     for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: expected section.field=value")
+        path, equals, text = (part.strip() for part in change.partition("="))
         option = f"--set {shown(change, 80)}"
-        values[path.strip()] = setting_value(text.strip(), option)
-        assign(new, path.strip(), values[path.strip()], option)
-    new = taken_in(new, Path())
-    _drop_others(new, table, set(values))
+        if not equals:
+            raise ConfigError(f"{option}: expected section.field=value")
+        if not text and not _is_set(new, path):
+            raise ConfigError(f"{option}: {path} is not set there, so that nothing can be unset")
+        assign(new, path, setting_value(text, option) if text else None, option)
+        paths.add(path)
+    new = taken_in(without_none(new), Path())
+    _drop_others(new, table, paths)
     try:
-        return check(new)
-    except ConfigError as error:
-        text = str(error)
-        unset = [path for path, value in values.items() if value == _NONE and f"{path}: no " not in text
-                 and (f"{path}:" in text or f"{path}." in text)]  # fmt: skip
-        if not unset:
-            raise ConfigError(f"{where}: {error}") from None
-    for path in unset:
-        *sections, last = path.split(".")
-        reduce(getitem, sections, new).pop(last, None)
-    try:
-        return check(new)
+        return Experiment.of(new)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _is_set(table: Any, path: str) -> bool:
+    for name in path.split("."):
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table is not None
 
 
 def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
@@ -488,7 +479,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
     its folder; those of changes to the working folder.
     """
     path = preset_or_file(path)
-    return changed(taken_in(read_table(path), path.parent), changes, Experiment.of, str(path))
+    return changed(taken_in(read_table(path), path.parent), changes, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:
