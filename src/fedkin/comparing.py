@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedkin.analysis.intervals import Added
-from fedkin.errors import ConfigError, nearest
+from fedkin.errors import ConfigError, nearest, some
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
@@ -33,8 +33,6 @@ from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, pla
 from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
-
-_SHOWN = 8  # means of a text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,8 +89,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
         means = [f"{name} {_figure(row, 'mean')}" for name, row in zip(self.results, self.rows, strict=True)]
-        shown_means = ", ".join([*means[:_SHOWN], *(["..."] if len(means) > _SHOWN else [])])
-        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {shown_means})"
+        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {some(means)})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": name} for name, row in zip(self.results, self.rows, strict=True)]

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+from warnings import catch_warnings, simplefilter
 
 __all__ = [
     "ConfigError",
@@ -23,7 +26,9 @@ __all__ = [
     "NoField",
     "RunError",
     "WrongSetting",
+    "imported",
     "nearest",
+    "some",
 ]
 
 
@@ -74,7 +79,7 @@ class OnlyMean(NoField, MethodError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint to append to "unknown name": the closest known names, or all of them if none is close.
+    """The hint to append to "unknown name": the closest known names, or those that there are if none is close.
 
     >>> nearest("louvian", ["louvain", "leiden"])
     "did you mean 'louvain'?"
@@ -83,4 +88,30 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return "known: " + ", ".join(names)
+    return f"known: {some(names, 40)}"
+
+
+def some(texts: Iterable[str], most: int = 8, between: str = ", ") -> str:
+    """The first of these texts, and how many more there are.
+
+    >>> some(["a", "b", "c"], most=2), some(["a", "b"], most=2)
+    ('a, b and 1 more', 'a, b')
+    """
+    every = list(texts)
+    return between.join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def imported(package: str, where: str, extra: str) -> Any:
+    """Import a package that is installed by an extra; raises ConfigError that says what needs it.
+
+    >>> imported("no_such", "run.engine = 'far'", "far")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: run.engine = 'far' needs no_such (No module named 'no_such'): pip install 'fedkin[far]'
+    """
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # of packages about each other
+            return import_module(package)
+    except ImportError as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{where} needs {package} ({why}): pip install 'fedkin[{extra}]'") from None

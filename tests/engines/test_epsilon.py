@@ -154,5 +154,5 @@ def test_without_the_accountant_only_batches_of_all_samples_are_counted(monkeypa
         lambda: replace(small_setup(FedAvg()), privacy=private),
         lambda: accountant.training_noise(3.0, 1e-5, 0.123, 45),  # what a participant is told before it consents
     ):
-        with pytest.raises(ConfigError, match=r"privacy.sample_epsilon: .* pip install 'fedkin\[privacy\]'"):
+        with pytest.raises(ConfigError, match=r"privacy.sample_epsilon, .* pip install 'fedkin\[privacy\]'"):
             refused()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -400,7 +401,7 @@ def test_adversaries_are_refused_beside_them() -> None:
 
 
 def test_without_cryptography_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.engines.masks.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[network\]'"):
         secure("fedavg")
 

@@ -18,7 +18,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 
 from fedkin import graph as g
-from fedkin.errors import GraphError
+from fedkin.errors import ConfigError, GraphError
 from fedkin.graph import similarity as embedding
 from graph.strategies import reals, reordered, symmetric, vectors
 
@@ -298,5 +298,5 @@ def test_umap_keeps_groups_apart_and_places_newcomers_with_theirs() -> None:
 def test_a_missing_umap_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
     embedding._fitted.cache_clear()
-    with pytest.raises(GraphError, match=r"needs umap-learn.*pip install"):
+    with pytest.raises(ConfigError, match=r"needs umap .*pip install"):
         g.umap(_blobs()[0])

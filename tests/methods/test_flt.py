@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -68,8 +69,8 @@ def test_flt_finds_the_groups_and_their_number_with_umap_and_without_a_warning()
 
 
 def test_without_umap_learn_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.methods.flt.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"method\.graph\.embedding: 'umap' needs umap-learn: pip install"):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ConfigError, match=r"method\.graph\.embedding = 'umap' .* needs umap .*: pip install"):
         Flt().check(grouped())
 
 

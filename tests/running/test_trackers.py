@@ -100,7 +100,7 @@ def test_trackers_change_no_figure() -> None:
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=rf"needs the package {name}: pip install 'fedkin\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"needs {name} .*: pip install 'fedkin\[{name}\]'"):
         run_experiment(tracked(name), Path(), tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"fedkin\[{name}\]"):
         fedkin.run("local", small_federation(), rounds=1, out=tmp_path / "run", trackers=[name])

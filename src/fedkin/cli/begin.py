@@ -14,7 +14,7 @@ import typer
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
 from fedkin.cli.output import as_json, print_lines, print_table, say
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError, RunError, some
 from fedkin.running.progress import make_console
 from fedkin.untrusted import shown
 
@@ -104,9 +104,7 @@ def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
     """Print what looks wrong, each with the clients that it is about."""
     for finding in findings:
-        about = ""
-        if len(finding.about) > 1:
-            about = f": {', '.join(finding.about[:8])}{', ...' if len(finding.about) > 8 else ''}"
+        about = f": {some(finding.about)}" if len(finding.about) > 1 else ""
         say(f"{finding.kind}: {finding.text}{about}", stderr=stderr)
 
 

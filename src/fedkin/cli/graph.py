@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.output import as_json, print_table, say
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import ConfigError, DataError, some
 from fedkin.report.units import many
 from fedkin.untrusted import shown
 
@@ -234,21 +234,16 @@ def _print(summary: dict[str, Any]) -> None:
     rows = []
     for at, group in several[:30]:
         inner = group["inner_similarity"]
-        rows.append((str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", _some(group["members"])))
+        rows.append((str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", some(group["members"])))
     if rows:
         print_table(("group", "size", "inner similarity", "members"), rows)
     if len(several) > 30:
         say(f"and {many(len(several) - 30, 'smaller group')}")
     if lone := [group["members"][0] for group in groups if group["size"] == 1]:
-        say(f"groups of one: {_some(lone)}")
-    say(f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}")
+        say(f"groups of one: {some(lone)}")
+    say(f"isolated (no edge): {some(summary['isolated']) if summary['isolated'] else 'none'}")
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
         listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])
         say(f"most central ({measure}): {listed}")
     say(*(f"wrote {path}" for path in summary.get("files", ())))
-
-
-def _some(members: list[str], most: int = 8) -> str:
-    left = len(members) - most
-    return ", ".join(members[:most]) + (f" and {left} more" if left > 0 else "")

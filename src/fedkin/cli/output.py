@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fedkin.errors import some
 from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console
 
 # The control characters that JSON itself does not escape.
@@ -73,7 +74,7 @@ def print_notes(
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
         texts += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
-    told = [f"warning: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}: {text}" for text, runs in warnings.items()]
+    told = [f"warning: {some(runs, 3)}: {text}" for text, runs in warnings.items()]
     texts = [*before, *told, *texts, *after]
     width = make_console().width
     blocks = [_wrapped(text, width) for text in texts]

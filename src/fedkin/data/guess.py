@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,10 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import Folder, size_of
 from fedkin.data.sources.npz import opened
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import ConfigError, DataError, some
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
-from fedkin.untrusted import json_of, said, shown, text_in
+from fedkin.untrusted import json_of, said, text_in
 
 # Settings of the source, and what it reads with them.
 Found = tuple[dict[str, Any], Dataset]
@@ -52,11 +52,11 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
     client = settings.get("client") or ("client" if "client" in columns.roles else None)
     target = settings.get("target") or columns.target(but=(client, settings.get("group")))
     if target is None:
-        raise ConfigError(f"--target: name the column to predict; {data} has {listed(list(columns.roles))}")
+        raise ConfigError(f"--target: name the column to predict; {data} has {some(columns.roles, 40)}")
     image, tokens = columns.image(but=target), columns.tokens(but=target)
     if (client, image, tokens) == (None, None, None):
         raise ConfigError(
-            f"--client: name the column that says whose each row is; {data} has {listed(list(columns.roles))}; only "
+            f"--client: name the column that says whose each row is; {data} has {some(columns.roles, 40)}; only "
             "pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
         )
     settings = {"source": "hub", "path": str(data), **settings, "train": columns.train, "target": target,
@@ -114,11 +114,6 @@ def _scale(x: torch.Tensor) -> dict[str, list[float]]:
         return {}
     parts = {"mean": mean, "std": torch.where(deviation > 0, deviation, 1.0)}
     return {name: [float(f"{value:.6g}") for value in part.reshape(-1).tolist()] for name, part in parts.items()}
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names beside each other, cut where there are very many."""
-    return shown(", ".join(names), 400)
 
 
 def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:

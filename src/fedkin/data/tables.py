@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedkin.errors import DataError
+from fedkin.errors import DataError, some
 from fedkin.federation.table import name_of_type, texts, with_files, without_views
 from fedkin.untrusted import Refused, most, parquet_in, said, shown, within
 
@@ -281,7 +281,7 @@ def read_folder(
             table = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
         tables[path] = table
     if left_out:
-        reasons = listed([f"{shown(path.name, 60)} ({why})" for path, why in left_out.items()])
+        reasons = some([f"{shown(path.name, 60)} ({why})" for path, why in left_out.items()])
         _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
     if not tables and empty is None:
         raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
@@ -289,12 +289,6 @@ def read_folder(
         return empty, client or FILE
     _check_columns(tables, leave_out)
     return _joined(place, tables, leave_out, coded), client or FILE
-
-
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """The first items beside each other, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
 
 
 def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from fedkin.errors import ConfigError
+from fedkin.errors import imported
 
 _LEAST = 0.3  # noise of a step of private training
 
@@ -54,13 +54,7 @@ def noise_for(target: float, delta: float) -> float:
 
 def need_accountant() -> None:
     """Raise ConfigError without the package that counts training on random batches."""
-    try:
-        import dp_accounting  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "privacy.sample_epsilon: training on random batches is counted by dp-accounting, which is missing: pip "
-            "install 'fedkin[privacy]', or set training.batch_size = \"all\""
-        ) from None
+    imported("dp_accounting", 'privacy.sample_epsilon, unless training.batch_size = "all",', "privacy")
 
 
 def total_epsilon(mu_squared: float, steps: Mapping[tuple[float, float], int], delta: float) -> float:

@@ -9,13 +9,12 @@ import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import MethodError, imported
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -30,10 +29,7 @@ _NONCE = 12
 
 def need() -> None:
     """Raise ConfigError unless `cryptography` is installed."""
-    if find_spec("cryptography") is None:
-        raise ConfigError(
-            "privacy.secure_sums: masks are made by cryptography, which is missing: pip install 'fedkin[network]'"
-        )
+    imported("cryptography", "privacy.secure_sums", "network")
 
 
 class FixedPoint:

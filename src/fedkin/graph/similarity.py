@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist, pdist, squareform
 
-from fedkin.errors import GraphError
+from fedkin.errors import GraphError, imported
 from fedkin.graph._check import Array, Labels, as_dense, as_sets, as_vectors
 
 Match = Literal["union", "shared", "rows"]
@@ -329,11 +329,7 @@ def umap(
 # A fit of 12,000 points takes many seconds: the last two are kept, to place newcomers.
 @lru_cache(maxsize=2)
 def _fitted(points: bytes, shape: tuple[int, int], dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
-    try:
-        from umap import UMAP
-    except ImportError as error:
-        raise GraphError(f"embedding 'umap' needs umap-learn ({error}): pip install umap-learn") from None
-    model = UMAP(
+    model = imported("umap", "embedding 'umap'", "umap").UMAP(
         n_components=dims, n_neighbors=neighbours, min_dist=min_dist, random_state=seed, transform_seed=seed, n_jobs=1
     )
     return model.fit(np.frombuffer(points).reshape(shape).copy())

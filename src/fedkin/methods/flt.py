@@ -27,7 +27,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -39,7 +38,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 
 from fedkin import graph
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, imported
 from fedkin.federation import Federation, Samples
 from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
@@ -702,11 +701,8 @@ class Flt(Taskonomy):
         groups, clients = self.graph.groups, len(federation.seen)
         if isinstance(groups, int) and groups > clients:
             raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
-        if self.graph.embedding == "umap" and find_spec("umap") is None:
-            raise ConfigError(
-                "method.graph.embedding: 'umap' needs umap-learn: pip install 'fedkin[umap]', or set 'none' with "
-                "method.graph.gamma = 'groups'"
-            )
+        if self.graph.embedding == "umap":
+            imported("umap", "method.graph.embedding = 'umap' (or 'none', with method.graph.gamma = 'groups')", "umap")
         self.encoder.check(federation)
 
     # -- at a client, lines 2 to 11 ---------------------------------------------------------------------------

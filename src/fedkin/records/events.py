@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedkin.errors import some
+
 if TYPE_CHECKING:
     from fedkin.federation import Federation
 
-_NAMES = 5
 _WORDS = {
     "joined": "joined",
     "left": "left: data count no more from this round on",
@@ -25,7 +26,7 @@ def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
     """
     events = row.get("events", {})
     return [
-        f"round {row['round']}: {_named(events[what])} {words}"
+        f"round {row['round']}: {some(events[what])} {words}"
         for what, words in _WORDS.items()
         if what in events and what in (kinds or _WORDS)
     ]
@@ -57,8 +58,3 @@ def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
         ],
         federation.task, federation.name,
     )  # fmt: skip
-
-
-def _named(ids: Sequence[str]) -> str:
-    more = len(ids) - _NAMES
-    return ", ".join(ids[:_NAMES]) + (f" and {more} more" if more > 0 else "")

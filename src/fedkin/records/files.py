@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fedkin._version import __version__
-from fedkin.errors import RunError
+from fedkin.errors import RunError, some
 from fedkin.folders import LOCKS, held, made, synced
 from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
 
@@ -325,10 +325,10 @@ def _unlike(text_there: str, here: str) -> str:
     """Return the first settings in which two experiments differ, as a sentence."""
     one, other = flat(toml_of(text_there)), flat(toml_of(here))
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    differences = [
-        shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names[:3]
-    ]
-    return "; ".join(differences) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
+    differences = (
+        shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names
+    )
+    return some(differences, 3, "; ")
 
 
 _HEAVY = ("models", "checkpoint")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedkin.engines import Missing, Score, Traffic
 from fedkin.engines.privacy import Privacy
 from fedkin.engines.results import SERVER
+from fedkin.errors import some
 from fedkin.learning.metrics import Measure, pooled
 from fedkin.tasks import METRICS, Metric, Task
 
@@ -226,12 +227,11 @@ def missing_sentence(missing: Mapping[str, Any]) -> str:
     "4 lost on the way, 2 refused by validation; client 'a' in round 3, phase 'train': refused: n is missing"
     """
     counts = ", ".join(f"{count:,} {Missing(kind).text}" for kind, count in missing["kinds"].items())
-    named = list(missing["clients"].items())
     sentences = [
-        f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}" for id, one in named[:3]
+        f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}"
+        for id, one in missing["clients"].items()
     ]
-    more = [f"and {len(named) - 3} more clients"] if len(named) > 3 else []
-    return "; ".join([counts, *sentences, *more])
+    return "; ".join(filter(None, [counts, some(sentences, 3, "; ")]))
 
 
 def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedkin.errors import ConfigError, RunError, nearest
+from fedkin.errors import ConfigError, RunError, imported, nearest
 from fedkin.records.files import write_bytes
 from fedkin.report.collect import collect
 from fedkin.report.units import half_interval
@@ -44,12 +43,7 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
         if name not in PARTS:
             raise ConfigError(f"--paper {name}: no such part; {nearest(name, PARTS)}")
     if set(names) - {"table"}:
-        try:
-            import_module("matplotlib")  # before the runs are read
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "--paper: figures need matplotlib, which is not installed: pip install 'fedkin[paper]'"
-            ) from None
+        imported("matplotlib", "--paper", "paper")  # before the runs are read
     data = collect(runs)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
 from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
-from fedkin.errors import RunError
+from fedkin.errors import RunError, some
 from fedkin.methods import METHODS
 from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
@@ -25,7 +25,6 @@ from fedkin.report.html import render
 
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed
-_NAMED = 3  # methods that a line names
 _NETWORKED = ("network", "peer")  # engines
 
 RULE = (
@@ -198,8 +197,7 @@ class Ranking(NamedTuple):
             return tests_text(diagram)
         best = diagram.methods[0]
         near = [name for name in next((group for group in diagram.groups if best in group), ()) if name != best]
-        more = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
-        apart = f"not told apart from it: {', '.join(near[:_NAMED])}{more}" if near else "told apart from all others"
+        apart = f"not told apart from it: {some(near, 3)}" if near else "told apart from all others"
         pairs = math.comb(len(diagram.methods), 2)
         return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {_ALPHA:g}, corrected for {pairs} pairs)"
 

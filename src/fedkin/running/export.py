@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, imported
 from fedkin.federation import Scale
 from fedkin.federation.table import Encoding
 from fedkin.learning.net import BodyHead
@@ -135,10 +134,8 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
     Any number of rows can go in. Returns the three paths. Raises ConfigError for a form that cannot be written here, a
     file that exists, and inputs that are several arrays with bytes among them.
     """
-    if to == "onnx" and (gone := [name for name in _NEEDS if find_spec(name) is None]):
-        raise ConfigError(
-            f'--to onnx needs {" and ".join(gone)}: pip install "fedkin[onnx]", or use --to torch'
-        )  # fmt: skip
+    for name in _NEEDS if to == "onnx" else ():
+        imported(name, "--to onnx", "onnx")
     paths = [out, out.with_suffix(".json"), out.with_suffix(".py")]
     if out.suffix != ENDINGS[to]:
         raise ConfigError(f"--out {out}: expected a name that ends with {ENDINGS[to]}")

@@ -12,13 +12,13 @@ import tomli_w
 import torch
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.guess import is_saved, listed, of_arrays, of_images, of_saved, usual
+from fedkin.data.guess import is_saved, of_arrays, of_images, of_saved, usual
 from fedkin.data.inspection import Finding, Inspection, without
 from fedkin.data.inspection import inspect as inspected
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.tables import Csv, Parquet
-from fedkin.errors import ConfigError, DataError
+from fedkin.errors import ConfigError, DataError, some
 from fedkin.federation.table import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
@@ -193,7 +193,7 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
     source = table_source(data, options)
     if options.target is None:
         rows: pa.Table = source.rows(Path())[0]
-        raise ConfigError(f"--target: name the column to predict; {data} has {listed(rows.column_names)}")
+        raise ConfigError(f"--target: name the column to predict; {data} has {some(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
     coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
     told_of = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError, DataError, RunError, nearest
+from fedkin.errors import ConfigError, DataError, RunError, nearest, some
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
 from fedkin.federation.table import Encoding, Target, as_table, kinds_of
@@ -144,12 +144,10 @@ class Loaded(Mapping[str, nn.Module]):
         if client is None:
             if self.index.alike:
                 return next(iter(self.stored))
-            raise ConfigError(f"client: each client has its own model, so name one; {_some(self.clients)}")
+            raise ConfigError(f"client: each client has its own model, so name one; known: {some(self.clients)}")
         if client not in self.stored:
             shared = "; all clients have the same model: leave client out to use it" if self.index.alike else ""
-            near = nearest(client, self.clients)
-            hint = near if near.startswith("did") else _some(self.clients)
-            raise ConfigError(f"client: no {client!r} in this run; {hint}{shared}")
+            raise ConfigError(f"client: no {client!r} in this run; {nearest(client, self.clients)}{shared}")
         return client
 
     def _model(self, id: str) -> BodyHead:
@@ -249,7 +247,7 @@ class Loaded(Mapping[str, nn.Module]):
         table = as_table(frame)
         gone = [name for name in self.encoding.kinds if name not in table.column_names]
         if gone:
-            raise DataError(f"frame: no column {gone[0]!r}; {_some(table.column_names)}")
+            raise DataError(f"frame: no column {gone[0]!r}; known: {some(table.column_names)}")
         try:
             kinds = kinds_of(table.select(list(self.encoding.kinds)))
             for name, kind in self.encoding.kinds.items():
@@ -279,10 +277,3 @@ def _tensor(x: Any, where: str, shape: tuple[int, ...]) -> Tensor:
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _some(names: Any) -> str:
-    """Up to eight names, and how many there are."""
-    name_list = list(names)
-    more = f" and {len(name_list) - 8} more" if len(name_list) > 8 else ""
-    return f"known: {', '.join(map(str, name_list[:8]))}{more}"

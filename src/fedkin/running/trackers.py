@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import os
 import re
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, imported
 from fedkin.records.files import flat, read_json, write_json
 from fedkin.records.metrics import metric_of
 from fedkin.records.recorder import rounds_so_far
@@ -24,7 +23,7 @@ from fedkin.settings import choose
 
 __all__ = [
     "TRACKERS", "MLflow", "PackageTracker", "TensorBoard", "Tracker", "Tracking", "WandB", "check_trackers",
-    "figures_of", "need", "totals_of",
+    "figures_of", "totals_of",
 ]  # fmt: skip
 
 
@@ -132,13 +131,6 @@ class PackageTracker(Tracker):
                 self.log(row["round"], figures_of(row))
 
 
-def need(*packages: str, extra: str) -> None:
-    """Raise ConfigError naming the extra if one of these packages is not installed."""
-    for package in packages:
-        if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"trackers: {extra!r} needs the package {package}: pip install 'fedkin[{extra}]'")
-
-
 class TensorBoard(PackageTracker):
     """Event files in the run's folder, under `tensorboard/`; a resumed run goes on in the same curves."""
 
@@ -152,19 +144,13 @@ class TensorBoard(PackageTracker):
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        earlier = sorted(Path(self.events).glob("events.out.tfevents.*"))
-        # Readers go by names: a second, then the process's number. Earlier files must come first in them.
-        late = any(int(old.name.split(".")[3]) >= int(time.time()) for old in earlier)
-        for old in earlier:
-            if not done:
-                old.unlink()
-            elif late:
-                old.rename(old.with_name(old.name.replace(".tfevents.", ".tfevents.0")))
-        # Readers drop what was logged from this step on.
-        self.writer = SummaryWriter(self.events, purge_step=done + 1)
-        if not done:
-            rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
-            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
+        # Readers go by the names of files, not by their order: all is written anew into one.
+        for old in Path(self.events).glob("events.out.tfevents.*"):
+            old.unlink()
+        self.writer = SummaryWriter(self.events)
+        rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
+        self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
+        self.log_earlier(done)
 
     def send(self, round: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
@@ -189,7 +175,8 @@ class MLflow(PackageTracker):
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or None
         self.store = None if self.uri else self.place()
         if self.store is not None:
-            need("mlflow", "sqlalchemy", "alembic", extra="mlflow")
+            for package in ("sqlalchemy", "alembic"):
+                imported(package, "trackers: 'mlflow'", "mlflow")
         self.client: Any = None
         self.run = ""
 
@@ -303,7 +290,7 @@ def check_trackers(names: Iterable[str]) -> None:
     """Raise ConfigError for an unknown name, or if the package of a tracker is not installed."""
     for name in names:
         choose(TRACKERS, name, "trackers")
-        need(name, extra=name)
+        imported(name, f"trackers: {name!r}", name)
 
 
 class Tracking:

@@ -103,7 +103,7 @@ def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
         (tmp_path / "photo" / name / "1.jpg").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ConfigError, match=r'pip install "fedkin\[images\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[images\]'"):
         Folder(path=tmp_path).load(Path())
 
 

@@ -497,7 +497,7 @@ def test_bad_files_of_a_hundred_classes(
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ConfigError, match=r'reads images with Pillow: pip install "fedkin\[images\]"'):
+    with pytest.raises(ConfigError, match=r"a source of images needs PIL.Image .*: pip install 'fedkin\[images\]'"):
         read_image(tmp_path / "a.png", (32, 32))
 
 

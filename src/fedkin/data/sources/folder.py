@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate, need_folder
-from fedkin.errors import ConfigError, DataError, nearest
+from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
 from fedkin.untrusted import Refused, most, said, shown
@@ -182,10 +182,7 @@ def read_image(
 
 
 def _pillow() -> Any:
-    try:
-        return import_module("PIL.Image")
-    except ImportError:
-        raise ConfigError('data.source: this one reads images with Pillow: pip install "fedkin[images]"') from None
+    return imported("PIL.Image", "a source of images", "images")
 
 
 def as_bytes(image: Any) -> Any:

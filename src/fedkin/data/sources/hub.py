@@ -16,7 +16,7 @@ from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.folder import as_bytes
 from fedkin.data.sources.tables import dataset_of, ids_of
-from fedkin.errors import ConfigError, DataError, nearest
+from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import as_names, check_ids, hold_out
 from fedkin.federation.datasets import picture
@@ -93,10 +93,7 @@ class Hub(Source):
 
     def _opened(self, root: Path, where: str) -> Any:
         """A Dataset or DatasetDict."""
-        try:
-            import datasets
-        except ImportError:
-            raise ConfigError('data.source: hub needs Hugging Face datasets: pip install "fedkin[hub]"') from None
+        datasets = imported("datasets", "data.source = 'hub'", "hub")
         try:
             if self.path is not None:
                 return datasets.load_from_disk(str(locate(root, self.path)))

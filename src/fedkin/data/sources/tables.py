@@ -18,8 +18,8 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.tables import Written, code_like, listed, noted, read_csv, read_folder, read_parquet
-from fedkin.errors import DataError, nearest
+from fedkin.data.tables import Written, code_like, noted, read_csv, read_folder, read_parquet
+from fedkin.errors import DataError, nearest, some
 from fedkin.federation.summaries import SharedEncoding
 from fedkin.federation.table import Reading, columns_of, encoded, target_of, with_files
 from fedkin.untrusted import most, said, shown
@@ -173,14 +173,14 @@ def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
 def warn(table: pa.Table, reading: Reading, where: str) -> None:
     """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
     if codes := unnamed_codes(table, reading):
-        columns = listed([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
+        columns = some([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
         _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; if they are codes, name them in "
                      "data.categories", where, columns)  # fmt: skip
     notes = [
         f"column {shown(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
     ]
     if notes:
-        _LOG.warning("%s: %s", where, listed(notes))
+        _LOG.warning("%s: %s", where, some(notes, 5))
 
 
 # -- data sets -----------------------------------------------------------------------------------------------------

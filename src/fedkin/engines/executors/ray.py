@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt, bare, with_own_rows
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
 from fedkin.untrusted import said, shown
@@ -35,7 +35,7 @@ class RayTasks(Executor):
 
     def __init__(self, net: Net, federation: Federation, workers: int) -> None:
         super().__init__(net, federation)
-        self.ray, self.workers = _ray(), workers
+        self.ray, self.workers = imported("ray", "run.engine = 'ray'", "ray"), workers
         self.started = not self.ray.is_initialized()
         if self.started:
             self._join()
@@ -129,14 +129,6 @@ class RayTasks(Executor):
         self.jobs, self.clients, self.nets = {}, {}, {}
         if self.started:
             self.ray.shutdown()
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("run.engine = 'ray' needs Ray: pip install 'fedkin[ray]'") from None
-    return ray
 
 
 # -- in a process of the cluster ---------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,7 +18,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError, FedkinError, MethodError, nearest
+from fedkin.errors import ConfigError, FedkinError, MethodError, imported, nearest
 from fedkin.federation import Task
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.models.custom import cut
@@ -41,12 +40,7 @@ def library(name: str) -> Any:
     # They import torchvision if it is there; after this, also one that is built for another torch can be imported.
     with suppress(ConfigError):
         torchvision_models()
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"model: {name} cannot be imported ({said(error)}): pip install 'fedkin[transformers]'"
-        ) from None
+    return imported(name, "model", "transformers")
 
 
 # -- body and head of any model ---------------------------------------------------------------------------------------
