@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pretrained_nets import Transformers  # beside this file
 
 import fedkin
-from fedkin.learning.models import Mixed, Model, Transformers
+from fedkin.learning.models import MODELS, Mixed, Model
 from fedkin.learning.models.pretrained import library
+
+MODELS["transformers"] = Transformers  # so that `Mixed` can name it
 
 WORDS, LENGTH, SHARE = 200, 12, 40
 TRAINING = {"optimiser": "adam", "lr": 0.01, "batch_size": 20, "local_epochs": 2}

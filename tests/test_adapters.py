@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.learning.models import MODELS
 from support import module_at
 
 gone = [name for name in ("transformers", "peft") if importlib.util.find_spec(name) is None]
@@ -19,7 +20,9 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def test_adapters_travel_in_place_of_nets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapters_travel_in_place_of_nets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
+    monkeypatch.setitem(MODELS, "transformers", MODELS["mlp"])  # what the example puts there goes when the test ends
     path = Path(__file__).parents[1] / "examples/adapters.py"
     module_at(path).main(1, None)
     lines = capsys.readouterr().out.splitlines()

@@ -6,6 +6,7 @@ import ast
 import socket
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tomli_w
 
 from cli.invoked import Terminal
 from fedkin.folders import held
+from fedkin.learning.models import MODELS, Mlp
 from fedkin.network.client import LEAVES
 from fedkin.running.experiment import load
 from tiny import TABLE
@@ -46,13 +48,22 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
     )
 
 
-def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
-    nets = {"b": {"name": "timm", "path": "v", "net": "v"}}
+class WithAFile(Mlp):
+    """A net of an installed package, which reads a file."""
+
+    name: Literal["with-a-file"] = "with-a-file"  # type: ignore[assignment]
+    path: str
+
+
+def test_what_flower_cannot_run_is_refused(run: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "with-a-file", WithAFile)
+    nets = {"b": {"name": "with-a-file", "path": "v"}}
     for place, model in (
-        ("model.path", {"name": "transformers", "path": "net"}),
+        ("model.path", {"name": "with-a-file", "path": "net"}),
         ("model.nets.b.path", {"name": "mixed", "bodies": ["b"], "nets": nets}),
     ):
-        Path("nets.toml").write_text(tomli_w.dumps({**TABLE, "model": model, "network": {"clients": ["ann", "bob"]}}))
+        table = {**TABLE, "model": model, "network": {"clients": ["ann", "bob"]}}
+        Path("nets.toml").write_text(tomli_w.dumps(table))
         words = run.refused("flower", "new", "app", "--experiment", "nets.toml", "--out", "run")
         assert words.startswith(f"{place}: ")
         assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")

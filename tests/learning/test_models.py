@@ -235,7 +235,7 @@ def test_round_robin_goes_over_the_sorted_ids_whatever_the_order_they_come_in() 
             r"nets\.small\.hidden: mixed sets it to `width` \(64\); leave it out",
         ),
         (
-            {"bodies": ["t"], "nets": {"t": {"name": "timm", "net": "resnet18", "width": 7}}, "width": 9},
+            {"bodies": ["t"], "nets": {"t": {"name": "small-wide", "width": 7}}, "width": 9},
             r"nets\.t\.width: mixed sets it to `width` \(9\); leave it out",
         ),
         ({"nets": {"small-plaine": {"name": "mlp"}}}, r"nets: 'small-plaine' is in no bodies; did you mean 'small-pl"),

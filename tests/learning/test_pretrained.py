@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from torch import nn
 
@@ -17,10 +18,10 @@ import fedkin
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.learning import Net
-from fedkin.learning.models import MODELS, Mixed, Timm, Transformers, transformer
-from fedkin.learning.models.pretrained import _UNREAD, _digest, library
-from fedkin.running.experiment import Experiment
-from fedkin.settings import parse
+from fedkin.learning.models import MODELS, Mixed, transformer
+from fedkin.learning.models.pretrained import library
+from fedkin.running.experiment import Experiment, load
+from support import module_at
 
 gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -29,6 +30,9 @@ pytestmark = [
     # What the packages themselves call, which is not ours.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]  # fmt: skip
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrained_nets.py"
+nets = module_at(EXAMPLE)
+Timm, Transformers = nets.Timm, nets.Transformers
 PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 4, "local_steps": 2}
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -130,10 +134,24 @@ def from_toml(tmp_path: Path, model: dict[str, Any], method: str, **sections: An
     y = np.concatenate([client.train.labels() for client in federation.values()])
     site = np.concatenate([[id] * len(client.train) for id, client in federation.items()])
     np.savez(tmp_path / "texts.npz", x=x, y=y, client=site)
-    return Experiment.of({
+    return written(tmp_path / "texts.toml", {
         "name": "texts", "data": {"source": "npz", "path": str(tmp_path / "texts.npz"), "codes": True},
         "scenario": {"name": "natural"}, "model": model, "training": PLAN, "method": {"name": method}, **sections,
     })  # fmt: skip
+
+
+def written(path: Path, table: dict[str, Any]) -> Experiment:
+    """The experiment of this table, which names the example's nets."""
+    path.write_text(tomli_w.dumps({"own": [str(EXAMPLE)], **table}))
+    return load(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_here() -> Iterator[None]:
+    before = dict(MODELS)
+    yield
+    for name in set(MODELS) - set(before):
+        del MODELS[name]
 
 
 def test_from_settings_to_predictions_and_a_program(tmp_path: Path, folder: Path) -> None:
@@ -187,9 +205,8 @@ def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
         Transformers.model_validate(model.model_dump())
     (tmp_path / "m/model.safetensors").unlink()
     task = Task(2, (10,), codes=("x",))
-    assert Net.build(lambda: Transformers(path=tmp_path / "m").build(task), 0).parameters() > 0
-    (tmp_path / "m/pytorch_model.bin").write_bytes(b"\x80\x04")
-    with pytest.raises(ConfigError, match=r"pytorch_model.bin is not safetensors"):
+    torch.save(bert(0.0, "BertModel").state_dict(), tmp_path / "m/pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"cannot be opened .* model.safetensors"):
         Transformers(path=tmp_path / "m").build(task)
     from safetensors.torch import save_file
 
@@ -227,7 +244,7 @@ def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path,
     (tmp_path / "texts.csv").write_text("\n".join(["label,site,ids", *rows]))
 
     def experiment(padding: int) -> Experiment:
-        return Experiment.of({
+        return written(tmp_path / "e.toml", {
             "name": "texts", "scenario": {"name": "natural"}, "method": {"name": "fedavg"}, "training": PLAN,
             "data": {"source": "csv", "path": str(tmp_path / "texts.csv"), "target": "label", "client": "site",
                      "tokens": "ids", "padding": padding},
@@ -239,51 +256,3 @@ def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path,
         wrong.setup(wrong.federation(tmp_path))
     result = run_experiment(experiment(0), tmp_path, tmp_path / "run")
     assert result.summary["parameters"] == 34
-
-
-# -- settings of nets that come with values: which files and options are refused, without the packages th ------------
-
-
-TASK = Task(2, (10,), codes=("x",))
-
-
-def model(**table: Any) -> Any:
-    return parse(MODELS[table["name"]], table, "model")
-
-
-@pytest.mark.parametrize(
-    ("option", "why"),
-    [
-        ("pretrained", "set model.path"), ("checkpoint_path", "set model.path"), ("pretrained_cfg", "set model.path"),
-        ("pretrained_cfg_overlay", "set model.path"), ("cache_dir", "set model.path"),
-        ("num_classes", "the task decides"), ("in_chans", "the task decides"),
-    ],
-)  # fmt: skip
-def test_options_that_go_round_the_files_are_refused(option: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model.options.*{option}: .*{why}"):
-        model(name="timm", net="resnet18", options={option: "x", "img_size": 8})
-
-
-@pytest.mark.parametrize(
-    ("file", "why"),
-    [
-        *((f"values{end}", "is not safetensors .a pickle runs code") for end in _UNREAD),
-        ("adapter_config.json", "an adapter, which is not loaded"),
-    ],
-)
-def test_values_in_other_forms_are_not_replaced_by_random_ones(tmp_path: Path, file: str, why: str) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / file).write_text("{}")
-    with pytest.raises(ConfigError, match=f"model.path: .*{file}.* {why}"):
-        model(name="transformers", path=str(tmp_path)).build(TASK)
-
-
-@pytest.mark.parametrize("file", ["config.json", "model-1.safetensors", "model.safetensors.index.json", "other.json"])
-def test_the_hash_is_of_all_settings_and_values(tmp_path: Path, file: str) -> None:
-    for name in ("config.json", "model-1.safetensors", "README.md"):
-        (tmp_path / name).write_text("one")
-    before = _digest(tmp_path)
-    (tmp_path / "README.md").write_text("three")
-    assert _digest(tmp_path) == before
-    (tmp_path / file).write_text("three")
-    assert _digest(tmp_path) != before

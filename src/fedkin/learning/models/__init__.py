@@ -21,12 +21,12 @@ from fedkin.learning.models.nets import (
     TextMean,
     UNet,
 )  # fmt: skip
-from fedkin.learning.models.pretrained import Adapters, Timm, Transformers, backbone, transformer
+from fedkin.learning.models.pretrained import Adapters, backbone, transformer
 from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50, ShuffleNetV2
 
 __all__ = [
     "MODELS", "Adapters", "AlexNet", "CnnCifar", "CnnFedAvg", "CnnMnist", "Frozen", "GoogLeNet", "LeNet", "LeafCnn",
     "Linear", "Mixed", "Mlp", "Mlp3", "Mlp8", "Model", "Plain", "ResNet18", "ResNet50", "ShuffleNetV2", "SmallPlain",
-    "SmallResidual", "SmallSeparable", "SmallWide", "TextMean", "Timm", "Transformers", "UNet", "backbone", "pair_of",
+    "SmallResidual", "SmallSeparable", "SmallWide", "TextMean", "UNet", "backbone", "pair_of",
     "plain", "transformer",
 ]  # fmt: skip

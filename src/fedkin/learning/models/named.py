@@ -12,15 +12,15 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
 from fedkin.learning.models import nets, vision
 from fedkin.learning.models.nets import Model
-from fedkin.learning.models.pretrained import Timm, Transformers
 from fedkin.settings import choose, parse
 
 _CLASSES: tuple[type[Model], ...] = (
     nets.Linear, nets.Mlp, nets.CnnMnist, nets.CnnCifar, nets.CnnFedAvg, nets.Mlp3, nets.Mlp8, nets.TextMean, nets.UNet,
     nets.LeNet, nets.LeafCnn, nets.SmallPlain, nets.SmallResidual, nets.SmallSeparable, nets.SmallWide, vision.ResNet18,
-    vision.ResNet50, vision.ShuffleNetV2, vision.GoogLeNet, vision.AlexNet, Transformers, Timm,
+    vision.ResNet50, vision.ShuffleNetV2, vision.GoogLeNet, vision.AlexNet,
 )  # fmt: skip
-_NAMED: dict[str, type[Model]] = {model.model_fields["name"].default: model for model in _CLASSES}
+# By name; `fedkin.running.plugins` adds those of files and packages.
+MODELS: dict[str, type[Model]] = {model.model_fields["name"].default: model for model in _CLASSES}
 
 
 class Mixed(Model):
@@ -43,7 +43,7 @@ class Mixed(Model):
         for body, table in tables.items():
             place = f"model.nets.{body}"
             try:
-                net = parse(choose(_NAMED, table.get("name"), f"{place}.name"), table, place)
+                net = parse(choose(MODELS, table.get("name"), f"{place}.name"), table, place)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
             field = _width_field(type(net))
@@ -75,11 +75,11 @@ class Mixed(Model):
         """Return one of `bodies` with features of this width; raises ValueError for a net without such a setting."""
         table: Mapping[str, Any] = self.nets.get(body, {"name": body})
         name = table["name"]
-        with_width = [known for known, model in _NAMED.items() if _width_field(model)]
+        with_width = [known for known, model in MODELS.items() if model is not Mixed and _width_field(model)]
         if name not in with_width:
             raise ValueError(f"bodies: no net {name!r} with a width that can be set; {nearest(name, with_width)}")
-        field = _width_field(_NAMED[name])
-        return _NAMED[name].model_validate({**table, field: (self.width,) if field == "hidden" else self.width})
+        field = _width_field(MODELS[name])
+        return MODELS[name].model_validate({**table, field: (self.width,) if field == "hidden" else self.width})
 
 
 def _width_field(model: type[Model]) -> str | None:
@@ -87,4 +87,4 @@ def _width_field(model: type[Model]) -> str | None:
     return next((field for field in ("width", "features", "hidden") if field in model.model_fields), None)
 
 
-MODELS: dict[str, type[Model]] = {**_NAMED, "mixed": Mixed}
+MODELS["mixed"] = Mixed
