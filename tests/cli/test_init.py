@@ -239,7 +239,7 @@ class TestSaved:
     def test_a_damaged_folder_is_one_line(self, save: Callable[..., Path]) -> None:
         data = save({"label": [0, 1] * 10, "x": [1.0] * 20, "client": ["a", "b"] * 10})
         (data / "dataset_info.json").write_text("{")
-        assert "dataset_info.json: cannot be read" in refused("init", data)
+        assert "saved: cannot be opened (JSONDecodeError" in refused("init", data)
 
 
 def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:

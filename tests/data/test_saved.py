@@ -1,8 +1,7 @@
-"""The columns of a saved dataset, from its JSON files as two versions of the package write them."""
+"""The columns of a saved dataset, from its features as the package datasets has them."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +10,51 @@ import pytest
 from fedkin.data.guess import is_saved, saved
 from fedkin.errors import DataError
 
-FEATURES: dict[str, Any] = {
-    "text": {"dtype": "string", "_type": "Value"},
-    "input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"},
-    "attention_mask": {"feature": {"dtype": "int8", "_type": "Value"}, "length": -1, "_type": "Sequence"},
-    "scores": {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "List"},
-    "picture": {"_type": "Image"},
-    "topic": {"names": ["a", "b"], "_type": "ClassLabel"},
-    "old": [{"dtype": "int64", "_type": "Value"}],
-}
+datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: pip install 'fedkin[hub]'")
+pytestmark = [
+    pytest.mark.slow,  # the package is installed before the slow tests only
+    pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # fmt: skip
 
 
-def write(folder: Path, features: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
-    return folder
+def dataset(*columns: str) -> Any:
+    """A dataset of one empty row that has these columns."""
+    value, many = datasets.Value, datasets.Sequence
+    features = {
+        "text": value("string"), "input_ids": many(value("int32")), "attention_mask": many(value("int8")),
+        "scores": many(value("float32")), "picture": datasets.Image(), "topic": datasets.ClassLabel(names=["a", "b"]),
+        "old": [value("int64")], "label": value("string"),
+    }  # fmt: skip
+    return datasets.Dataset.from_dict(
+        {name: [None] for name in columns}, datasets.Features({n: features[n] for n in columns})
+    )
 
 
 def test_roles_of_columns(tmp_path: Path) -> None:
     assert not is_saved(tmp_path)
-    found = saved(write(tmp_path / "one", FEATURES))
+    one = dataset("text", "input_ids", "attention_mask", "scores", "picture", "topic", "old")
+    one.save_to_disk(tmp_path / "one")
+    found = saved(tmp_path / "one")
     assert found.train is None
     assert found.roles == {"text": "other", "input_ids": "ids", "attention_mask": "ids", "scores": "other",
                            "picture": "image", "topic": "classes", "old": "ids"}  # fmt: skip
     assert (found.target(), found.image("topic"), found.tokens("topic")) == ("topic", "picture", "input_ids")
     assert found.target(but=("topic",)) is None
-    two = saved(write(tmp_path / "two", {"label": FEATURES["text"], "old": FEATURES["old"]}))
+    dataset("label", "old").save_to_disk(tmp_path / "two")
+    two = saved(tmp_path / "two")
     assert (two.target(), two.image("label"), two.tokens("label"), two.tokens("old")) == ("label", None, "old", None)
 
 
 @pytest.mark.parametrize(("splits", "train"), [(["test", "train"], "train"), (["all"], "all")])
 def test_the_split_to_train_on(tmp_path: Path, splits: list[str], train: str) -> None:
-    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
-    for name in splits:
-        write(tmp_path / name, FEATURES)
-    assert is_saved(tmp_path)
-    assert saved(tmp_path).train == train
+    datasets.DatasetDict({name: dataset("text", "topic") for name in splits}).save_to_disk(tmp_path / "both")
+    assert is_saved(tmp_path / "both")
+    assert saved(tmp_path / "both").train == train
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("dataset_info.json", "{", "dataset_info.json: cannot be read"),
-        ("dataset_info.json", "[]", "it is no table"),
-        ("dataset_info.json", '{"features": null}', "it names no columns"),
-        ("dataset_dict.json", '{"splits": [1]}', "it names no splits"),
-        ("dataset_dict.json", '{"splits": ["train"]}', "train/dataset_info.json: cannot be read"),
-    ],
-)
-def test_what_is_no_saved_dataset_is_said(tmp_path: Path, name: str, text: str, why: str) -> None:
+@pytest.mark.parametrize("name", ["dataset_info.json", "dataset_dict.json"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"features": null, "splits": [1]}', "{}"])
+def test_what_is_no_saved_dataset_is_said(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=why):
+    with pytest.raises(DataError, match=r"cannot be opened .*expected a folder that save_to_disk wrote"):
         saved(tmp_path)

@@ -14,11 +14,11 @@ import torch
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import Folder, size_of
+from fedkin.data.sources.hub import Hub
 from fedkin.data.sources.npz import opened
 from fedkin.errors import ConfigError, DataError, some
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
-from fedkin.untrusted import json_of, said, text_in
 
 # Settings of the source, and what it reads with them.
 Found = tuple[dict[str, Any], Dataset]
@@ -121,12 +121,10 @@ def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
     return bool(mean.abs().max() <= _FAR and deviation.min() >= _WIDE[0] and deviation.max() <= _WIDE[1])
 
 
-# -- datasets that save_to_disk wrote, as their own JSON files say ----------------------------------------------
+# -- datasets that save_to_disk wrote ---------------------------------------------------------------------------
 
 Role = Literal["classes", "image", "ids", "other"]
 
-_ONE, _SPLITS = "dataset_info.json", "dataset_dict.json"
-_BYTES = 1 << 24
 # Lists of whole numbers that tokenisers write beside the ids.
 _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 
@@ -157,47 +155,23 @@ class Saved:
 
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
-    return any((folder / name).is_file() for name in (_ONE, _SPLITS))
+    return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
 def saved(folder: Path) -> Saved:
     """The columns of the dataset, and its split for training: "train", or else its first; raises DataError."""
-    if not (folder / _SPLITS).is_file():
-        return Saved(_roles(folder / _ONE))
-    splits = _json(folder / _SPLITS).get("splits")
-    if not isinstance(splits, list) or not splits or not all(isinstance(name, str) for name in splits):
-        raise _odd(folder / _SPLITS, "it names no splits")
-    train = "train" if "train" in splits else splits[0]
-    return Saved(_roles(folder / train / _ONE), train)
-
-
-def _roles(path: Path) -> dict[str, Role]:
-    features = _json(path).get("features")
-    if not isinstance(features, dict) or not features:
-        raise _odd(path, "it names no columns")
-    return {str(name): _role(feature) for name, feature in features.items()}
+    dataset, train = Hub(path=folder, target="", client="").opened(Path()), None
+    if isinstance(dataset, Mapping):
+        train = "train" if "train" in dataset else next(iter(dataset))
+        dataset = dataset[train]
+    return Saved({name: _role(feature) for name, feature in dataset.features.items()}, train)
 
 
 def _role(feature: Any) -> Role:
-    if isinstance(feature, list) and len(feature) == 1:
-        feature = {"_type": "List", "feature": feature[0]}
-    kind = feature.get("_type") if isinstance(feature, dict) else None
-    if kind in ("Sequence", "List", "LargeList"):
-        inner = feature.get("feature")
-        kind = str(inner.get("dtype", "")) if isinstance(inner, dict) else ""
-        return "ids" if kind.startswith(("int", "uint")) else "other"
-    return "classes" if kind == "ClassLabel" else "image" if kind == "Image" else "other"
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        held = json_of(text_in(path, _BYTES))
-    except (OSError, ValueError) as error:
-        raise _odd(path, said(error)) from None
-    if not isinstance(held, dict):
-        raise _odd(path, "it is no table")
-    return held
-
-
-def _odd(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: cannot be read ({why}); expected a folder that save_to_disk wrote")
+    """What a column of this feature of the package datasets holds."""
+    if hasattr(feature, "int2str"):
+        return "classes"
+    if type(feature).__name__ == "Image":
+        return "image"
+    inner = getattr(feature, "feature", None)  # of a list
+    return "ids" if str(getattr(inner, "dtype", "")).startswith(("int", "uint")) else "other"

@@ -77,13 +77,17 @@ def test_columns_are_those_of_a_table(save: Save) -> None:
 
 def test_token_ids_stay_whole_numbers(save: Save) -> None:
     columns: dict[str, Any] = {
-        "ids": [[row % 7, 3, 4][: 1 + row % 3] for row in range(30)], "label": [row % 2 for row in range(30)],
+        "ids": [[row % 7, 3, 4][: 1 + row % 3] for row in range(30)], "label": [int(row % 3 == 0) for row in range(30)],
         "who": [row // 10 for row in range(30)], "say": ["hm"] * 30,
     }  # fmt: skip
     path = save(columns, with_names(columns))
     made = Hub(path=path, target="label", client="who", tokens="ids", padding=9).load(Path())
     assert made.task.shape == (3,)
     assert made.train.x.dtype == torch.int64
+    # Classes are numbered as the dataset numbers them, not by the alphabet.
+    assert made.target is not None
+    assert made.target.classes == ("well", "ill")
+    assert int(torch.cat([made.train.y, made.test.y]).sum()) == 10
     federation = fedkin.federate(made, "natural")
     assert set(federation) == {"0", "1", "2"}
     assert federation.task.codes == ("x",)
@@ -93,6 +97,16 @@ def test_token_ids_stay_whole_numbers(save: Save) -> None:
     assert Hub(path=path, target="label", tokens="who").load(Path()).task.shape == (1,)
     with pytest.raises(DataError, match="row 0: 'say': expected a list of whole numbers, got 'hm'; tokenise texts fir"):
         Hub(path=path, target="label", tokens="say").load(Path())
+
+
+def test_numbers_are_deviations_from_their_mean_as_in_tables(save: Save) -> None:
+    path = save({"ids": [[row, 1] for row in range(20)], "stars": [float(row % 5) for row in range(20)]})
+    made = Hub(path=path, target="stars", tokens="ids").load(Path())
+    assert made.task.kind == "regression"
+    assert (len(made.train), len(made.test)) == (16, 4)
+    assert made.target is not None
+    stars = made.train.y[:, 0] * made.target.deviation + made.target.mean
+    torch.testing.assert_close(stars, made.train.x[:, 0] % 5.0)
 
 
 def test_pictures_are_bytes(save: Save) -> None:
@@ -157,5 +171,5 @@ def test_what_is_wrong_is_named(save: Save, changes: dict[str, Any], words: str)
 def test_unknown_labels_are_refused(save: Save) -> None:
     columns = {"ids": [[1], [2], [3]], "label": [0, -1, 1]}
     path = save(columns, with_names(columns))
-    with pytest.raises(DataError, match="row 1 has none"):
+    with pytest.raises(DataError, match=r"target 'label' is unknown in 1 rows, .* is row 1; leave such rows out"):
         Hub(path=path, target="label", tokens="ids").load(Path())

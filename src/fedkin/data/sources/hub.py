@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from pydantic import Field, model_validator
 
-from fedkin.data.dataset import Dataset, parted
+from fedkin.data.dataset import Dataset
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.folder import as_bytes
-from fedkin.data.sources.tables import dataset_of, ids_of
+from fedkin.data.sources.tables import dataset_beside, dataset_of, ids_of
 from fedkin.errors import DataError, imported, nearest
-from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import as_names, check_ids, hold_out
+from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
-from fedkin.federation.table import Reading
+from fedkin.federation.table import Reading, Target
 from fedkin.untrusted import said
+
+_SPLIT, _WHOSE = "(split)", "(client)"  # columns that are added
 
 
 class Hub(Source):
@@ -70,38 +73,53 @@ class Hub(Source):
 
     def load(self, root: Path) -> Dataset:
         """Read it; raises DataError naming the dataset, the column and the row, ConfigError without datasets."""
-        where = str(locate(root, self.path)) if self.path is not None else str(self.hub)
-        held, is_test = self._splits(self._opened(root, where), where)
+        where = self._where(root)
+        held, is_test = self._splits(self.opened(root), where)
         for role in ("target", "client", "group", "image", "tokens"):
             name = getattr(self, role)
             if name is not None and name not in held.column_names:
                 raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, held.column_names)}")
+        if odd := {_SPLIT, _WHOSE} & set(held.column_names):
+            raise DataError(f"{where}: a column is called {odd.pop()!r}; rename it")
+        reading = Reading(
+            self.target, self.client or _WHOSE, group=self.group, kind=self.kind, test_fraction=self.test_fraction,
+            leave_out=self.leave_out, seed=self.seed,
+        )  # fmt: skip
         if self.image is None and self.tokens is None:
-            return self._tabular(held, is_test, where)
-        classes, y = self._labels(held, where)
-        client = None if self.client is None else self._names(held, self.client, where)
-        each = y.numpy().reshape(-1).astype(np.str_) if client is None else client
-        test = hold_out(each, self.test_fraction, self.seed) if is_test is None else is_test
-        x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
-        group = None if self.group is None else self._names(held, self.group, where)
-
-        train, held_out = parted(x, y, test, client, group)
-        shape = tuple(x.shape[1:])
-        task = Task(classes, shape, self.kind or "classification") if classes else Task.regression(1, shape)
+            return dataset_of(*_with_split(_with_names(held), reading, is_test), where)
+        roles = dict.fromkeys(name for name in (self.target, self.client, self.group) if name is not None)
+        table, named = _with_names(held.select_columns(list(roles))), getattr(held.features[self.target], "names", ())
+        kind = self.kind or (
+            "regression" if pa.types.is_floating(table.schema.field(self.target).type) else "classification"
+        )
+        if self.client is None:  # of each class a share is held out
+            classes = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
+            whose = pa.array(["(all)"] * len(table)) if kind == "regression" else classes
+            table = table.append_column(_WHOSE, whose)
+        table, reading = _with_split(table, replace(reading, kind=kind, leave_out=()), is_test)
+        target = Target(kind, tuple(named)) if len(named) > 1 and kind != "regression" else None
         scale = Scale() if self.image is not None else None
-        return Dataset(Path(where).name or "hub", train, held_out, task, scale)
+        x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
+        dataset = dataset_beside(x, table, reading, where, target, scale)
+        if self.client is not None:
+            return dataset
+        return replace(dataset, train=replace(dataset.train, client=None), test=replace(dataset.test, client=None))
 
-    def _opened(self, root: Path, where: str) -> Any:
-        """A Dataset or DatasetDict."""
+    def _where(self, root: Path) -> str:
+        """The folder, or the name on the Hub."""
+        return str(locate(root, self.path)) if self.path is not None else str(self.hub)
+
+    def opened(self, root: Path) -> Any:
+        """A Dataset or DatasetDict; raises DataError, ConfigError without datasets."""
         datasets = imported("datasets", "data.source = 'hub'", "hub")
         try:
             if self.path is not None:
-                return datasets.load_from_disk(str(locate(root, self.path)))
+                return datasets.load_from_disk(self._where(root))
             return datasets.load_dataset(self.hub, self.config, revision=self.revision)
         except Exception as error:  # of files, of the network, of what the Hub answers
             what = "a folder that save_to_disk wrote" if self.path is not None else "the name of a dataset on the Hub"
             reason = f"{type(error).__name__}: {said(error)}"
-            raise DataError(f"{where}: cannot be opened ({reason}); expected {what}") from None
+            raise DataError(f"{self._where(root)}: cannot be opened ({reason}); expected {what}") from None
 
     def _splits(self, opened: Any, where: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
         """(all samples, which of them are test samples; None: the source says nothing)."""
@@ -120,40 +138,6 @@ class Hub(Source):
             raise DataError(f"{where}: the splits {self.train!r} and {other!r} have unlike columns; expected the same")
         test = np.arange(sum(map(len, both))) >= len(both[0])
         return datasets.concatenate_datasets(both), test
-
-    def _names(self, held: Any, column: str, where: str) -> npt.NDArray[np.str_]:
-        """[n] a column of texts or whole numbers as texts; names of classes instead of their numbers."""
-        values, feature = held.with_format("numpy")[column], held.features[column]
-        names = as_names(np.asarray(values), f"{where}: column {column!r}", len(held))
-        if hasattr(feature, "int2str"):
-            names = np.array([feature.int2str(int(value)) for value in names], np.str_)
-        check_ids(np.unique(names), f"{where}: column {column!r}")
-        return names
-
-    def _labels(self, held: Any, where: str) -> tuple[int, torch.Tensor]:
-        """(the number of classes, labels), or (0, numbers [n, 1] as they are)."""
-        values, feature = np.asarray(held.with_format("numpy")[self.target]), held.features[self.target]
-        expected = f"{where}: column {self.target!r}: expected labels or numbers"
-        if values.ndim != 1 or values.dtype.kind not in "buifUO":
-            raise DataError(f"{expected}, got {feature}")
-        if self.kind == "regression" or (self.kind is None and values.dtype.kind == "f"):
-            if values.dtype.kind not in "buif" or not np.isfinite(values).all():
-                raise DataError(f"{expected}, each known, got {feature}")
-            return 0, torch.from_numpy(values.astype(np.float32)[:, None])
-        if hasattr(feature, "names"):
-            wrong = np.flatnonzero((values < 0) | (values >= len(feature.names)))
-            if len(wrong):
-                raise DataError(f"{expected}; row {wrong[0]} has none (label {values[wrong[0]]})")
-            return max(len(feature.names), 2), torch.from_numpy(values.astype(np.int64))
-        missing = [row for row, value in enumerate(values) if value is None]
-        if missing:
-            raise DataError(f"{expected}; row {missing[0]} has none")
-        known, labels = np.unique(values.astype(np.str_) if values.dtype.kind == "O" else values, return_inverse=True)
-        if len(known) < 2:
-            raise DataError(
-                f"{where}: column {self.target!r} is {known[0]!s} in every row; expected at least 2 classes"
-            )
-        return len(known), torch.from_numpy(labels.astype(np.int64))
 
     def _pictures(self, held: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""
@@ -188,22 +172,23 @@ class Hub(Source):
         rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
         return ids_of(rows, self.length, self.padding, where, str(self.tokens))
 
-    def _tabular(self, held: Any, is_test: npt.NDArray[np.bool_] | None, where: str) -> Dataset:
-        """The columns as those of a table."""
-        table: pa.Table = held.with_format("arrow")[:]
-        for name, feature in held.features.items():
-            if hasattr(feature, "int2str"):
-                known = table.column(name).to_pylist()
-                names = [None if one is None or one < 0 else feature.int2str(one) for one in known]
-                table = table.set_column(table.column_names.index(name), name, pa.array(names, pa.string()))
-        split = None
-        if is_test is not None:
-            split = "(split)"
-            if split in table.column_names:
-                raise DataError(f"{where}: a column is called {split!r}; rename it")
-            table = table.append_column(split, pa.array(np.where(is_test, "test", "train")))
-        reading = Reading(
-            self.target, self.client or "", group=self.group, kind=self.kind, split=split,
-            test_fraction=self.test_fraction, leave_out=self.leave_out, seed=self.seed,
-        )  # fmt: skip
-        return dataset_of(table, reading, where)
+
+def _with_names(held: Any) -> pa.Table:
+    """The columns as a table, with the names of classes in place of their numbers."""
+    table: pa.Table = held.with_format("arrow")[:]
+    for place, name in enumerate(table.column_names):
+        feature = held.features[name]
+        if hasattr(feature, "int2str"):
+            known = table.column(name).to_pylist()
+            names = [None if one is None or one < 0 else feature.int2str(one) for one in known]
+            table = table.set_column(place, name, pa.array(names, pa.string()))
+    return table
+
+
+def _with_split(
+    table: pa.Table, reading: Reading, is_test: npt.NDArray[np.bool_] | None
+) -> tuple[pa.Table, Reading]:  # fmt: skip
+    """The table with a column of the split, if the dataset has a split for testing."""
+    if is_test is None:
+        return table, reading
+    return table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train"))), replace(reading, split=_SPLIT)

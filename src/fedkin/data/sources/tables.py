@@ -20,8 +20,9 @@ from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import Written, code_like, noted, read_csv, read_folder, read_parquet
 from fedkin.errors import DataError, nearest, some
+from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table import Reading, columns_of, encoded, target_of, with_files
+from fedkin.federation.table import Reading, Target, columns_of, encoded, target_of, with_files
 from fedkin.untrusted import most, said, shown
 
 _LOG = logging.getLogger("fedkin")
@@ -99,7 +100,11 @@ class TableSource(Source):
         table, client = self.table(root)
         where, reading = str(locate(root, self.path)), self.reading(client)
         if self.tokens is not None:
-            return _of_tokens(table, reading, self.tokens, self.length, self.padding, where)
+            if self.tokens not in table.column_names:
+                raise DataError(f"{where}: data.tokens: no column {self.tokens!r}; "
+                                f"{nearest(self.tokens, table.column_names)}")  # fmt: skip
+            x = ids_of(table.column(self.tokens).to_pylist(), self.length, self.padding, where, self.tokens)
+            return dataset_beside(x, table.drop_columns([self.tokens]), reading, where)
         warn(table, reading, where)
         return dataset_of(table, reading, where)
 
@@ -198,19 +203,19 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
     return Dataset(name, train, test, arrays.task, encoding=arrays.encoding, target=arrays.target)
 
 
-def _of_tokens(
-    table: pa.Table, reading: Reading, tokens: str, length: int | None, padding: int, where: str
+def dataset_beside(
+    x: torch.Tensor, table: pa.Table, reading: Reading, where: str, target: Target | None = None,
+    scale: Scale | None = None,
 ) -> Dataset:  # fmt: skip
-    """The data set of a table whose inputs are one column of token ids; raises DataError naming `where`."""
-    if tokens not in table.column_names:
-        raise DataError(f"{where}: data.tokens: no column {tokens!r}; {nearest(tokens, table.column_names)}")
-    x = ids_of(table.column(tokens).to_pylist(), length, padding, where, tokens)
-    others = table.drop_columns([tokens])
-    columns = columns_of(others, reading, where)
-    target = target_of(others, reading, columns, where)
-    y = torch.from_numpy(target(others, reading.target))
+    """The data set of inputs with a row for each row of a table, whose columns say all but the inputs.
+
+    target: what the target means (None: found in the table). Raises DataError naming `where`, the column and the row.
+    """
+    columns = columns_of(table, reading, where)
+    target = target_of(table, reading, columns, where) if target is None else target
+    y = torch.from_numpy(target(table, reading.target))
     train, test = parted(x, y, columns.held, columns.client, columns.group)
-    return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
+    return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), scale, target=target)
 
 
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
