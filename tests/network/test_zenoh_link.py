@@ -8,7 +8,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -90,15 +89,19 @@ def test_participants_come_and_go(net: Net) -> None:
         bob.pull("server", "r", 1)
 
 
-def test_a_participant_that_is_back_before_its_old_link_ended(net: Net) -> None:
-    server, old = net.server(), net.member("ann")
-    new = net.member("ann")
-    old.close()
+@pytest.mark.parametrize("first_leaves", [True, False])
+def test_of_two_processes_of_one_name_the_one_that_stays_is_there(net: Net, first_leaves: bool) -> None:
+    server, first = net.server(), net.member("ann")
+    assert seen(server, {"ann"})
+    second = net.member("ann")
+    leaves, stays = (first, second) if first_leaves else (second, first)
+    leaves.close()
     net.member("bob")
     assert seen(server, {"ann", "bob"})
-    new.offer("server", "r", b"new")
-    assert server.pull("ann", "r", 30) == b"new"
-    new.close()
+    stays.offer("server", "r", b"from the other")
+    assert server.pull("ann", "r", 30) == b"from the other"
+    assert seen(server, {"ann", "bob"})
+    stays.close()
     assert seen(server, {"bob"})
 
 
@@ -207,6 +210,23 @@ def test_a_pull_goes_on_after_a_cut_with_what_it_has(net: Net) -> None:
     assert wire.passed < len(data) + 10 * PART
 
 
+def test_parts_that_came_between_two_pulls_are_not_asked_for_again(net: Net) -> None:
+    server, wire = net.server(), net.wired()
+    ann, data = net.member("ann"), os.urandom(600_000)
+    server.offer("ann", "r", data)
+    wire.allow(150_000)
+    with pytest.raises(Missed, match="of 600,000 bytes came"):
+        ann.pull("server", "r", 1)
+    wire.allow(None)
+    transfer = ann._transfers["server", "r"]
+    with transfer._changed:
+        assert transfer._changed.wait_for(lambda: transfer.complete, 30)
+    transfer.touched -= 60
+    transfer.begun_at -= 60
+    assert ann.pull("server", "r", 30) == data
+    assert ann.bytes_in["server"] < 1.02 * len(data)
+
+
 def test_questions_that_a_cut_link_lost_are_asked_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zenoh can lose a question that is asked while the link is being closed: it neither answers nor ends it."""
     server, wire = net.server(), net.wired()
@@ -238,9 +258,10 @@ def test_a_small_offer_that_came_while_nobody_waited_is_asked_for_again(net: Net
         ann.pull("server", "now", 0.2)
     server.offer("ann", "now", b"old")
     transfer = ann._transfers["server", "now"]
-    with transfer._state:
-        assert transfer._state.wait_for(lambda: bool(transfer._news), 30)
-    transfer._came_at -= 60
+    with transfer._changed:
+        assert transfer._changed.wait_for(lambda: transfer.complete, 30)
+    transfer.touched -= 60
+    transfer.begun_at -= 59
     server.offer("ann", "now", b"new")
     assert ann.pull("server", "now", 30) == b"new"
 
@@ -296,14 +317,6 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     assert ended.stderr.endswith("RuntimeError: left open\n")
 
 
-@pytest.fixture
-def unlike_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes have unlike numbers; they are drawn, and where two are the same a question waits up to a minute."""
-    numbers = count()
-    monkeypatch.setattr("secrets.randbelow", lambda below: next(numbers) % below)
-
-
-@pytest.mark.usefixtures("unlike_numbers")
 def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net) -> None:
     server, first = net.server(), net.member("ann")
     with ThreadPoolExecutor(1) as pool:
@@ -313,8 +326,7 @@ def test_a_question_reaches_a_process_of_the_same_name_that_comes_later(net: Net
         assert pulled.result() == b"of the second"
 
 
-@pytest.mark.usefixtures("unlike_numbers")
-def test_a_second_process_with_one_key_is_told_at_once(net: Net) -> None:
+def test_a_second_process_with_one_key_is_told_soon(net: Net) -> None:
     hello = {"nonce": "0" * 8, "agreement": {"settings": ""}, "about": {"n_train": 1, "n_test": 1, "digest": "0" * 32}}
     registration = Registration(net.server(), "", plan_of, NetworkSettings(clients=2))
     for life, refused in (("a", False), ("b", True), ("a", False)):

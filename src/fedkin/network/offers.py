@@ -141,15 +141,20 @@ class Offers:
             with self._lock:
                 self._queued[question.asker] -= 1
 
+    def drop_waiting(self) -> None:
+        """Drop what waits; whoever asked asks again."""
+        with self._lock:
+            waiting = [question for questions in self._waiting.values() for question in questions.values()]
+            for questions in self._waiting.values():
+                questions.clear()
+        for question in waiting:
+            question.drop()
+
     def close(self) -> None:
         """Drop what waits; no answer begins after this."""
         with self._lock:
             self._closed = True
-            waiting = [question for questions in self._waiting.values() for question in questions.values()]
-            for questions in self._waiting.values():
-                questions.clear()
             self._offers.clear()
-        for question in waiting:
-            question.drop()
+        self.drop_waiting()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

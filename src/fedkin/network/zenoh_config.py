@@ -16,10 +16,9 @@ from fedkin.errors import ConfigError
 from fedkin.network.identity import Identity, certificate_pem
 from fedkin.network.join_file import locator
 
-# Who answers whom is KEY/OWNER/ASKER, and that a process is there is ALIVE/NAME/NUMBER. All keys that a participant may
+# Who answers whom is KEY/OWNER/ASKER, and that a participant is there is ALIVE/NAME. All keys that a participant may
 # declare are listed for its link, so that none fills the memory of others with keys.
 KEY, ALIVE = "fedkin", "fedkin-alive"
-PROCESSES = 16  # numbers of processes
 # Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
 PART = 1 << 18
 _LEASE_MS = 10_000
@@ -54,12 +53,12 @@ def participant_config(
         rules.setdefault(router or name, []).extend([
             ("ingress", _ANSWER, [f"{KEY}/{name}/{me}"]),
             ("ingress", _ASK, [f"{KEY}/{me}/{name}"]),
-            ("ingress", _TOKEN, _tokens(name)),
+            ("ingress", _TOKEN, [f"{ALIVE}/{name}"]),
             ("egress", _ANSWER, [f"{KEY}/{me}/{name}"]),
             ("egress", _ASK, [f"{KEY}/{name}/{me}"]),
-            ("egress", _TOKEN, [f"{ALIVE}/{me}/*"]),
-            ("ingress", _WATCH, [f"{ALIVE}/*/*"]),
-            ("egress", _WATCH, [f"{ALIVE}/*/*"]),
+            ("egress", _TOKEN, [f"{ALIVE}/{me}"]),
+            ("ingress", _WATCH, [f"{ALIVE}/*"]),
+            ("egress", _WATCH, [f"{ALIVE}/*"]),
         ])  # fmt: skip
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
@@ -71,19 +70,15 @@ def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str
         rules[name] = [
             ("ingress", _ANSWER, [f"{KEY}/{name}/{other}" for other in names if other != name]),
             ("ingress", _ASK, [f"{KEY}/*/{name}"]),
-            ("ingress", _TOKEN, _tokens(name)),
+            ("ingress", _TOKEN, [f"{ALIVE}/{name}"]),
             ("egress", ["reply"], [f"{KEY}/*/{name}"]),
             ("egress", ["declare_queryable"], [f"{KEY}/*/*"]),
             ("egress", _ASK, [f"{KEY}/{name}/*"]),
-            ("egress", _TOKEN, [f"{ALIVE}/*/*"]),
-            ("ingress", _WATCH, [f"{ALIVE}/*/*"]),
-            ("egress", _WATCH, [f"{ALIVE}/*/*"]),
+            ("egress", _TOKEN, [f"{ALIVE}/*"]),
+            ("ingress", _WATCH, [f"{ALIVE}/*"]),
+            ("egress", _WATCH, [f"{ALIVE}/*"]),
         ]
     return _settings("router", identity, rules, listen, [])
-
-
-def _tokens(name: str) -> list[str]:
-    return [f"{ALIVE}/{name}/{number}" for number in range(PROCESSES)]
 
 
 def _settings(

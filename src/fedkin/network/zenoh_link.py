@@ -7,11 +7,11 @@ offers travel in parts. Parts that have arrived are kept, so that a pull that en
 from __future__ import annotations
 
 import hashlib
-import secrets
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Condition, Lock, Thread, main_thread
+from threading import Condition, Event, Lock, Thread, main_thread
 from time import monotonic
 from typing import Any
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from fedkin.network.join_file import AddressBook
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
 from fedkin.network.signing import DIGEST, CertificateSignatures, Head, Sealer, Signer
-from fedkin.network.zenoh_config import ALIVE, KEY, PART, PROCESSES, listen_locator, participant_config, router_config
+from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
 from fedkin.untrusted import said, shown
 
 try:
@@ -31,15 +31,12 @@ try:
 except ImportError:
     raise ConfigError("a federation over a network needs Zenoh: pip install 'fedkin[network]'") from None
 
-# Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it sooner.
-_ASKED = 60.0
-# Seconds from one question to the next when there was no answer.
-_AGAIN = 0.3
-# Parts of one offer that are asked for at a time: more while they come fast, one while they come slowly.
-_FEWEST, _AHEAD, _MOST_AHEAD = 1, 2, 8
-_FAST, _SLOW = 0.5, 2.0  # seconds from question to part
+_ASKED = 60.0  # seconds that one question may take: a part may wait for others on a slow link
+_AGAIN = 0.3  # seconds from one question to the next when there was no answer
+_AHEAD = 8  # parts of one offer that are asked for at a time
+_HELD = 3.0  # seconds for which a question waits for an offer: then another process of this name may answer it
 _KEPT = 600.0  # seconds for which the parts of an offer are kept that nobody goes on to pull
-_FRESH = 2.0  # seconds for which an offer that came in one part while nobody waited is still news
+_FRESH = 2.0  # seconds for which an offer is still news that began to come while nobody waited
 
 _OPEN: WeakSet[ZenohLink] = WeakSet()
 _WATCHED = Lock()
@@ -53,11 +50,6 @@ def _session(config: str, who: str, places: list[str]) -> Any:
     except zenoh.ZError as error:
         where = f"listening at {', '.join(places)}: " if places else ""
         raise LinkError(f"{who}: the network cannot be opened ({where}{said(error).partition(' at /')[0]})") from None
-
-
-def _token(name: str) -> str:
-    """Return a key that says that a process of this participant is there, nearly always another for another process."""
-    return f"{ALIVE}/{name}/{secrets.randbelow(PROCESSES)}"
 
 
 class ZenohLink(Link):
@@ -85,10 +77,10 @@ class ZenohLink(Link):
         self._revoked = revoked or Revocations()
         self._signer = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self.signatures = CertificateSignatures(identity, book, self._revoked)
-        self._tokens: set[str] = set()  # of the processes that are there
+        self._present: set[str] = set()
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._state = Condition()
-        self._closed = False
+        self._over = Event()
         self._stop = zenoh.CancellationToken()
         self._session = _session(participant_config(identity, self._book, places, dialled, router), self.me, places)
         self._offers = Offers(self._book, self.refused.add, limits)
@@ -98,8 +90,9 @@ class ZenohLink(Link):
                 self._session.declare_queryable(f"{KEY}/{self.me}/{name}", self._asked) for name in self._book
             ]
             liveliness = self._session.liveliness()
-            self._watch = liveliness.declare_subscriber(f"{ALIVE}/*/*", self._seen, history=True)
-            self._token = liveliness.declare_token(_token(self.me))
+            self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
+            self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
+            Thread(target=self._sweep, name="questions", daemon=True).start()
         except BaseException:
             self.close()
             raise
@@ -121,29 +114,22 @@ class ZenohLink(Link):
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
         self._check(owner, subject)
         end = monotonic() + timeout
-        transfer = self._transfer(owner, subject)
-        try:
-            while not self._complete(transfer, most):
-                wanted = transfer.wanted(monotonic())
-                if wanted is not None:
-                    self._ask(transfer, wanted)
-                    continue
-                left = end - monotonic()
-                self._check_open()
-                if left <= 0:
-                    why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
-                    why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
-                    raise Missed(owner, subject, f"{why} within {timeout:g} s")
-                transfer.wait(left)
-            return self._opened(transfer)
-        except Refused:
-            self._forget(transfer)
-            raise
+        transfer = self._transfer(owner, subject, most)
+        while (question := transfer.next_question(end)) is not None:
+            self._ask(transfer, *question)
+        transfer.touched = monotonic()
+        self._check_open()
+        if transfer.refused:
+            raise self._refusal(transfer, transfer.refused)
+        if not transfer.complete:
+            why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
+            why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
+            raise Missed(owner, subject, f"{why} within {timeout:g} s")
+        return self._opened(transfer)
 
     def present(self) -> frozenset[str]:
         with self._state:
-            names = {token.split("/")[1] for token in self._tokens}
-        return frozenset(name for name in names if name not in self._revoked)
+            return frozenset(name for name in self._present if name not in self._revoked)
 
     def trouble(self) -> str:
         try:
@@ -154,12 +140,12 @@ class ZenohLink(Link):
 
     def close(self) -> None:
         with self._state:
-            if self._closed:
+            if self._over.is_set():
                 return
-            self._closed = True
+            self._over.set()
             transfers = list(self._transfers.values())
         for transfer in transfers:
-            transfer.notify()
+            transfer.close()
         self._stop.cancel()  # type: ignore[no-untyped-call]
         self._offers.close()
         self._session.close()
@@ -167,21 +153,21 @@ class ZenohLink(Link):
     # -- answering ------------------------------------------------------------------------------------------------
 
     def _seen(self, sample: Any) -> None:
-        token = str(sample.key_expr)
-        name = token.split("/")[1]
+        name, ends = str(sample.key_expr).split("/")[1], sample.kind == zenoh.SampleKind.DELETE
         with self._state:
-            ends = sample.kind == zenoh.SampleKind.DELETE
-            is_second = any(each.split("/")[1] == name and each != token for each in self._tokens)
             if ends:
-                self._tokens.discard(token)
+                self._present.discard(name)
             elif name in self._book:
-                self._tokens.add(token)
-            lost = [each for each in self._transfers.values() if each.owner == name] if ends or is_second else []
+                self._present.add(name)
+            lost = [each for each in self._transfers.values() if each.owner == name] if ends else []
             self._state.notify_all()
-        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile; it
-        # does not hand them to another process of this name that comes later.
+        # Zenoh ends the questions that it knows of when a link is cut, and loses those that are asked meanwhile.
         for transfer in lost:
-            transfer.ask_again()
+            transfer.end_all()
+
+    def _sweep(self) -> None:
+        while not self._over.wait(_HELD):
+            self._offers.drop_waiting()
 
     def _asked(self, query: Any) -> None:
         """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
@@ -208,16 +194,18 @@ class ZenohLink(Link):
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
-    def _transfer(self, owner: str, subject: str) -> _Transfer:
+    def _transfer(self, owner: str, subject: str, most: int) -> _Transfer:
         """Return the transfer of this offer, which may have begun with an earlier pull."""
         now, key = monotonic(), (owner, subject)
         with self._state:
+            self._check_open()
             for old in [each for each, other in self._transfers.items() if other.touched < now - _KEPT]:
                 del self._transfers[old]
             transfer = self._transfers.get(key)
-            if transfer is None or transfer.stale(now):
-                transfer = self._transfers[key] = _Transfer(owner, subject)
-            transfer.touched = now
+            # What began to come while nobody pulled it may have been replaced since.
+            if transfer is None or transfer.touched < transfer.begun_at < now - _FRESH:
+                transfer = self._transfers[key] = _Transfer(owner, subject, self._signer)
+            transfer.touched, transfer.most = now, most
             return transfer
 
     def _forget(self, transfer: _Transfer) -> None:
@@ -225,9 +213,8 @@ class ZenohLink(Link):
             if self._transfers.get((transfer.owner, transfer.subject)) is transfer:
                 del self._transfers[transfer.owner, transfer.subject]
 
-    def _ask(self, transfer: _Transfer, number: int) -> None:
+    def _ask(self, transfer: _Transfer, number: int, of: bytes) -> None:
         """Ask for a part; the answer comes to the transfer, also after this pull has ended."""
-        of = transfer.begin(number, monotonic())
 
         def received(reply: Any) -> None:
             if reply.ok is not None and reply.ok.attachment is not None:
@@ -250,34 +237,6 @@ class ZenohLink(Link):
             self._check_open()
             transfer.end(number, of)
 
-    def _complete(self, transfer: _Transfer, most: int) -> bool:
-        """Check what has arrived since the last look; returns whether all parts are there. Raises Refused."""
-        for number, kind, data in transfer.arrived():
-            if number == 0 and kind[:1] == HEAD:
-                try:
-                    head = self._signer.read(transfer.owner, transfer.subject, kind[1:])
-                except ValueError as error:
-                    raise self._refusal(transfer, str(error)) from None
-                if head.size > most + self._signer.extra:
-                    raise self._refusal(transfer, f"{head.size:,} bytes; at most {most:,} are taken")
-                transfer.head = head
-            elif kind == CHANGED:
-                transfer.restart()
-                return False
-            elif kind != REST or transfer.head is None:
-                continue
-            self._keep(transfer, number, data)
-        return transfer.complete
-
-    def _keep(self, transfer: _Transfer, number: int, data: bytes) -> None:
-        """Keep a part; raises Refused for another length, so that nobody fills the memory."""
-        assert transfer.head is not None
-        before = FIRST + (number - 1) * PART if number else 0
-        expected = max(0, min(transfer.head.size - before, PART if number else FIRST))
-        if len(data) != expected:
-            raise self._refusal(transfer, f"{len(data):,} bytes in a part; expected {expected:,}")
-        transfer.parts[number] = data
-
     def _opened(self, transfer: _Transfer) -> bytes:
         """Return what the parts hold; raises Refused unless it is what the owner signed."""
         assert transfer.head is not None
@@ -289,10 +248,10 @@ class ZenohLink(Link):
         except ValueError as error:
             raise self._refusal(transfer, str(error)) from None
         self._forget(transfer)
-        transfer.notify()
         return content
 
     def _refusal(self, transfer: _Transfer, why: str) -> Refused:
+        self._forget(transfer)
         self.refused.add(transfer.owner, transfer.subject, why)
         return Refused(transfer.owner, transfer.subject, why)
 
@@ -304,32 +263,28 @@ class ZenohLink(Link):
         self._check_open()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._over.is_set():
             raise LinkError(f"the link of {self.me} is closed")
 
 
 class _Transfer:
-    """One offer on its way here. Safe between threads; head and parts are changed by those who pull it alone.
+    """One offer on its way here: its head, which the owner vouches for, and its parts by number. Safe between threads.
 
-    head: what the owner vouched for, once it is here. parts: by number. touched: when somebody pulled it last.
+    asked: when each part may be asked for again; infinite while a question for it is under way. refused: why what came
+    is not what it should be. touched, most: when somebody pulled it last, and how many bytes at most. begun_at: when
+    its head came.
     """
 
-    def __init__(self, owner: str, subject: str) -> None:
-        self.owner, self.subject = owner, subject
-        self.touched = 0.0
-        self._state = Condition()
-        self._news: list[tuple[int, bytes, bytes]] = []
-        self.restart()
+    def __init__(self, owner: str, subject: str, signer: Signer) -> None:
+        self.owner, self.subject, self.signer = owner, subject, signer
+        self.touched, self.most, self.begun_at, self.refused, self.over = 0.0, 0, 0.0, "", False
+        self._changed = Condition()
+        self._restart()
 
-    def restart(self) -> None:
-        """Begin anew: the owner has replaced the offer."""
-        with self._state:
-            self.head: Head | None = None
-            self.parts: dict[int, bytes] = {}
-            self._news.clear()
-            self._asked: dict[int, float] = {}  # when each part was asked for that is under way
-            self._pause, self._came_at = 0.0, 0.0
-            self._ahead = _AHEAD
+    def _restart(self) -> None:
+        self.head: Head | None = None
+        self.parts: dict[int, bytes] = {}
+        self.asked: dict[int, float] = {}
 
     @property
     def came(self) -> int:
@@ -339,84 +294,85 @@ class _Transfer:
     @property
     def complete(self) -> bool:
         """Whether all parts are there."""
-        return self.head is not None and len(self.parts) == self._count()
+        return len(self.parts) == self._count()
 
     def _count(self) -> int:
-        assert self.head is not None
-        return 1 + -(-max(0, self.head.size - FIRST) // PART)
+        return 1 if self.head is None else 1 + -(-max(0, self.head.size - FIRST) // PART)
 
-    def stale(self, now: float) -> bool:
-        """Whether its first part came while nobody pulled it: a small offer may have been replaced since."""
-        with self._state:
-            waiting = [number for number, kind, _ in self._news if kind[:1] == HEAD]
-            return bool(waiting) and self.head is None and self._came_at < now - _FRESH
+    def next_question(self, end: float) -> tuple[int, bytes] | None:
+        """Wait until there is a part to ask for, and return its number and the hash of the offer.
 
-    def wanted(self, now: float) -> int | None:
-        """Return the next part to ask for; None if there is none to ask for now."""
-        with self._state:
-            if self._news or now < self._pause or len(self._asked) >= (self._ahead if self.head else 1):
-                return None
-            numbers = range(self._count()) if self.head is not None else range(1)
-            return next((each for each in numbers if each not in self.parts and each not in self._asked), None)
-
-    def begin(self, number: int, now: float) -> bytes:
-        """Note that a part is asked for; returns the hash of the offer, zeros for the first part."""
-        with self._state:
-            self._asked[number] = now
-            return self.head.digest if number and self.head is not None else bytes(DIGEST)
+        None: all parts are there, or one was refused, or it is later than `end`.
+        """
+        with self._changed:
+            while not (self.complete or self.refused or self.over):
+                now = monotonic()
+                times = {each: self.asked.get(each, 0.0) for each in range(self._count()) if each not in self.parts}
+                if list(times.values()).count(math.inf) >= _AHEAD:
+                    times = {}
+                for number, time in times.items():
+                    if time <= now:
+                        self.asked[number] = math.inf
+                        return number, self._digest(number)
+                if now >= end:
+                    break
+                self._changed.wait(min([end, *times.values()]) - now)
+            return None
 
     def receive(self, number: int, of: bytes, kind: bytes, data: bytes) -> None:
         """Take an answer; a second one to the same question is dropped."""
-        now = monotonic()
-        with self._state:
-            if not self._is_awaited(number, of):
-                return
-            begun = self._asked.pop(number)
-            if kind[:1] not in (HEAD, REST, CHANGED):
-                self._pause = begun + _AGAIN
-            elif number and now - begun < _FAST:
-                self._ahead = min(_MOST_AHEAD, self._ahead + 1)
-            elif number and now - begun > _SLOW:
-                self._ahead = max(_FEWEST, self._ahead - 1)
-            self._came_at = now
-            self._news.append((number, kind, data))
-            self._state.notify_all()
+        with self._changed:
+            if self._is_awaited(number, of):
+                self.asked[number] = monotonic() + _AGAIN
+                try:
+                    self._take(number, kind, data)
+                except ValueError as error:
+                    self.refused = str(error)
+                self._changed.notify_all()
+
+    def _take(self, number: int, kind: bytes, data: bytes) -> None:
+        """Keep a part; raises ValueError for one of another length than vouched for, so that nobody fills memory."""
+        if kind == CHANGED:
+            self._restart()
+            return
+        if number == 0 and kind[:1] == HEAD:
+            head = self.signer.read(self.owner, self.subject, kind[1:])
+            if head.size > self.most + self.signer.extra:
+                raise ValueError(f"{head.size:,} bytes; at most {self.most:,} are taken")
+            self.head, self.begun_at = head, monotonic()
+        elif kind != REST or self.head is None:
+            return
+        before = FIRST + (number - 1) * PART if number else 0
+        expected = max(0, min(self.head.size - before, PART if number else FIRST))
+        if len(data) != expected:
+            raise ValueError(f"{len(data):,} bytes in a part; expected {expected:,}")
+        self.parts[number] = data
 
     def end(self, number: int, of: bytes) -> None:
         """Note that a question has ended; without an answer it is asked again, not at once."""
-        with self._state:
+        with self._changed:
             if self._is_awaited(number, of):
-                self._pause = self._asked.pop(number) + _AGAIN
-                self._state.notify_all()
+                self.asked[number] = monotonic() + _AGAIN
+                self._changed.notify_all()
 
-    def ask_again(self) -> None:
-        """End all questions: the link to the owner is gone, so that no answer comes any more."""
-        with self._state:
-            if self._asked:
-                self._asked.clear()
-                self._pause = monotonic() + _AGAIN
-                self._state.notify_all()
+    def end_all(self) -> None:
+        """Note that all questions have ended: the connection to the owner is gone, so that no answer comes."""
+        with self._changed:
+            self.asked = dict.fromkeys(self.asked, monotonic() + _AGAIN)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        with self._changed:
+            self.over = True
+            self._changed.notify_all()
 
     def _is_awaited(self, number: int, of: bytes) -> bool:
-        return number in self._asked and (number == 0 or (self.head is not None and self.head.digest == of))
+        return self.asked.get(number) == math.inf and of == self._digest(number)
 
-    def arrived(self) -> list[tuple[int, bytes, bytes]]:
-        """Return (number, kind, bytes) of what came since the last call."""
-        with self._state:
-            news, self._news = self._news, []
-            return [each for each in news if each[0] not in self.parts]
-
-    def wait(self, timeout: float) -> None:
-        """Wait until there is something to do, at most so many seconds."""
-        with self._state:
-            if not self._news:
-                pause = self._pause - monotonic()
-                self._state.wait(min(timeout, pause) if pause > 0 else timeout)
-
-    def notify(self) -> None:
-        """Wake those who wait: the link is closed."""
-        with self._state:
-            self._state.notify_all()
+    def _digest(self, number: int) -> bytes:
+        """Return the hash of the offer with which a part is asked for: zeros for the first, which names it."""
+        return self.head.digest if number and self.head is not None else bytes(DIGEST)
 
 
 @contextmanager
@@ -431,7 +387,7 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
     places = [listen_locator(place) for place in listen]
     names = sorted(set(book) - {identity.name})
     session = _session(router_config(identity, names, places), identity.name, places)
-    token = session.liveliness().declare_token(_token(identity.name))
+    token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
     try:
         yield session
     finally:
