@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.errors import FedkinError
+from fedkin.untrusted import said, shown
 
 if TYPE_CHECKING:
     from fedkin.federation import Task
@@ -202,22 +203,12 @@ def bad_value(words: str) -> Problem:
 
 def kind_of(value: Any) -> str:
     """Return a few words on a value, for a message."""
-    return f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shortened(value)}"
+    return f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shown(repr(value), 60)}"
 
 
 def shape_of(tensor: Tensor) -> str:
     """Return a shape as text."""
     return str(list(tensor.shape))
-
-
-def shortened(value: object) -> str:
-    """Return at most 60 characters of what a stranger sent, without line breaks and control characters."""
-    try:
-        text = str(value) if isinstance(value, (str, Exception)) else repr(value)
-    except Exception:
-        text = "?"
-    text = "".join(letter if letter.isprintable() else "?" for letter in text[:61])
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # -- the forms that fields can have ------------------------------------------------------------------------------------
@@ -323,7 +314,7 @@ class Whole(Form):
         return (
             None
             if self.low <= value <= high
-            else bad_value(f"{shortened(value)} is not within {self.low} and {high:g}")
+            else bad_value(f"{shown(repr(value), 60)} is not within {self.low} and {high:g}")
         )
 
 
@@ -342,8 +333,8 @@ class Number(Form):
         if type(value) not in (int, float):
             return bad_form(f"expected a number, got {kind_of(value)}")
         if not abs(value) < _LARGEST:
-            return bad_value(f"{shortened(value)} is not a finite number")
-        return None if value >= self.low else bad_value(f"{shortened(value)} is below {self.low:g}")
+            return bad_value(f"{shown(repr(value), 60)} is not a finite number")
+        return None if value >= self.low else bad_value(f"{shown(repr(value), 60)} is below {self.low:g}")
 
 
 @dataclass(frozen=True)
@@ -371,7 +362,7 @@ class Wholes(Form):
         most = context.most_n if self.below is None else length_of(self.below, context) - 1
         if value and not self.low <= min(value) <= max(value) <= most:
             return bad_value(
-                f"{shortened(min(value))} to {shortened(max(value))} are not within {self.low} and {most:g}"
+                f"{shown(repr(min(value)), 60)} to {shown(repr(max(value)), 60)} are not within {self.low} and {most:g}"
             )
         if self.rising and any(after <= before for before, after in pairwise(value)):
             return bad_value("the list does not rise")
@@ -459,7 +450,7 @@ def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, co
                         return problem._replace(words=f"{name}: {problem.words}")
         return None
     except Exception as error:  # whoever made the message may have put anything into it
-        return bad_form(f"it cannot be read ({type(error).__name__}: {shortened(error)})")
+        return bad_form(f"it cannot be read ({type(error).__name__}: {said(error)})")
 
 
 def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> Problem | None:
@@ -468,7 +459,7 @@ def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> Probl
         if wanted is not None and wanted != (name in message):
             return bad_form(f"{name} is missing" if wanted else f"{name} was not asked for")
     odd = next((name for name in message if name not in fields), None)
-    return None if odd is None else bad_form(f"{shortened(odd)} is not declared")
+    return None if odd is None else bad_form(f"{shown(str(odd), 60)} is not declared")
 
 
 def _undeclared(message: Mapping[str, Any], context: Context) -> Problem | None:

@@ -93,9 +93,6 @@ def _codes(method: object) -> Iterator[CodeType]:
                 yield function.__code__
 
 
-_LONGEST = 300  # characters of a reason in the records
-
-
 @dataclass(frozen=True, eq=False)
 class Failure:
     """A client that failed in a phase. injected: `[faults]`, `privacy.budget`, or the network had it fail.
@@ -177,7 +174,4 @@ def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
 
 def words_of(error: Exception) -> str:
     """Return one line for the records, with the kind of an error that is not fedkin's."""
-    text = " ".join(str(error).split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    text = text if isinstance(error, FedkinError) else f"{type(error).__name__}: {text}"
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return said(error) if isinstance(error, FedkinError) else f"{type(error).__name__}: {said(error)}"
