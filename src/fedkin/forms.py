@@ -203,7 +203,9 @@ def bad_value(words: str) -> Problem:
 
 def kind_of(value: Any) -> str:
     """Return a few words on a value, for a message."""
-    return f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shown(repr(value), 60)}"
+    return (
+        f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shown(repr(value), 60)}"
+    )
 
 
 def shape_of(tensor: Tensor) -> str:

@@ -73,24 +73,6 @@ def test_before_and_after_training() -> None:
         assert abs(lost[1] - (600 - share)) < 60
 
 
-def test_a_late_reply_is_refused_when_it_comes() -> None:
-    engine = faulty({"late": 0.5, "late_by": 2})
-    outcomes = [engine.round(number) for number in range(1, 6)]
-    late = [kinds(outcome)["late"] for outcome in outcomes]
-    assert sum(late) > 0
-    assert [kinds(outcome)["stale"] for outcome in outcomes] == [0, 0, *late[:3]]
-    row = next(row for row in outcomes[2].traffic if row.missing == "stale")
-    assert row.reason == "of round 1, and this is round 3"
-
-
-def test_what_is_under_way_is_in_the_checkpoint() -> None:
-    engine, again = faulty({"late": 0.5, "late_by": 3}), faulty({"late": 0.5, "late_by": 3})
-    play(engine, 1, 2, 3)
-    again.restore(codec.decode(codec.encode(engine.state())))
-    for number in (4, 5):
-        assert engine.round(number).traffic == again.round(number).traffic
-
-
 def test_a_client_that_is_gone_never_comes_back() -> None:
     engine = faulty({"gone": 0.5}, rounds=4)
     gone: set[str] = set()
@@ -158,8 +140,14 @@ def test_a_mistyped_fault_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
-    changes = {"faults.dropout": 0.2, "faults.garbage": 0.2, "faults.late": 0.3, "faults.crash": 0.1}
-    experiment = Experiment.of(TABLE).with_changes(**changes, **{"faults.late_by": 2})
+    changes = {
+        "faults.dropout": 0.2,
+        "faults.garbage": 0.2,
+        "faults.late": 0.3,
+        "faults.stale": 0.1,
+        "faults.crash": 0.1,
+    }
+    experiment = Experiment.of(TABLE).with_changes(**changes)
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5, "raise"))

@@ -182,14 +182,6 @@ class Exchange:
                 self.log.miss(Envelope(round, "report", 0, id, SERVER, message), Missing.REFUSED, problem.words)
         return reports
 
-    def late(self, arrived: Sequence[Envelope], round: int) -> None:
-        """Refuse what comes in this round and is of an earlier one."""
-        expected = Expected(self.validator, round, 0, {}, lambda envelope: envelope.phase)
-        for envelope in arrived:
-            refusal = expected(envelope)
-            assert refusal is not None
-            self.log.miss(envelope._replace(round=round), refusal.missing, refusal.reason)
-
     def failed(self, round: int, log: MessageLog | None = None) -> list[Failure]:
         """Return the failures at the site, recorded in a log (None: this one's)."""
         failures = self.site.failed()
@@ -283,9 +275,8 @@ class Engine:
 
     def round(self, number: int) -> Outcome:
         """Run one round, numbered from 1."""
-        late, skipped, sampled = self.log.transport.state(), "", []
+        skipped, sampled = "", []
         self.turn_to(number)
-        self.exchange.late(self.log.transport.arrived(number), number)
         before = apart(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
@@ -296,7 +287,6 @@ class Engine:
             except TooFew:
                 self._undo(before)
                 self.turn_to(number - 1)
-                self.log.transport.restore(late)
                 raise
         work = self.site.work
         return Outcome(
@@ -420,16 +410,14 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next round depends on, as a tree of tensors and small values."""
-        late, clients = self.log.transport.state(), dict(sorted(self.site.states.items()))
-        state = {"round": self.server.round, "server": self.server.state, "clients": clients}
-        return {**state, "late": late} if late else state
+        clients = dict(sorted(self.site.states.items()))
+        return {"round": self.server.round, "server": self.server.state, "clients": clients}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state that `state()` returned."""
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
         self.site.restore(state["round"], state["clients"])
-        self.log.transport.restore(state.get("late", []))
 
     def releases(self) -> dict[str, dict[str, Any]]:
         """Return what each client has released (`engines.releases.counted`) under `[privacy]`; without it nothing."""

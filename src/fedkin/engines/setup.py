@@ -151,7 +151,7 @@ class Faults(Settings):
     dropout: probability in [0, 1) that a client's exchange with the server is lost. before: the share of these that
     are lost on the way to the client, before it trains; the others are lost on the way back. Between peers it is the
     probability that a message is lost.
-    late: probability that a reply comes `late_by` rounds later. stale: that it is of the round before.
+    late: probability that a reply comes after the others were taken. stale: that it is of the round before.
     crash: that a client fails in a phase, or a peer in a round, before it has done anything.
     garbage: that a reply, or what a peer shares, is spoiled in one of these `kinds`: a number that is "nan" or "inf",
     tensors of another "shape", a value of another "type", a "missing" or an "extra" field, a "count" out of range.
@@ -161,7 +161,6 @@ class Faults(Settings):
     dropout: float = Field(0.0, ge=0, lt=1)
     before: float = Field(0.5, ge=0, le=1)
     late: float = Field(0.0, ge=0, lt=1)
-    late_by: int = Field(1, ge=1)
     stale: float = Field(0.0, ge=0, lt=1)
     crash: float = Field(0.0, ge=0, lt=1)
     garbage: float = Field(0.0, ge=0, lt=1)

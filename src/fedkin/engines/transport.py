@@ -60,18 +60,6 @@ class Transport:
         """Return the envelope as its receiver sees it, or why it does not arrive."""
         return envelope
 
-    def arrived(self, round: int) -> list[Envelope]:
-        """Return what was sent in an earlier round and comes in this one."""
-        return []
-
-    def state(self) -> list[Any]:
-        """Return what is still under way, for a checkpoint."""
-        return []
-
-    def restore(self, state: list[Any]) -> None:
-        """Go back to what `state` returned."""
-
-
 class BytesTransport(Transport):
     """The transport that delivers each message through bytes, to clients in a shuffled order."""
 
@@ -112,7 +100,7 @@ class Witness(Observer):
 
 
 class Faulty(Transport):
-    """The transport that loses, delays, ages and spoils messages; another transport delivers the others.
+    """The transport that loses, ages and spoils messages; another transport delivers the others.
 
     An exchange between the server and a client is lost one way or the other, never both. Draws are keyed by (seed,
     client, round, phase), so that one fault changes no other draw.
@@ -120,7 +108,6 @@ class Faulty(Transport):
 
     def __init__(self, inner: Transport, faults: Faults, seed: int, rounds: int = 1) -> None:
         self.inner, self.faults, self.seed, self.rounds = inner, faults, seed, rounds
-        self.held: list[tuple[int, Envelope]] = []
 
     def order(self, ids: Iterable[str], round: int) -> list[str]:
         return self.inner.order(ids, round)
@@ -128,8 +115,6 @@ class Faulty(Transport):
     def carry(self, envelope: Envelope) -> Envelope | Missing:
         missing = self._loses(envelope)
         if missing is not None:
-            if missing is Missing.LATE:
-                self.held.append((envelope.round + self.faults.late_by, envelope._replace(message=Message())))
             return missing
         carried = self.inner.carry(envelope)
         if isinstance(carried, Missing) or envelope.sender == SERVER:
@@ -150,18 +135,6 @@ class Faulty(Transport):
         if faults.dropout and self._dropped(envelope):
             return Missing.LOST
         return Missing.LATE if not there and self._draw(envelope, "late") < faults.late else None
-
-    def arrived(self, round: int) -> list[Envelope]:
-        # Without their contents, which nobody reads.
-        here = [envelope for due, envelope in self.held if due <= round]
-        self.held = [(due, envelope) for due, envelope in self.held if due > round]
-        return here
-
-    def state(self) -> list[Any]:
-        return [[due, *envelope._replace(message=None)] for due, envelope in self.held]  # type: ignore[arg-type]
-
-    def restore(self, state: list[Any]) -> None:
-        self.held = [(due, Envelope(*rest)._replace(message=Message())) for due, *rest in state]
 
     def _dropped(self, envelope: Envelope) -> bool:
         dropout, there = self.faults.dropout, envelope.sender == SERVER
