@@ -24,9 +24,9 @@ def test_every_attack_of_the_tables_is_one_that_settings_take(benchmark: Any) ->
     for method in benchmark.METHODS:
         for attack in benchmark.ATTACKS:
             spec = benchmark.spec_of(attack, method, 0.2)
-            read = Attacks.parse(spec) if spec else None
-            assert (read is None) == (attack == "none" or spec is None)
-            if read is not None:
+            read = Attacks.parse(spec or "none")
+            assert (not read.each) == (attack == "none" or spec is None)
+            if read.each:
                 assert read.each[-1].kind == attack.partition(":")[0]
                 assert read.each[-1].strength == (1.0 if attack.endswith(":1") else read.each[-1].strength)
     assert benchmark.spec_of("copy", "fedavg", 0.2) is None

@@ -50,18 +50,14 @@ class Attack:
     fields: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, spec: str) -> Self | None:
-        """Read "none", "KIND:SHARE[:STRENGTH]", or for a forger "KIND:SHARE:FIELD+FIELD[:STRENGTH]".
-
-        Raises ConfigError.
+    def parse(cls, spec: str) -> Self:
+        """Read "KIND:SHARE[:STRENGTH]", or for a forger "KIND:SHARE:FIELD+FIELD[:STRENGTH]"; raises ConfigError.
 
         >>> Attack.parse("scale:0.1:5")
         Attack(kind='scale', share=0.1, strength=5.0, fields=())
         >>> Attack.parse("copy:0.2:anchors+classes").fields
         ('anchors', 'classes')
         """
-        if spec == "none":
-            return None
         kind, *rest = (part.strip() for part in spec.split(":"))
         if kind not in ATTACKS:
             raise ConfigError(f"run.adversaries: no attack {kind!r}; {nearest(kind, [*ATTACKS, 'none'])}")
@@ -83,12 +79,6 @@ class Attack:
         if kind == "label-flip" and strength > 1:
             raise ConfigError(f"run.adversaries: {spec!r}: STRENGTH is a share of the labels, at most 1")
         return cls(kind, share, strength, fields)
-
-    def clients(self, ids: Sequence[str], seed: int) -> frozenset[str]:
-        """Draw the adversaries, keyed by the seed: round(share * n) of these clients, at least one, never all."""
-        names = sorted(ids)
-        count = min(max(1, round(self.share * len(names))), len(names) - 1)
-        return frozenset(names[k] for k in rng(seed, "adversaries").permutation(len(names))[:count])
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
         """Return the fit as the adversary changes it; counters and other integer buffers stay the same."""
@@ -117,23 +107,23 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attacks:
-    """What the adversaries of a run do: one attack, or several by the same clients, one after another."""
+    """What the adversaries of a run do: attacks by the same clients, one after another; there may be none."""
 
     each: tuple[Attack, ...]
 
     @classmethod
-    def parse(cls, spec: str) -> Self | None:
+    def parse(cls, spec: str) -> Self:
         """Read "none", or attacks with commas between them, all with one share; raises ConfigError.
 
         >>> [attack.kind for attack in Attacks.parse("label-flip:0.2, copy:0.2:signature").each]
         ['label-flip', 'copy']
         """
         if spec == "none":
-            return None
-        read = [Attack.parse(part.strip()) for part in spec.split(",")]
-        each = tuple(attack for attack in read if attack)
-        if len(each) < len(read):
+            return cls(())
+        parts = [part.strip() for part in spec.split(",")]
+        if "none" in parts:
             raise ConfigError(f"run.adversaries: {spec!r}: 'none' stands alone, or not at all")
+        each = tuple(map(Attack.parse, parts))
         if len({attack.share for attack in each}) != 1:
             raise ConfigError(f"run.adversaries: {spec!r}: several attacks are by the same clients: give one SHARE")
         return cls(each)
@@ -143,8 +133,12 @@ class Attacks:
         return [attack for attack in self.each if attack.kind in kinds]
 
     def clients(self, ids: Sequence[str], seed: int) -> frozenset[str]:
-        """Draw the adversaries: see `Attack.clients`."""
-        return self.each[0].clients(ids, seed)
+        """Draw the adversaries, keyed by the seed: round(share * n) of these clients, at least one, never all."""
+        if not self.each:
+            return frozenset()
+        names = sorted(ids)
+        count = min(max(1, round(self.each[0].share * len(names))), len(names) - 1)
+        return frozenset(names[k] for k in rng(seed, "adversaries").permutation(len(names))[:count])
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
         """Return the fit as the adversary changes it."""
@@ -173,14 +167,13 @@ class Attacks:
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
-def poisoned(federation: Federation, attacks: Attacks | None, adversaries: frozenset[str], seed: int) -> Federation:
+def poisoned(federation: Federation, attacks: Attacks, adversaries: frozenset[str], seed: int) -> Federation:
     """Return the federation in which the adversaries have the samples that their attacks give them.
 
     sybil: all have those of the adversary with the first id, also when its data drift. label-flip, model-replacement:
     y becomes classes - 1 - y, for each training sample with the probability of label-flip's strength.
     """
-    flips = attacks.of("label-flip", "model-replacement") if attacks else []
-    same = bool(attacks and attacks.of("sybil"))
+    flips, same = attacks.of("label-flip", "model-replacement"), bool(attacks.of("sybil"))
     if not flips and not same:
         return federation
     first = federation[min(adversaries)]
@@ -233,11 +226,11 @@ class Forgery:
 
     @classmethod
     def of(
-        cls, attacks: Attacks | None, adversaries: frozenset[str], clients: Federation, seed: int,
+        cls, attacks: Attacks, adversaries: frozenset[str], clients: Federation, seed: int,
         net_of: Callable[[str], Net],
     ) -> Self | None:  # fmt: skip
         """Return the forgery of a run; None if its adversaries forge no messages."""
-        if not attacks or not attacks.of("alie", "ipm", *FORGERS):
+        if not attacks.of("alie", "ipm", *FORGERS):
             return None
         honest = {id: clients[id].group or "" for id in clients.seen if id not in adversaries}
         return cls(attacks, adversaries, honest, seed, net_of)

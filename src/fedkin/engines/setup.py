@@ -222,9 +222,8 @@ class Setup:
             )
         if self.privacy.sample_epsilon and self.training.batch_size != "all":
             need_accountant()
-        attacks = Attacks.parse(self.engine.adversaries)
-        if attacks and isinstance(self.clients, Federation):
-            attacks.check(self.method, self.clients)
+        if isinstance(self.clients, Federation):
+            Attacks.parse(self.engine.adversaries).check(self.method, self.clients)
 
     @property
     def sums_securely(self) -> bool:

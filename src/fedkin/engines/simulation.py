@@ -33,10 +33,10 @@ class LocalEngine(Engine):
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
-        self.adversaries = attacks.clients(setup.federation.seen, setup.seed) if attacks else frozenset[str]()
+        self.adversaries = attacks.clients(setup.federation.seen, setup.seed)
         # Only too few replies undo a simulated round.
         self.undoes = setup.engine.min_replies > 0
-        if attacks:
+        if attacks.each:
             clients = poisoned(setup.federation, attacks, self.adversaries, setup.seed)
             setup = replace(setup, clients=clients)
         setup = setup.equipped()

@@ -175,7 +175,7 @@ class LocalSite(Site):
         self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()
         self.device = opened(setup.engine.device)
         self.side = ClientSide(setup, clients, states, own_method, noise, store)
-        self.attack = Attacks.parse(setup.engine.adversaries)
+        self.attacks = Attacks.parse(setup.engine.adversaries)
         self.failures = Failures(setup.engine.errors == "stop")
         self.work = Work(Operations(setup.net, clients))
         self.scored = Scores()
@@ -250,11 +250,11 @@ class LocalSite(Site):
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:
         """Return the fit that the client's flow gets; the fit of an adversary's own model is changed."""
         setup = self.setup
-        if self.attack is None or job.net is not setup.net_of(job.id) or job.id not in self.adversaries:
+        if job.id not in self.adversaries or job.net is not setup.net_of(job.id):
             return fitted
         step = self.side.steps[job.id, phase]
         draw = rng(setup.seed, job.id, self.side.number, f"{phase}.attack{step}")
-        return self.attack(fitted, job.params, draw)
+        return self.attacks(fitted, job.params, draw)
 
     # -- what a site is asked -------------------------------------------------------------------------------------
 

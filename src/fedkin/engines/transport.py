@@ -60,6 +60,7 @@ class Transport:
         """Return the envelope as its receiver sees it, or why it does not arrive."""
         return envelope
 
+
 class BytesTransport(Transport):
     """The transport that delivers each message through bytes, to clients in a shuffled order."""
 
