@@ -25,7 +25,10 @@ from torch import Tensor
 from fedkin.errors import MethodError, NoField
 from fedkin.untrusted import DEEPEST, Refused
 
-__all__ = ["Named", "Params", "Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
+__all__ = [
+    "Named", "Params", "Tree", "bytes_of", "decode", "encode", "leaves", "read", "size", "tensor_of", "tensors_of",
+    "tree_of", "write",
+]  # fmt: skip
 
 Tree = Mapping[str, Any]
 # Parameters and buffers of a net by name.
@@ -95,6 +98,16 @@ def _split(tree: Tree) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def tensors_of(tree: Tree) -> dict[str, Tensor]:
     """The tree's tensors by pointer."""
     return _split(tree)[0]
+
+
+def tensor_of(data: bytes) -> Tensor:
+    """Bytes as a tensor, so that they can be a leaf of a tree."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor in memory: the inverse of `tensor_of`."""
+    return tensor.numpy().tobytes()
 
 
 def encode(tree: Tree) -> bytes:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.codec import bytes_of, tensor_of
 from fedkin.engines import masks
 from fedkin.engines.masks import KEY_BYTES, SHARE_BYTES, FixedPoint, KeyPair, Words, digest, joined, mask, shares_of
 from fedkin.errors import ConfigError, MethodError
@@ -233,13 +234,15 @@ class Member:
         cipher, public = self.cipher_pair.public, self.mask_pair.public
         statement = key_statement(self.session, self.id, cipher, public, self.size)
         signature = self.signatures.sign(self.id, statement)
-        return Message(cipher=_tensor(cipher), mask=_tensor(public), size=self.size, signature=_tensor(signature))
+        return Message(cipher=tensor_of(cipher), mask=tensor_of(public), size=self.size, signature=tensor_of(signature))
 
     def shares(self, message: Message) -> Message:
         """Return shares of the seed and of the private key for each neighbour, encrypted to it."""
         self._turn(SHARES, message)
         names, signatures = list(map(str, message["names"])), message["signatures"]
-        self.list = _KeyList(self.session, names, _raw(message["cipher"]), _raw(message["mask"]), message["sizes"])
+        self.list = _KeyList(
+            self.session, names, bytes_of(message["cipher"]), bytes_of(message["mask"]), message["sizes"]
+        )
         if len(names) < self.least or not set(names) <= set(self.members) or self.id not in names:
             raise MethodError(
                 f"keys of {len(names)} members that are not those of this sum, or fewer than {self.least}"
@@ -250,7 +253,7 @@ class Member:
             raise MethodError("other keys than those that this member sent")
         self.near = self.list.near(self.place)
         for place in self.near:
-            if not self.signatures.holds(names[place], self.list.statement(place), _raw(signatures[str(place)])):
+            if not self.signatures.holds(names[place], self.list.statement(place), bytes_of(signatures[str(place)])):
                 raise MethodError(f"keys of {names[place]!r} without its signature")
         points, enough = [place + 1 for place in (*self.near, self.place)], threshold(len(self.near))
         seeds = shares_of(self.seed, points, enough)
@@ -258,10 +261,12 @@ class Member:
         self.held = {self.place: (seeds[self.place + 1], keys[self.place + 1])}
         self.next = MASKED
         sent = {
-            str(to): _tensor(masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to)))
+            str(to): tensor_of(
+                masks.sealed(self._secret(to), seeds[to + 1] + keys[to + 1], self._about(self.place, to))
+            )
             for to in self.near
         }
-        return Message(commitment=_tensor(digest(b"seed", self.seed)), shares=sent)
+        return Message(commitment=tensor_of(digest(b"seed", self.seed)), shares=sent)
 
     def _secret(self, other: int) -> bytes:
         return self.cipher_pair.agreed(self.list.cipher[other], b"shares " + self.session.encode())
@@ -276,7 +281,7 @@ class Member:
             sender = int(text)
             if sender not in self.near:
                 raise MethodError("shares from one that is no neighbour")
-            both = masks.opened(self._secret(sender), _raw(data), self._about(sender, self.place))
+            both = masks.opened(self._secret(sender), bytes_of(data), self._about(sender, self.place))
             self.held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
         if len(self.held) < threshold(len(self.near)):
             raise MethodError(f"shares of {len(self.held)} members, fewer than {threshold(len(self.near))}")
@@ -310,22 +315,22 @@ class Member:
             raise MethodError(f"{len(self.there)} survivors, too few for a sum that hides each of them")
         self.next = UNMASK
         statement = self.list.survivors_statement(self.there)
-        return Message(signature=_tensor(self.signatures.sign(self.id, statement)))
+        return Message(signature=tensor_of(self.signatures.sign(self.id, statement)))
 
     def unmask(self, message: Message) -> Message:
         """Return shares of the survivors' seeds and of the other neighbours' keys, if enough have signed one list."""
         self._turn(UNMASK, message)
         statement, signed = self.list.survivors_statement(self.there), message["signatures"]
         count = 1 + sum(
-            self.signatures.holds(self.list.names[place], statement, _raw(signed[str(place)]))
+            self.signatures.holds(self.list.names[place], statement, bytes_of(signed[str(place)]))
             for place in self.near
             if place in self.there and str(place) in signed
         )
         if count < threshold(len(self.near)):
             raise MethodError(f"{count} members signed this list of survivors; {threshold(len(self.near))} are needed")
         self.next = ""
-        seeds = {str(at): _tensor(seed) for at, (seed, _) in self.held.items() if at in self.there}
-        keys = {str(at): _tensor(key) for at, (_, key) in self.held.items() if at not in self.there}
+        seeds = {str(at): tensor_of(seed) for at, (seed, _) in self.held.items() if at in self.there}
+        keys = {str(at): tensor_of(key) for at, (_, key) in self.held.items() if at not in self.there}
         return Message(seeds=seeds, keys=keys)
 
     def _turn(self, step: str, message: Mapping[str, Any]) -> None:
@@ -374,7 +379,7 @@ class GroupSum:
 
     def _keys_for(self, place: int) -> Message:
         signatures = {str(other): self.signed[other] for other in self.list.near(place)}
-        keys = {"cipher": _tensor(b"".join(self.list.cipher)), "mask": _tensor(b"".join(self.list.mask))}
+        keys = {"cipher": tensor_of(b"".join(self.list.cipher)), "mask": tensor_of(b"".join(self.list.mask))}
         return Message(
             session=self.session, names=self.list.names, sizes=self.list.sizes, signatures=signatures, **keys
         )
@@ -401,7 +406,7 @@ class GroupSum:
             by_place = {self.list.names.index(id): reply for id, reply in sorted(replies.items())}
             if step == SHARES:
                 self.shares = {place: reply["shares"] for place, reply in by_place.items()}
-                self.commitments = {place: _raw(reply["commitment"]) for place, reply in by_place.items()}
+                self.commitments = {place: bytes_of(reply["commitment"]) for place, reply in by_place.items()}
             elif step == MASKED:
                 for id in sorted(replies):
                     self.add(id, replies[id])
@@ -423,7 +428,7 @@ class GroupSum:
     def _take_keys(self, replies: Mapping[str, Message]) -> None:
         names = sorted(replies)
         self._check_enough(len(names), KEYS)
-        cipher, mask = (b"".join(_raw(replies[id][which]) for id in names) for which in ("cipher", "mask"))
+        cipher, mask = (b"".join(bytes_of(replies[id][which]) for id in names) for which in ("cipher", "mask"))
         self.list = _KeyList(self.session, names, cipher, mask, [replies[id]["size"] for id in names])
         self.signed = [replies[id]["signature"] for id in names]
 
@@ -448,7 +453,7 @@ class GroupSum:
         """Return a secret of a member from the shares of it in these replies, of which some may be forged."""
         near = self.list.near(place)
         shares = {
-            holder + 1: _raw(reply[which][str(place)])
+            holder + 1: bytes_of(reply[which][str(place)])
             for holder, reply in replies.items()
             if str(place) in reply[which] and holder in (*near, place)
         }
@@ -494,11 +499,3 @@ def summed_names(method: Method, phase: str, field: str, net: Net) -> list[str]:
     form = next(fields[field].bare for fields in method.declared(phase) or () if field in fields)
     assert isinstance(form, Weights)
     return form.names(net)
-
-
-def _tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
-
-
-def _raw(tensor: Tensor) -> bytes:
-    return tensor.numpy().tobytes()

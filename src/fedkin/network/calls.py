@@ -8,17 +8,20 @@ until it has offered something or has nothing to do.
 from __future__ import annotations
 
 import secrets
-import struct
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from threading import Condition, Thread
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import torch
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictStr
+from torch import Tensor
 
+from fedkin import codec
 from fedkin.errors import MethodError
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
+from fedkin.network.messages import Count, Sent, listed, read
 from fedkin.untrusted import said, shown
 
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
@@ -27,38 +30,40 @@ _FIRST = 1.0  # seconds until somebody who was not reached is called again; twic
 _SETTLED = 1.0  # seconds in which a client that has offered something comes to wait for the next thing
 _LEAVING = 120.0  # seconds in which calls are answered that are on their way when the link is closed
 _MOST = 4 * LARGEST  # bytes of a letter
-_LENGTH = struct.Struct("<I")
 _MOST_SUBJECTS = 1000
-_MOST_HEAD = 1 << 20  # bytes
 
 
 # -- letters ------------------------------------------------------------------------------------------------------
 
 
-class Head(BaseModel):
-    """The first part of a letter.
+def _bytes_of(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype != torch.uint8:
+        raise ValueError("expected bytes")
+    return codec.bytes_of(value)
+
+
+class Letter(Sent):
+    """What one participant writes to another.
 
     me, to: names of who writes and who reads. life: of the writer's process. version: of its newest offer. other,
     received: the reader's life and version as the writer has them. since: the version after which everything is in the
-    letter. subjects: of all that is offered. new: subject and size of what follows. hold: seconds for which an answer
-    may be kept back until there is something in it. beat: seconds after which the caller calls again at the latest.
-    waits: the writer waits for an offer, and has no other work.
+    letter. subjects: of all that is offered. new: what is offered since. hold: seconds for which an answer may be kept
+    back until there is something in it. beat: seconds after which the caller calls again at the latest. waits: the
+    writer waits for an offer, and has no other work.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    me: str
-    to: str
-    life: str
-    version: int = Field(ge=0)
-    other: str
-    received: int = Field(ge=0)
-    since: int = Field(ge=0)
-    subjects: list[str] = Field(max_length=_MOST_SUBJECTS)
-    new: list[tuple[str, int]] = Field(max_length=_MOST_SUBJECTS)
-    hold: float = Field(0.0, ge=0, le=3600)
-    beat: float = Field(0.0, ge=0, le=86400)
-    waits: bool = False
+    me: StrictStr
+    to: StrictStr
+    life: StrictStr
+    version: Count
+    other: StrictStr
+    received: Count
+    since: Count
+    subjects: Annotated[list[StrictStr], listed, Field(max_length=_MOST_SUBJECTS)]
+    new: Annotated[dict[StrictStr, Annotated[bytes, BeforeValidator(_bytes_of)]], Field(max_length=_MOST_SUBJECTS)]
+    hold: Annotated[StrictFloat, Field(ge=0, le=3600)] = 0.0
+    beat: Annotated[StrictFloat, Field(ge=0, le=86400)] = 0.0
+    waits: StrictBool = False
 
 
 class Mailbox:
@@ -100,54 +105,32 @@ class Mailbox:
         return any(version > self.confirmed for version, _ in self.offers.values())
 
     def letter(self, **more: Any) -> bytes:
-        """Return the bytes of a letter. more: other fields of its head."""
-        new = {subject: data for subject, (version, data) in self.offers.items() if version > self.confirmed}
-        sizes = [(subject, len(data)) for subject, data in new.items()]
-        head = Head(
-            me=self.me, to=self.name, life=self.life, version=self.version, other=self.other, received=self.received,
-            since=self.confirmed, subjects=list(self.offers), new=sizes, **more,
-        )  # fmt: skip
-        written = head.model_dump_json().encode()
-        return b"".join([_LENGTH.pack(len(written)), written, *new.values()])
+        """Return the bytes of a letter. more: its other fields."""
+        new = {
+            subject: codec.tensor_of(data) for subject, (version, data) in self.offers.items()
+            if version > self.confirmed
+        }  # fmt: skip
+        return codec.encode({
+            "me": self.me, "to": self.name, "life": self.life, "version": self.version, "other": self.other,
+            "received": self.received, "since": self.confirmed, "subjects": list(self.offers), "new": new, **more,
+        })  # fmt: skip
 
-    def read(self, data: bytes) -> Head:
-        """Take in the other's letter, and return its head; raises MethodError for what is none."""
-        head, parts = _opened(data)
-        if head.me != self.name or head.to != self.me:
-            raise MethodError(f"a letter from {head.me!r} to {head.to!r}, where {self.name!r} writes to {self.me!r}")
-        if head.life != self.other:
-            self.other, self.theirs, self.received = head.life, {}, 0
-        self.confirmed = head.received if head.other == self.life else 0
+    def read(self, data: bytes) -> Letter:
+        """Take in the other's letter, and return it; raises MethodError for what is none."""
+        letter = read(Letter, data)
+        if letter.me != self.name or letter.to != self.me:
+            raise MethodError(
+                f"a letter from {letter.me!r} to {letter.to!r}, where {self.name!r} writes to {self.me!r}"
+            )
+        if letter.life != self.other:
+            self.other, self.theirs, self.received = letter.life, {}, 0
+        self.confirmed = letter.received if letter.other == self.life else 0
         # One that was overtaken; and one for a process of this name that has ended, which lacks what that one had.
-        if head.since <= self.received <= head.version:
-            kept = {**self.theirs, **dict(parts)}
-            self.theirs = {subject: kept[subject] for subject in head.subjects if subject in kept}
-            self.received = head.version
-        return head
-
-
-def _opened(data: bytes) -> tuple[Head, Iterator[tuple[str, bytes]]]:
-    """Return a letter's head, and the offers in it."""
-    if len(data) < _LENGTH.size:
-        raise MethodError("not a letter: too short")
-    (length,) = _LENGTH.unpack_from(data)
-    begin = _LENGTH.size + length
-    if length > _MOST_HEAD or begin > len(data):
-        raise MethodError("not a letter: it does not hold its head")
-    try:
-        head = Head.model_validate_json(data[_LENGTH.size : begin])
-    except ValidationError:
-        raise MethodError("not a letter: its head is not readable; install the same version of fedkin") from None
-    sizes = [size for _, size in head.new]
-    if min(sizes, default=0) < 0 or begin + sum(sizes) != len(data):
-        raise MethodError("not a letter: its parts are not as long as it says")
-    return head, _parts(head, data, begin)
-
-
-def _parts(head: Head, data: bytes, begin: int) -> Iterator[tuple[str, bytes]]:
-    for subject, size in head.new:
-        yield subject, data[begin : begin + size]
-        begin += size
+        if letter.since <= self.received <= letter.version:
+            kept = {**self.theirs, **letter.new}
+            self.theirs = {subject: kept[subject] for subject in letter.subjects if subject in kept}
+            self.received = letter.version
+        return letter
 
 
 # -- links --------------------------------------------------------------------------------------------------------
@@ -219,18 +202,18 @@ class Boxed(Link):
             self.bytes_in[owner] += len(data)
             return data
 
-    def read(self, name: str, data: bytes) -> Head:
+    def read(self, name: str, data: bytes) -> Letter:
         """Take in a letter, and count what the other has taken; raises MethodError for what is none."""
         box = self.box(name)
         if len(data) > _MOST:
             raise MethodError(f"not a letter: {len(data):,} bytes")
         before = box.confirmed
-        head = box.read(data)
+        letter = box.read(data)
         self.bytes_out[name] += sum(
             len(each) for version, each in box.offers.values() if before < version <= box.confirmed
         )  # fmt: skip
         self.state.notify_all()
-        return head
+        return letter
 
     def _check(self, name: str, subject: str) -> None:
         if not is_name(name) or name == self.me:
@@ -297,10 +280,10 @@ class CallingLink(Boxed):
             try:
                 answer = self.calls.call(name, letter, self.hold + self.within)
                 with self.state:
-                    head = self.read(name, answer)
+                    reply = self.read(name, answer)
                     self.here.add(name)
                     self.state.notify_all()
-                pause, why = self.beat if head.waits else 0.0, ""
+                pause, why = self.beat if reply.waits else 0.0, ""
             except (LinkError, MethodError) as error:
                 with self.state:
                     gone = name in self.here
@@ -355,11 +338,11 @@ class AnsweringLink(Boxed):
             self.answering += 1
             try:
                 box = self.box(self.server)
-                head = self.read(self.server, data)
-                self.state.wait_for(lambda: self.closed or box.news or self._idle(), head.hold)
+                call = self.read(self.server, data)
+                self.state.wait_for(lambda: self.closed or box.news or self._idle(), call.hold)
                 # Who has just offered something waits for the next thing in a moment: the server need not ask again.
-                self.state.wait_for(lambda: self.closed or self._idle(), min(head.hold, _SETTLED))
-                self.until = time.monotonic() + 2 * head.beat + 60.0
+                self.state.wait_for(lambda: self.closed or self._idle(), min(call.hold, _SETTLED))
+                self.until = time.monotonic() + 2 * call.beat + 60.0
                 return box.letter(waits=self._idle())
             finally:
                 self.answering -= 1

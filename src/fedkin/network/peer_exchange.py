@@ -18,7 +18,6 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field, StrictBool, StrictStr
 
 from fedkin import codec
@@ -394,7 +393,7 @@ class PeerOutbox:
         if self.folder is None or not offers:
             return
         places = {data: str(place) for place, data in enumerate(dict.fromkeys(offers.values()))}
-        parts = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for data, name in places.items()}
+        parts = {name: codec.tensor_of(data) for data, name in places.items()}
         tree = {"to": {id: places[data] for id, data in offers.items()}, "parts": parts}
         path = self.folder / f"{round}-{turn}.offers"
         try:
@@ -408,7 +407,7 @@ class PeerOutbox:
             with suppress(OSError, MethodError, KeyError, AttributeError):
                 tree = codec.decode(path.read_bytes())
                 for id, name in tree["to"].items():
-                    yield round, turn, id, tree["parts"][name].numpy().tobytes()
+                    yield round, turn, id, codec.bytes_of(tree["parts"][name])
 
     def life(self) -> str:
         """Return what names this run of the peer, also after a restart of its process."""
