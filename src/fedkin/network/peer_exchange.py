@@ -39,7 +39,6 @@ _ROOM = 1 << 20  # bytes of an offer beside its message
 _HINT = 20.0  # seconds after which one that reaches nobody is told what may be wrong
 _LINGER = 2.0  # seconds for which one that is refused may look why
 _KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offered to it
-_LONGEST = 4  # one that does not answer is tried again after 2, 4, 8 and then every 2 ** 4 rounds
 
 
 class Whereabouts(Sent):
@@ -87,14 +86,6 @@ class Heard:
     round: int = 0
 
 
-@dataclass
-class _Down:
-    """A neighbour that was missed: how often, and the round in which it is tried again."""
-
-    misses: int = 0
-    again: int = 0
-
-
 class PeerExchange:
     """The link of a peer to all others, `names`.
 
@@ -122,7 +113,7 @@ class PeerExchange:
         self.telling = Lock()
         self.comparisons: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
-        self.down: dict[str, _Down] = {}
+        self.down: set[str] = set()  # who was missed, and did not answer since
         self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
 
@@ -236,7 +227,7 @@ class PeerExchange:
     def tell(self, ids: Iterable[str]) -> None:
         """Say to these where this peer is."""
         with self.telling:
-            counts = () if self.ended else tuple(sorted(self.members - self.down.keys()))
+            counts = () if self.ended else tuple(sorted(self.members - self.down))
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
                 now = Whereabouts(round=self.round, waits=self.waits, offered=offered, counts=counts)
@@ -255,10 +246,6 @@ class PeerExchange:
             return read(Whereabouts, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
         except (LinkError, MethodError):
             return None
-
-    def _round_of(self, id: str) -> int | None:
-        there = self.whereabouts_of(id)
-        return None if there is None else there.round
 
     def end(self, round: int) -> None:
         """Stay until the others that are there have all that this peer offers."""
@@ -323,14 +310,14 @@ class PeerExchange:
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
-                return self._missed(id, round, Missing.GONE, "the connection is lost" if away else "it does not answer")
+                return self._missed(id, Missing.GONE, "the connection is lost" if away else "it does not answer")
             if away and id not in self.awaited:
                 self.awaited.add(id)
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
-        return self._missed(id, round, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
+        return self._missed(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
     def _note_heard(self, id: str, round: int, heard: Heard) -> None:
-        self.down.pop(id, None)
+        self.down.discard(id)
         self.heard[id] = max(heard.round, self.heard.get(id, 0))
         if id in self.awaited:
             self.awaited.discard(id)
@@ -346,33 +333,23 @@ class PeerExchange:
         message = None if offer.message is None else Message(**offer.message)
         return Heard(offer.phase, message, offer.ended, round=round)
 
-    # -- back-off -------------------------------------------------------------------------------------------------
-
-    def _missed(self, id: str, round: int, missing: Missing, reason: str) -> Heard:
-        """Note a neighbour that is not waited for again before it answers, and in fewer and fewer rounds."""
+    def _missed(self, id: str, missing: Missing, reason: str) -> Heard:
+        """Note a neighbour that is not waited for again before it answers."""
         self.awaited.discard(id)
-        down = self.down.setdefault(id, _Down())
-        down.misses += 1
-        down.again = round + 2 ** min(down.misses, _LONGEST)
+        self.down.add(id)
         self.tell(self.others)  # who starts again waits for those on whom others count
         return Heard(missing=missing, reason=reason)
 
     def _is_down(self, id: str, round: int) -> Heard | None:
         """Return why this neighbour is not waited for now; None if it is."""
-        down = self.down.get(id)
-        if down is None:
+        if id not in self.down:
             return None
         if id not in self.link.present():
-            down.again = round  # it is tried as soon as it is back
             return Heard(missing=Missing.GONE, reason="not connected")
-        if round < down.again:
-            return Heard(missing=Missing.GONE, reason=f"tried again in round {down.again}")
-        there = self._round_of(id)
+        there = self.whereabouts_of(id)
         if there is None:
-            return self._missed(id, round, Missing.GONE, "it does not answer")
-        if there >= round - 1:
-            return None
-        return Heard(missing=Missing.LATE, reason=f"it is in round {there}")
+            return Heard(missing=Missing.GONE, reason="it does not answer")
+        return None if there.round >= round - 1 else Heard(missing=Missing.LATE, reason=f"it is in round {there.round}")
 
 
 class PeerOutbox:
