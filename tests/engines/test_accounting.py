@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 from dataclasses import replace
@@ -217,24 +218,20 @@ def test_a_metric_is_computed_once_for_a_model_and_test_set() -> None:
     one, other = dict(net.initial), {name: tensor + 1 for name, tensor in net.initial.items()}
     tests = [client.test for client in federation.values()][:2]
     held = {"a": (one, tests[0]), "b": (other, tests[0]), "c": (dict(one), tests[0]), "d": (one, tests[1])}
-    scores = Scores()
-    held["e"] = one, tests[0]  # known later
-    names = model_names({id: params for id, (params, _) in held.items()})
-    every = {id: KnownScore(names[id], params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()}
-    scores.known = {id: every[id] for id in "abcd"}
+    scores, names = Scores(), model_names({id: params for id, (params, _) in held.items()})
+    scores.at = {id: (names[id], builtins.id(test)) for id, (_, test) in held.items()}
+    scores.known = {
+        scores.at[id]: KnownScore(params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()
+    }
 
-    scores.measure("abcd", plan)
+    scores.measure(plan)
     assert happened == ["computed"] * 3
-    found = {id: known.score.further for id, known in scores.known.items()}
+    found = {id: scores.of(id).score.further for id in held}
     assert found["a"] == found["c"]
     assert len({found["a"], found["b"], found["d"]}) == 3
     with torch.no_grad():
         module = net.scratch()
         values = torch.func.functional_call(module, one, (tests[1].inputs(slice(None)),))
     np.testing.assert_allclose(np.array(found["d"], float), [values.double().mean().item()], rtol=1e-6)
-    scores.measure("abcd", plan)
-    # A client that comes to have both takes what is known of them.
-    scores.known["e"] = every["e"]
-    scores.measure(held, plan)
+    scores.measure(plan)
     assert happened.count("computed") == 3
-    assert scores.known["e"].score.further == found["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -169,66 +169,66 @@ _TOGETHER = 4  # least number of clients in one of the jobs of a model that many
 
 
 class KnownScore(NamedTuple):
-    """A client's score, with the tensors and samples to which it belongs, and the name of these tensors."""
+    """The score of a model on test samples."""
 
-    name: Hashable
     params: Params
     test: Samples
     score: Score
 
 
 class Scores:
-    """The known scores of all clients; two mappings of the same tensors are the same model."""
+    """The scores of clients' models, each once for the same tensors and test samples.
+
+    known: by model and test samples, which are kept, so that no others can get their ids. at: which one is a client's.
+    """
 
     def __init__(self) -> None:
-        self.known: dict[str, KnownScore] = {}
-        self.same: dict[str, list[str]] = {}
-        self.names: dict[str, Hashable] = {}
+        self.known: dict[Hashable, KnownScore] = {}
+        self.at: dict[str, Hashable] = {}
+
+    def of(self, id: str) -> KnownScore:
+        """Return what is known of a client's model."""
+        return self.known[self.at[id]]
+
+    def alike(self, id: str) -> list[str]:
+        """Return the clients with this client's model and test samples."""
+        return [other for other, at in self.at.items() if at == self.at[id]]
 
     def jobs(
         self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
         round: int, parts: int = 1,
     ) -> Iterator[ScoreJob]:  # fmt: skip
-        """Yield the scoring jobs: each model once on each test set, also if many clients share both.
+        """Yield jobs for what was not scored the last time.
 
         parts: about how many jobs there are of a model that many clients share.
         """
-        self.names = model_names(models)
-        stale: dict[Hashable, list[str]] = {}
-        for id, name in self.names.items():
-            known = self.known.get(id)
-            if known is None or known.test is not tests[id] or known.name != name:
-                stale.setdefault((name, builtins.id(tests[id])), []).append(id)
-        self.same = {ids[0]: ids for ids in stale.values()}
-        alike: dict[Hashable, list[str]] = {}
-        for first in self.same:
-            alike.setdefault(self.names[first], []).append(first)
-        for ids in alike.values():
+        names = model_names(models)
+        self.at = {id: (name, builtins.id(tests[id])) for id, name in names.items()}
+        self.known = {at: self.known[at] for at in self.at.values() if at in self.known}
+        firsts: dict[Hashable, dict[Hashable, str]] = {}
+        for id, at in self.at.items():
+            if at not in self.known:
+                firsts.setdefault(names[id], {}).setdefault(at, id)
+        for ids in map(tuple, map(dict.values, firsts.values())):
             size = max(_TOGETHER, -(-len(ids) // parts))
             for start in range(0, len(ids), size):
-                part = tuple(ids[start : start + size])
+                part = ids[start : start + size]
                 yield ScoreJob(part, models[part[0]], task, net_of(part[0]), round)
 
     def take(
         self, job: ScoreJob, results: Sequence[Marks], models: Mapping[str, Params], tests: Mapping[str, Samples]
     ) -> None:
-        """Store the results of a job for all clients with its models and test samples."""
-        for first, marks in zip(job.ids, results, strict=True):
-            for id in self.same[first]:
-                self.known[id] = KnownScore(self.names[id], models[id], tests[id], Score(len(tests[id]), *marks))
+        """Store the results of a job."""
+        for id, marks in zip(job.ids, results, strict=True):
+            self.known[self.at[id]] = KnownScore(models[id], tests[id], Score(len(tests[id]), *marks))
 
-    def measure(self, ids: Iterable[str], setup: Setup) -> None:
-        """Add the further metrics to the scores of these clients that lack them: each model once on each test set."""
-        measured: dict[Hashable, tuple[float | None, ...]] = {}
-        for id in sorted(ids, key=lambda id: not self.known[id].score.further):  # those that are known first
-            name, params, test, score = self.known[id]
-            at = name, builtins.id(test)
-            if score.further:
-                measured[at] = score.further
-                continue
-            if at not in measured:
-                measured[at] = values(setup.measures, setup.net_of(id), params, test, id)
-            self.known[id] = KnownScore(name, params, test, score._replace(further=measured[at]))
+    def measure(self, setup: Setup) -> None:
+        """Add the further metrics to the scores that lack them."""
+        for id, at in self.at.items():
+            if at in self.known and not self.known[at].score.further:
+                params, test, score = self.known[at]
+                further = values(setup.measures, setup.net_of(id), params, test, id)
+                self.known[at] = KnownScore(params, test, score._replace(further=further))
 
 
 def model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:

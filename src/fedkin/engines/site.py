@@ -389,12 +389,12 @@ class LocalSite(Site):
                     self._unscored(job, results, models)
             jobs = again
         if self.setup.measures:
-            self.scored.measure(models, self.setup)
-        return {id: self.scored.known[id].score for id in models}
+            self.scored.measure(self.setup)
+        return {id: self.scored.of(id).score for id in models}
 
     def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:
         """Leave out the clients of a job that failed."""
-        for id in self.scored.same[job.ids[0]]:
+        for id in self.scored.alike(job.ids[0]):
             with self.failures.of(id, "evaluate"):
                 raise error
             del models[id]

@@ -508,7 +508,7 @@ class _ClientRun:
         if client.take_home is None:
             return score
         assert client.agreement is not None
-        params = self.site.scored.known[self.id].params
+        params = self.site.scored.of(self.id).params
         digest = client.take_home(
             client.agreement.settings, self.plan, client.client, client.encoding, params, round
         )  # fmt: skip
