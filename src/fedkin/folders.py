@@ -93,15 +93,6 @@ def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
     synced(path.parent)
 
 
-def is_held(folder: Path) -> bool:
-    """Whether another process holds this folder."""
-    try:
-        with held(folder):
-            return False
-    except RunError:
-        return (folder / _LOCK).exists()
-
-
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Make the folder, and hold it against other processes; raises RunError that names the process that holds it.

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offer, Offers, Question
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offer, Offers, Question
 from fedkin.network.zenoh_config import PART
 
 Answers = SimpleQueue[tuple[bytes, bytes]]
@@ -28,8 +28,8 @@ class Desk:
         self.dropped: SimpleQueue[str] = SimpleQueue()
         self.opened: list[Offers] = []
 
-    def offers(self, limits: Limits | None = None) -> Offers:
-        made = Offers(["ann", "bob"], lambda *why: self.refused.append(why), limits)
+    def offers(self) -> Offers:
+        made = Offers(["ann", "bob"], lambda *why: self.refused.append(why))
         self.opened.append(made)
         return made
 
@@ -96,8 +96,9 @@ def test_a_question_waits_for_its_own_offer(desk: Desk) -> None:
     assert desk.dropped.get(timeout=30) == "bob"
 
 
-def test_a_slow_link_delays_nobody_else(desk: Desk) -> None:
-    offers = desk.offers(Limits(running=2))
+def test_a_slow_link_delays_nobody_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.network.offers.RUNNING", 2)
+    offers = desk.offers()
     for name in ("ann", "bob"):
         offers.put(name, "r", offer(b"x"))
     go = Event()
@@ -108,9 +109,11 @@ def test_a_slow_link_delays_nobody_else(desk: Desk) -> None:
     assert [answers.get(timeout=30)[0] for answers in slow] == [HEAD + b"head"] * 10
 
 
-def test_what_is_beyond_the_limits_is_dropped(desk: Desk) -> None:
+def test_what_is_beyond_the_limits_is_dropped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, value in {"RUNNING": 1, "QUEUED": 3, "WAITING": 1}.items():
+        monkeypatch.setattr(f"fedkin.network.offers.{limit}", value)
     go = Event()
-    offers = desk.offers(Limits(running=1, queued=3, waiting=1))
+    offers = desk.offers()
     offers.put("ann", "r", offer(b"x"))
     kept = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(3)]
     desk.ask(offers)

@@ -16,7 +16,7 @@ import zenoh
 from fedkin.network.identity import Identity, Revocations, certificate_pem, fingerprint
 from fedkin.network.join_file import Member
 from fedkin.network.link import Missed, Refused
-from fedkin.network.offers import CHANGED, HEAD, Limits, Offer
+from fedkin.network.offers import CHANGED, HEAD, Offer
 from fedkin.network.signing import DIGEST
 from fedkin.network.zenoh_config import participant_config, router_config
 from fedkin.network.zenoh_link import ZenohLink
@@ -292,7 +292,9 @@ def test_who_is_revoked_is_heard_and_answered_no_more(net: Net, tmp_path: Path) 
 
 
 def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, ann = net.server(limits=Limits(running=1, queued=1)), net.member("ann")
+    for limit in ("RUNNING", "QUEUED"):
+        monkeypatch.setattr(f"fedkin.network.offers.{limit}", 1)
+    server, ann = net.server(), net.member("ann")
     bob = net.member("bob")
     for name in ("ann", "bob"):
         server.offer(name, "r", name.encode() * 100_000)

@@ -95,10 +95,10 @@ def _leave(
     state: Path = typer.Option(..., "--state", help="The folder of the `fedkin flower node` that leaves."),
 ) -> None:
     """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses."""
-    from fedkin.folders import is_held
+    from fedkin.folders import holder
     from fedkin.network.client import LEAVES
 
-    if not is_held(state):
+    if holder(state) is None:
         raise ConfigError(f"--state {state}: no fedkin flower node runs with this folder; start it, and then leave")
     (state / LEAVES).touch(mode=0o600)
     say("fedkin flower node is told: it ends when the server has let it go")

@@ -34,7 +34,7 @@ from fedkin.cli.participant import (
     watched,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
-from fedkin.folders import held, is_held, write_new
+from fedkin.folders import held, holder, write_new
 from fedkin.report.units import megabytes
 from fedkin.running.progress import Progress, make_console
 from fedkin.untrusted import shown
@@ -403,7 +403,7 @@ def _leave(
     if identity.name == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which ends with Ctrl-C")
     say, folder = make_console(stderr=True, soft_wrap=True).print, state or invitation.parent / f"{identity.name}-state"
-    if is_held(folder):
+    if holder(folder) is not None:
         (folder / LEAVES).touch(mode=0o600)
         say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return

@@ -12,11 +12,14 @@ import json
 import math
 import os
 import secrets
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from fedkin import codec
 from fedkin.engines.epsilon import total_epsilon
@@ -39,21 +42,22 @@ def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps:
 
 
 class Ledger:
-    """All releases of one participant, of every run. folder: where they are; None: in memory, for tests and trials.
+    """All releases of one participant, of every run.
 
+    folder: where they are; None: in one that ends with this object, for tests and trials.
     beside: what leaves as it is before a run begins. limit: the owner's own epsilon, over all runs in this folder,
     above which nothing more is released; None: no limit.
     Raises RunError for a file that is damaged, because then nobody knows how much was released.
     """
 
     def __init__(self, folder: Path | None = None, limit: float | None = None) -> None:
+        if folder is None:
+            folder = Path(mkdtemp(prefix="fedkin-"))
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder, self.limit = folder, limit
-        self.lines: list[dict[str, Any]] = []
-        self.salt = b""
+        made_private(self.folder, "what was released")
+        self.lines = list(self._read(self.folder / _FILE))
         self.beside: list[str] = []
-        if folder is not None:
-            made_private(folder, "what was released")
-            self.lines = list(self._read(folder / _FILE))
 
     def page(self, run: str, privacy: Privacy, consented: int | None = None) -> Page:
         """Return the part of one run; raises ConfigError if nothing in it could be within the owner's limit."""
@@ -76,32 +80,28 @@ class Ledger:
 
     def salted(self, digest: str) -> str:
         """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
-        if not self.salt:
-            self.salt = secrets.token_bytes(32)
-            if self.folder is not None and (path := self.folder / _SALT).exists():
-                self.salt = path.read_bytes()
-            elif self.folder is not None:
-                _write(path, self.salt)
-        return hmac.new(self.salt, digest.encode(), "blake2b").hexdigest()[:32]
+        path = self.folder / _SALT
+        if not path.exists():
+            _write(path, secrets.token_bytes(32))
+        return hmac.new(path.read_bytes(), digest.encode(), "blake2b").hexdigest()[:32]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count one release; it is on the disk before this returns."""
-        if self.folder is not None:
-            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-            path = self.folder / _FILE
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        path = self.folder / _FILE
+        try:
+            new = not path.exists()
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                new = not path.exists()
-                number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                try:
-                    if os.write(number, data) != len(data):
-                        raise OSError("the disk is full")
-                    os.fsync(number)
-                finally:
-                    os.close(number)
-                if new:
-                    synced(self.folder)
-            except OSError as error:
-                raise RunError(f"{path}: a release cannot be counted, so that nothing is sent ({error})") from None
+                if os.write(number, data) != len(data):
+                    raise OSError("the disk is full")
+                os.fsync(number)
+            finally:
+                os.close(number)
+            if new:
+                synced(self.folder)
+        except OSError as error:
+            raise RunError(f"{path}: a release cannot be counted, so that nothing is sent ({error})") from None
         self.lines.append(dict(line))
 
     def _read(self, path: Path) -> Iterator[dict[str, Any]]:
@@ -146,8 +146,7 @@ class Page:
     def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
         self.ledger, self.run, self.privacy, self.consented = ledger, run, privacy, consented
         self.open: dict[str, list[str]] = {}
-        self.folder = None if ledger.folder is None else ledger.folder / run
-        self.memory: dict[str, bytes] = {}
+        self.folder = ledger.folder / run
         lines = [line for line in ledger.lines if line["run"] == run]
         self.trained: dict[str, Any] | None = None
         for line in lines:
@@ -155,7 +154,7 @@ class Page:
         self.count: int = sum(line["count"] for line in lines if not line["share"] and "rate" not in line)
         self.signed: float = sum(line["share"] for line in lines)
         self.counted = {line["at"] for line in lines}
-        if self.folder is not None and privacy.on:
+        if privacy.on:
             made_private(self.folder, "what was released")
 
     @property
@@ -184,8 +183,7 @@ class Page:
 
     def known(self, prefix: str) -> bool:
         """Whether a release of a name that begins so is kept."""
-        names = [at for at in self.counted if at.startswith(prefix)]
-        return any(at in self.memory if self.folder is None else self._path(at).exists() for at in names)
+        return any(at.startswith(prefix) and self._path(at).exists() for at in self.counted)
 
     def counts(self, prefix: str) -> bool:
         """Whether a release of a name that begins so was counted."""
@@ -196,8 +194,7 @@ class Page:
         if at not in self.counted:
             return None
         try:
-            data = self.memory[at] if self.folder is None else self._path(at).read_bytes()
-            tree = codec.decode(data)
+            tree = codec.decode(self._path(at).read_bytes())
             return dict(tree["fields"]) if tree["at"] == at else None
         except (KeyError, OSError, MethodError):
             return None  # it is released anew, and counted once more
@@ -231,11 +228,7 @@ class Page:
 
     def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
         """Write what is released, then count it; it leaves after that. share: of a signature, 0 if it is none."""
-        data = codec.encode({"at": at, "fields": dict(fields)})
-        if self.folder is None:
-            self.memory[at] = data
-        else:
-            _write(self._path(at), data)
+        _write(self._path(at), codec.encode({"at": at, "fields": dict(fields)}))
         self.ledger.add(self._line(at, count, share))
         self.counted.add(at)
         self.count += 0 if share else count
@@ -257,15 +250,12 @@ class Page:
         return {"releases": self.count, "signed": self.signed, "open": self.open, **trained}
 
     def _path(self, at: str) -> Path:
-        assert self.folder is not None
         name = blake2b(at.encode(), digest_size=16).hexdigest()
         return self.folder / f"{at.partition(' ')[0]}-{name}.release"
 
     def _forget(self, round: int) -> None:
         """Forget the numbers of rounds that nobody asks for any more; their count stays, and so do signatures (0)."""
-        for at in [at for at in self.memory if 0 < int(at.partition(" ")[0]) <= round - _KEPT]:
-            del self.memory[at]
-        for path in self.folder.glob("*.release") if self.folder is not None else ():
+        for path in self.folder.glob("*.release"):
             if 0 < int(path.name.partition("-")[0]) <= round - _KEPT:
                 path.unlink(missing_ok=True)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Collection
 from threading import Condition, Thread
 from typing import Annotated, Any, Protocol
@@ -224,9 +223,6 @@ class Boxed(Link):
     def _check_open(self) -> None:
         if self.closed:
             raise LinkError(f"the link of {self.me} is closed")
-
-    @abstractmethod
-    def present(self) -> frozenset[str]: ...
 
 
 class CallingLink(Boxed):

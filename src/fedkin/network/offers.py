@@ -19,17 +19,9 @@ HEAD, REST, CHANGED = b"H", b"P", b"C"
 FIRST = 1 << 16
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one other participant may take.
-
-    waiting: subjects for which a question waits for an offer. running: answers that are being sent at a time. queued:
-    questions that are being answered, or are about to be.
-    """
-
-    waiting: int = 64
-    running: int = 8
-    queued: int = 256
+# What one other participant may take: subjects for which a question waits for an offer, answers that are being sent at
+# a time, and questions that are being answered or are about to be.
+WAITING, RUNNING, QUEUED = 64, 8, 256
 
 
 @dataclass(frozen=True)
@@ -68,16 +60,13 @@ class Offers:
     another. refused: told (who, subject, why) of each question beyond the limits.
     """
 
-    def __init__(
-        self, names: Iterable[str], refused: Callable[[str, str, str], None], limits: Limits | None = None
-    ) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, names: Iterable[str], refused: Callable[[str, str, str], None]) -> None:
         self._refused = refused
         self._lock = Lock()
         self._offers: dict[tuple[str, str], Offer] = {}
         self._waiting: dict[str, dict[str, Question]] = {name: {} for name in names}
         self._queued: Counter[str] = Counter()
-        self._pools = {name: ThreadPoolExecutor(self._limits.running, f"answers {name}") for name in self._waiting}
+        self._pools = {name: ThreadPoolExecutor(RUNNING, f"answers {name}") for name in self._waiting}
         self._closed = False
 
     def put(self, to: str, subject: str, offer: Offer) -> None:
@@ -102,8 +91,8 @@ class Offers:
                 pass
             elif who not in self._waiting:
                 why = "it asks, and is not in the address book"
-            elif self._queued[who] >= self._limits.queued:
-                why = f"more than {self._limits.queued} questions wait for their answers"
+            elif self._queued[who] >= QUEUED:
+                why = f"more than {QUEUED} questions wait for their answers"
             elif question.part == 0 and (who, question.subject) not in self._offers:
                 dropped = self._wait(question)
             else:
@@ -118,7 +107,7 @@ class Offers:
         """Have it wait; returns an older question that waits no longer: for the same subject, or beyond the limit."""
         waiting = self._waiting[question.asker]
         older = waiting.pop(question.subject, None)
-        if older is None and len(waiting) >= self._limits.waiting:
+        if older is None and len(waiting) >= WAITING:
             older = waiting.pop(next(iter(waiting)))
         waiting[question.subject] = question
         return older

@@ -20,7 +20,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.network.identity import Identity, Revocations, verify
 from fedkin.network.join_file import AddressBook
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
-from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offers, Question
 from fedkin.network.signing import DIGEST, CertificateSignatures, Head, Sealer, Signer
 from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
 from fedkin.untrusted import said, shown
@@ -64,7 +64,7 @@ class ZenohLink(Link):
 
     def __init__(
         self, identity: Identity, book: AddressBook, listen: Iterable[str] = (), dial: Iterable[str] = (),
-        limits: Limits | None = None, router: str = "", revoked: Revocations | None = None,
+        router: str = "", revoked: Revocations | None = None,
     ) -> None:  # fmt: skip
         super().__init__(identity.name)
         self._identity = identity
@@ -83,7 +83,7 @@ class ZenohLink(Link):
         self._over = Event()
         self._stop = zenoh.CancellationToken()
         self._session = _session(participant_config(identity, self._book, places, dialled, router), self.me, places)
-        self._offers = Offers(self._book, self.refused.add, limits)
+        self._offers = Offers(self._book, self.refused.add)
         _close_at_exit(self)
         try:
             self._queryables = [
