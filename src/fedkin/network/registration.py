@@ -72,6 +72,46 @@ def _about(tree: Any) -> Any:
     return tree if tree is None or isinstance(tree, About) else parse(About, dict(tree), "about")
 
 
+class Member(Settings):
+    """A client of the federation: what it said of itself when it came, and when it is there.
+
+    joins: its first round. away: its absences. renewals: what it says of itself from a round on.
+    """
+
+    about: About
+    joins: int = 1
+    away: tuple[Absence, ...] = ()
+    renewals: dict[int, About] = Field({})
+
+    @property
+    def now(self) -> About:
+        """What it says of itself now."""
+        return list(self.renewals.values())[-1] if self.renewals else self.about
+
+    @property
+    def left(self) -> int | None:
+        """The round in which it has left; None: it is here."""
+        return self.away[-1][0] if self.away and self.away[-1][1] is None else None
+
+    @property
+    def since(self) -> int:
+        """The round in which it joined or came back last."""
+        return self.joins if not self.away else (self.away[-1][1] or self.away[-1][0]) + 1
+
+    @property
+    def entry(self) -> Entry:
+        """It without samples, for a roster."""
+        later = tuple((round, new.n_train, new.group) for round, new in self.renewals.items())
+        return Entry(self.about.seen, self.joins, self.about.n_train, self.about.group, later, self.away)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """It for records and reports, as far as it told."""
+        rounds = [[round, about.n_train, about.n_test] for round, about in self.renewals.items()]
+        renewed = {"renewed": rounds} if rounds else {}
+        return {**self.about.model_dump(), "about": {}, **times_of(self.joins, self.away), **renewed}
+
+
 Stage = Literal["columns", "profile", "about"]
 
 
@@ -153,15 +193,12 @@ class Registration:
         self.columns = None if shared is None else shared.columns
         self.expected = network.clients if isinstance(network.clients, int) else len(network.clients)
         self.begins = self._deadline()
-        self.members: dict[str, About] = {}
+        self.members: dict[str, Member] = {}
         self.lives: dict[str, str] = {}
         self.said_here: dict[str, str] = {}  # the processes of which it was said that they are here
         self.welcomed: set[str] = set()
         self.next_order: dict[str, int] = {}
-        # When members joined and were away; who waits for the next round, who leaves in it, and who has just left.
-        self.stays: dict[str, tuple[int, tuple[Absence, ...]]] = {}
-        # (first round, what it says of itself) of members whose samples have changed; who has said so since.
-        self.renewals: dict[str, tuple[tuple[int, About], ...]] = {}
+        # Who has other samples from the next round on, waits for it, leaves in it, and has just left.
         self.renewing: dict[str, Hello] = {}
         self.waiting: dict[str, Hello] = {}
         self.leaving: dict[str, Hello] = {}
@@ -185,7 +222,7 @@ class Registration:
             raise RunError("encoding.json: the encoding on which all agreed is not in the folder; put the file back")
         try:
             tables = {id: {k: facts[k] for k in About.model_fields} for id, facts in kept["clients"].items()}
-            self.members = {id: parse(About, table, id) for id, table in tables.items()}
+            self.members = {id: Member(about=parse(About, table, id)) for id, table in tables.items()}
             self.run = str(kept["run"])
             self._adopt(task_from(kept["task"]))
         except (KeyError, TypeError, AttributeError, ConfigError):
@@ -265,17 +302,8 @@ class Registration:
     def roster(self) -> Roster:
         """Return the clients as they described themselves."""
         assert self.plan is not None
-        return Roster(
-            {
-                id: Entry(
-                    about.seen, self.stay(id)[0], about.n_train, about.group, away=self.stay(id)[1],
-                    later=tuple((round, new.n_train, new.group) for round, new in self.renewals.get(id, ())),
-                )
-                for id, about in sorted(self.members.items())
-                if about.seen or self._is_here(id)
-            },
-            self.plan.task, self.name,
-        )  # fmt: skip
+        there = {id: member for id, member in sorted(self.members.items()) if member.about.seen or not member.left}
+        return Roster({id: member.entry for id, member in there.items()}, self.plan.task, self.name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports, as far as they told them."""
@@ -289,32 +317,20 @@ class Registration:
             "fingerprint": self.fingerprint or self._fingerprint(),
             "run": self.run,
             "task": {**tree_of_task(task), **more},
-            "clients": {
-                id: {**about.model_dump(), "about": {}, **times_of(*self.stay(id)), **self._renewed(id)}
-                for id, about in sorted(self.members.items())
-            },
+            "clients": {id: member.facts for id, member in sorted(self.members.items())},
         }
-
-    def _renewed(self, id: str) -> dict[str, Any]:
-        rounds = [[round, about.n_train, about.n_test] for round, about in self.renewals.get(id, ())]
-        return {"renewed": rounds} if rounds else {}
 
     def _fingerprint(self) -> str:
         digest = blake2b(digest_size=16)
-        for id, about in sorted(self.members.items()):
-            digest.update(repr((id, about.group, about.digest)).encode())
+        for id, member in sorted(self.members.items()):
+            digest.update(repr((id, member.about.group, member.about.digest)).encode())
         return digest.hexdigest()
 
     # -- who joins and leaves after the first round ---------------------------------------------------------------
 
-    def stay(self, name: str) -> tuple[int, tuple[Absence, ...]]:
-        """Return the first round of a member, and its absences."""
-        return self.stays.get(name, (1, ()))
-
     def about(self, name: str) -> About:
         """Return what a member says of itself now."""
-        renewals = self.renewals.get(name)
-        return renewals[-1][1] if renewals else self.members[name]
+        return self.members[name].now
 
     @property
     def here(self) -> list[str]:
@@ -322,13 +338,10 @@ class Registration:
         return [name for name in sorted(self.members) if self._is_here(name)]
 
     def _is_here(self, name: str) -> bool:
-        away = self.stay(name)[1]
-        return name in self.members and not (away and away[-1][1] is None)
+        return name in self.members and self.members[name].left is None
 
-    def since(self, name: str) -> int:
-        """Return the round in which a member joined or came back last."""
-        joins, away = self.stay(name)
-        return joins if not away else (away[-1][1] or away[-1][0]) + 1
+    def _change(self, name: str, **fields: Any) -> None:
+        self.members[name] = self.members[name].model_copy(update=fields)
 
     def is_gone(self, name: str) -> bool:
         """Whether a member has been without a connection for so long that it has left."""
@@ -350,8 +363,8 @@ class Registration:
                     self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
                 elif name not in self.leaving:
                     continue
-                joins, away = self.stay(name)
-                self.stays[name], changed = (joins, (*away, (round, None))), True
+                self._change(name, away=(*self.members[name].away, (round, None)))
+                changed = True
                 self.point(name)
             self.parting, self.leaving = self.leaving, {}
             for name, hello in sorted(self.renewing.items()):
@@ -359,19 +372,20 @@ class Registration:
                     continue
                 before, now = self.about(name).n_train, hello.about.n_train
                 self.say(f"{name}: {now:,} training samples from round {round} on ({before:,} before)")
-                self.renewals[name], changed = (*self.renewals.get(name, ()), (round, hello.about)), True
+                self._change(name, renewals={**self.members[name].renewals, round: hello.about})
+                changed = True
                 if self.lives.get(name) != hello.life:
                     self.lives[name] = hello.life
                     self._welcome(name, hello)
             self.renewing = {}
             for name, hello in sorted(self.waiting.items()):
                 assert hello.about is not None
-                joins, away = self.stay(name) if name in self.members else (round, ())
+                member = self.members.get(name, Member(about=hello.about, joins=round))
+                away = member.away
                 if away:
                     first = away[-1][0]
                     away = (*away[:-1], *([(first, round - 1)] if first < round else []))
-                self.members[name], self.stays[name] = hello.about, (joins, away)
-                self.renewals.pop(name, None)
+                self.members[name] = Member(about=hello.about, joins=member.joins, away=away)
                 self._welcome(name, hello)
             self.waiting = {}
             return changed
@@ -390,8 +404,8 @@ class Registration:
                 self._refuse(name, hello, "the run has ended")
 
     def _farewell(self, name: str, hello: Hello) -> None:
-        first = self.stay(name)[1][-1][0]
-        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(run=self.run, epoch=self.epoch, number=first)))
+        left = Welcome(run=self.run, epoch=self.epoch, number=self.members[name].left or 0)
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(left))
 
     def _hear_leaving(self, name: str, hello: Hello) -> str:
         """Note that this client leaves, or that it has; returns why it cannot."""
@@ -416,28 +430,14 @@ class Registration:
 
     def moved(self) -> dict[str, Any]:
         """Return who joined later or left, for the state of a run."""
-        return {
-            id: {
-                "about": self.members[id].model_dump(),
-                "joins": self.stay(id)[0],
-                "away": [list(each) for each in self.stay(id)[1]],
-                "renewals": {str(round): about.model_dump() for round, about in self.renewals.get(id, ())},
-            }
-            for id in sorted(self.stays.keys() | self.renewals.keys())
-        }
+        moved = {id: member for id, member in sorted(self.members.items()) if member != Member(about=member.about)}
+        return {id: member.model_dump(mode="json") for id, member in moved.items()}
 
     def recall(self, moved: Mapping[str, Any]) -> None:
         """Go back to what `moved` returned; who has said hello meanwhile is answered."""
         with self.changed:
-            for id in set(self.stays) - set(moved):
-                if self.stays.pop(id)[0] > 1:
-                    del self.members[id]
-            self.renewals = {}
-            for id, tree in moved.items():
-                self.members[id] = parse(About, dict(tree["about"]), id)
-                self.stays[id] = tree["joins"], tuple((first, last) for first, last in tree["away"])
-                renewals = tree["renewals"].items()
-                self.renewals[id] = tuple((int(round), parse(About, dict(each), id)) for round, each in renewals)
+            first = {id: Member(about=member.about) for id, member in self.members.items() if member.joins <= 1}
+            self.members = {**first, **{id: parse(Member, tree, id) for id, tree in moved.items()}}
             for name in [name for name in self.waiting if self._is_here(name)]:
                 hello = self.waiting.pop(name)
                 if words := self._refusal(name, hello):
@@ -473,7 +473,8 @@ class Registration:
         else:
             wrong = self._unlike_most(hellos)
             if not wrong:
-                self.members = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
+                about = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
+                self.members = {name: Member(about=each) for name, each in about.items()}
                 self.complete = True
                 for name in list(self.threads):
                     self._offer_terms(name)
@@ -680,14 +681,14 @@ class Registration:
         if not self.network.newcomers:
             how = "network.newcomers = true in the server's experiment would let it in from the next round on"
             if name in self.members:
-                return f"it has left the federation in round {self.stay(name)[1][-1][0]}; {how}"
+                return f"it has left the federation in round {self.members[name].left}; {how}"
             return f"the federation is complete without it ({', '.join(self.here[:8])}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
         if self.plan is None:  # it is looked at again when it waits for a round
             return ""
         try:
-            there = {id: Entry(True, 1, about.n_train, None) for id, about in self.members.items()}
+            there = {id: Entry(True, 1, member.about.n_train, None) for id, member in self.members.items()}
             there[name] = Entry(hello.seen, 1, hello.about.n_train, None)
             self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
         except ConfigError as error:

@@ -124,8 +124,8 @@ class NetworkSite(Site):
         registration, jobs = self.registration, {}
         for id, message in messages.items():
             order = Order(
-                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0), since=registration.since(id),
-                **place, **({"drifted": True} if id in self.drifted else {}),
+                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0),
+                since=registration.members[id].since, **place, **({"drifted": True} if id in self.drifted else {}),
                 **({"samples": registration.about(id).digest} if registration.network.reread else {}),
             )  # fmt: skip
             jobs[id] = self.pool.submit(self._ask_one, id, order, until, registration.network.grace)
