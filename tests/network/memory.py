@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition
 
-from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
+from fedkin.network.link import LARGEST, Link, LinkError, Missed
 
 __all__ = ["MemoryLink", "MemoryNetwork", "Switch"]
 
@@ -30,7 +30,6 @@ class MemoryNetwork:
 
     def link(self, name: str) -> MemoryLink:
         """The end of this participant; after it was closed, a new one without offers, as after a restart."""
-        self._check(name)
         with self._state:
             if name in self._open:
                 raise LinkError(f"{name} is on this network already")
@@ -73,10 +72,6 @@ class MemoryNetwork:
             change()
             self._state.notify_all()
 
-    def _check(self, name: str, subject: str = "") -> None:
-        if not is_name(name):
-            raise Refused(name, subject, "not a name that a participant can have")
-
     def _reached(self, one: str, other: str) -> bool:
         return not self._gone & {one, other} and frozenset((one, other)) not in self._cut
 
@@ -118,7 +113,7 @@ class MemoryLink(Link):
         self.offers: dict[tuple[str, str], bytes] = {}
 
     def offer(self, to: str, subject: str, data: bytes) -> None:
-        self._check(to, subject)
+        self.check(to, subject)
         kept = bytes(data)
         with self._network._state:
             self._check_open()
@@ -131,7 +126,7 @@ class MemoryLink(Link):
                 del self.offers[key]
 
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
-        self._check(owner, subject)
+        self.check(owner, subject)
         network, waits = self._network, (owner, self.me, subject)
         with network._state:
             network._state.wait_for(lambda: self._closed or network._served(*waits) is not None, timeout)
@@ -143,16 +138,12 @@ class MemoryLink(Link):
 
     def _taken(self, owner: str, subject: str, data: bytes, most: int) -> bytes:
         if any(switch.meets(owner, subject) for switch in self._network._spoilt):
-            raise self._refusal(owner, subject, "its signature is not that of the owner")
+            raise self.refusal(owner, subject, "its signature is not that of the owner")
         if len(data) > most:
-            raise self._refusal(owner, subject, f"{len(data):,} bytes; at most {most:,} are taken")
+            raise self.refusal(owner, subject, f"{len(data):,} bytes; at most {most:,} are taken")
         self.bytes_in[owner] += len(data)
         self._network._open[owner].bytes_out[self.me] += len(data)
         return data
-
-    def _refusal(self, owner: str, subject: str, why: str) -> Refused:
-        self.refused.add(owner, subject, why)
-        return Refused(owner, subject, why)
 
     def present(self) -> frozenset[str]:
         network = self._network
@@ -166,11 +157,6 @@ class MemoryLink(Link):
                 self.offers.clear()
                 self._network._open.pop(self.me, None)
                 self._network._state.notify_all()
-
-    def _check(self, name: str, subject: str) -> None:
-        self._network._check(name, subject)
-        if not is_subject(subject):
-            raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.errors import MethodError
-from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_name, is_subject
+from fedkin.network.link import LARGEST, Link, LinkError, Missed, is_name
 from fedkin.network.messages import Count, Sent, listed, read
 from fedkin.untrusted import said, shown
 
@@ -167,7 +167,7 @@ class Boxed(Link):
         return self.boxes.setdefault(name, Mailbox(self.me, name))
 
     def offer(self, to: str, subject: str, data: bytes) -> None:
-        self._check(to, subject)
+        self.check(to, subject)
         with self.state:
             self._check_open()
             if self.box(to).put(subject, bytes(data)):
@@ -180,7 +180,7 @@ class Boxed(Link):
                     box.withdraw(prefix)
 
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
-        self._check(owner, subject)
+        self.check(owner, subject)
         with self.state:
             self._check_open()
             box, wanted = self.box(owner), (owner, subject)
@@ -195,9 +195,7 @@ class Boxed(Link):
                 why = "not offered" if owner in self.present() else "not reached"
                 raise Missed(owner, subject, f"{why} within {timeout:g} s")
             if len(data) > most:
-                words = f"{len(data):,} bytes; at most {most:,} are taken"
-                self.refused.add(owner, subject, words)
-                raise Refused(owner, subject, words)
+                raise self.refusal(owner, subject, f"{len(data):,} bytes; at most {most:,} are taken")
             self.bytes_in[owner] += len(data)
             return data
 
@@ -213,12 +211,6 @@ class Boxed(Link):
         )  # fmt: skip
         self.state.notify_all()
         return letter
-
-    def _check(self, name: str, subject: str) -> None:
-        if not is_name(name) or name == self.me:
-            raise Refused(name, subject, "not a name that another participant can have")
-        if not is_subject(subject):
-            raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
 
     def _check_open(self) -> None:
         if self.closed:

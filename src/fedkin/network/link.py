@@ -154,6 +154,18 @@ class Link(ABC):
     def present(self) -> frozenset[str]:
         """The other participants that are there now, as far as this one sees."""
 
+    def check(self, name: str, subject: str) -> None:
+        """Raise Refused for a name or a subject that cannot be one."""
+        if not is_name(name) or name == self.me:
+            raise Refused(name, subject, "not a name that another participant can have")
+        if not is_subject(subject):
+            raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
+
+    def refusal(self, owner: str, subject: str, why: str) -> Refused:
+        """Note an offer that is refused, and return the error that says so."""
+        self.refused.add(owner, subject, why)
+        return Refused(owner, subject, why)
+
     def trouble(self) -> str:
         """Why this link reaches nobody any more, if that is known; else empty."""
         return ""

@@ -105,27 +105,30 @@ class ZenohLink(Link):
         return book[name].locator
 
     def offer(self, to: str, subject: str, data: bytes) -> None:
-        self._check(to, subject)
+        self.check(to, subject)
         self._offers.put(to, subject, self._signer.write(to, subject, bytes(data)))
 
     def withdraw(self, prefix: str, to: str | None = None) -> None:
         self._offers.remove(prefix, to)
 
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
-        self._check(owner, subject)
+        self.check(owner, subject)
         end = monotonic() + timeout
         transfer = self._transfer(owner, subject, most)
         while (question := transfer.next_question(end)) is not None:
             self._ask(transfer, *question)
         transfer.touched = monotonic()
         self._check_open()
-        if transfer.refused:
-            raise self._refusal(transfer, transfer.refused)
-        if not transfer.complete:
+        if not (transfer.complete or transfer.refused):
             why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
             why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
             raise Missed(owner, subject, f"{why} within {timeout:g} s")
-        return self._opened(transfer)
+        try:
+            return self._opened(transfer)
+        except ValueError as error:
+            raise self.refusal(owner, subject, str(error)) from None
+        finally:
+            self._forget(transfer)
 
     def present(self) -> frozenset[str]:
         with self._state:
@@ -238,28 +241,19 @@ class ZenohLink(Link):
             transfer.end(number, of)
 
     def _opened(self, transfer: _Transfer) -> bytes:
-        """Return what the parts hold; raises Refused unless it is what the owner signed."""
+        """Return what the parts hold; raises ValueError unless it is what the owner signed."""
+        if transfer.refused:
+            raise ValueError(transfer.refused)
         assert transfer.head is not None
         data = b"".join(part for _, part in sorted(transfer.parts.items()))
         if hashlib.sha256(data).digest() != transfer.head.digest:
-            raise self._refusal(transfer, "not the bytes that were signed")
-        try:
-            content = self._signer.opened(transfer.owner, transfer.subject, data)
-        except ValueError as error:
-            raise self._refusal(transfer, str(error)) from None
-        self._forget(transfer)
-        return content
+            raise ValueError("not the bytes that were signed")
+        return self._signer.opened(transfer.owner, transfer.subject, data)
 
-    def _refusal(self, transfer: _Transfer, why: str) -> Refused:
-        self._forget(transfer)
-        self.refused.add(transfer.owner, transfer.subject, why)
-        return Refused(transfer.owner, transfer.subject, why)
-
-    def _check(self, name: str, subject: str) -> None:
+    def check(self, name: str, subject: str) -> None:
         if name not in self._book:
             raise Refused(name, subject, f"no participant of this name; {nearest(name, self._book)}")
-        if not is_subject(subject):
-            raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
+        super().check(name, subject)
         self._check_open()
 
     def _check_open(self) -> None:
