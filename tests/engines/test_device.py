@@ -71,11 +71,9 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9) -> None:
     """Both have the same numbers up to rounding, and neither left anything on the GPU."""
-    for id, params in one[0].items():
-        for key, tensor in params.items():
-            assert not isinstance(other[0][id][key], OnGpu)
-            torch.testing.assert_close(other[0][id][key], tensor, rtol=tolerance, atol=tolerance)
-        assert other[1][id].right == one[1][id].right
+    assert not any(isinstance(leaf, OnGpu) for leaf in pytree.tree_leaves(other[0]))
+    torch.testing.assert_close(other[0], one[0], rtol=tolerance, atol=tolerance)
+    assert {id: score.right for id, score in other[1].items()} == {id: score.right for id, score in one[1].items()}
 
 
 @pytest.mark.parametrize("name", by_pattern(NET_METHODS))

@@ -42,9 +42,8 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
     setup = small_setup(METHODS[name](), dtype=dtype, clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "fast")
-    for id, params in reference.items():
-        for key, tensor in params.items():
-            torch.testing.assert_close(models[id][key], tensor, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(models, reference, rtol=tolerance, atol=tolerance)
+    for id in reference:
         assert other[id].right == scores[id].right
         assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
 
@@ -98,9 +97,7 @@ def test_buffers_and_dropout_are_stacked_or_fall_back_to_one_by_one(written: boo
     setup = replace(small_setup(Local(), federation), net=Net.build(make, 1))
     one, _ = after(setup, "one-by-one")
     other, _ = after(setup, "fast")
-    for id, params in one.items():
-        for key, t in params.items():
-            torch.testing.assert_close(other[id][key], t, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
     assert same(one, other) != written  # stacked steps have bits of their own
 
 
@@ -126,10 +123,7 @@ def test_phases_with_many_requests() -> None:
     setup = small_setup(Chatty())
     reference, _ = after(setup, "one-by-one")
     for mode in ("fast", "workers"):
-        models, _ = after(setup, mode)
-        for id, params in reference.items():
-            for key, tensor in params.items():
-                torch.testing.assert_close(models[id][key], tensor, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(after(setup, mode)[0], reference, rtol=1e-5, atol=1e-6)
 
 
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:

@@ -52,8 +52,7 @@ def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     after = LocalEngine(small_setup(Local(), changed(federation, train=new.train, test=new.test)))
     after.restore(plain.state())
     after.round(2)
-    for name, tensor in after.model(first).items():
-        torch.testing.assert_close(drifted[name], tensor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(drifted, after.model(first), rtol=1e-5, atol=1e-6)
     assert scores[first].n == len(new.test)
     assert scores[first].right == after.evaluate()[first].right
 
@@ -264,10 +263,9 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
             said[mode] = {id: engine.states[id]["logits"] for id in federation}
         finally:
             engine.close()
-    for id in federation:
-        assert said["one-by-one"][id].shape == (8, 4)
-        assert torch.equal(said["one-by-one"][id], said["workers"][id])
-        torch.testing.assert_close(said["one-by-one"][id], said["fast"][id], rtol=1e-4, atol=1e-5)
+    assert {logits.shape for logits in said["one-by-one"].values()} == {(8, 4)}
+    assert same(said["one-by-one"], said["workers"])
+    torch.testing.assert_close(said["one-by-one"], said["fast"], rtol=1e-4, atol=1e-5)
 
 
 def unlike(setup: Setup) -> Setup:
@@ -295,8 +293,7 @@ def test_unlike_nets_train_as_they_would_alone() -> None:
             plain = LocalEngine(alone)
             plain.round(1)
             for engine in engines.values():
-                for name, tensor in plain.model(id).items():
-                    torch.testing.assert_close(engine.model(id)[name], tensor, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(engine.model(id), plain.model(id), rtol=1e-5, atol=1e-6)
     finally:
         for engine in engines.values():
             engine.close()
@@ -335,9 +332,7 @@ def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None
         models[mode] = {id: engine.model(id) for id in setup.federation}
         for model in models[mode].values():
             assert not torch.equal(model["projection.weight"], engine.setup.net.initial["projection.weight"])
-    for id, model in models["one-by-one"].items():
-        for name, tensor in model.items():
-            torch.testing.assert_close(models["fast"][id][name], tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(models["fast"], models["one-by-one"], rtol=1e-4, atol=1e-5)
 
 
 # -- peers on a network ---------------------------------------------------------------------------------------------

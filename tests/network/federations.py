@@ -184,9 +184,11 @@ class Clients:
 
 
 @contextmanager
-def clients(federation: Federation, root: Path, **options: Any) -> Iterator[Clients]:
+def clients(
+    federation: Federation, root: Path, network: type[Any] = MemoryNetwork, **options: Any
+) -> Iterator[Clients]:
     """Clients that are all gone at the end."""
-    made = Clients(MemoryNetwork(), federation, root, options=options)
+    made = Clients(network(), federation, root, options=options)
     try:
         yield made
     finally:
@@ -202,9 +204,11 @@ def served(plan: Experiment, network: MemoryNetwork, folder: Path, **options: An
         return None
 
 
-def federated(plan: Experiment, federation: Federation, folder: Path) -> tuple[Result, Clients]:
+def federated(
+    plan: Experiment, federation: Federation, folder: Path, network: type[Any] = MemoryNetwork
+) -> tuple[Result, Clients]:
     """The experiment with all its clients, until it has ended without an error; its records are in folder/there."""
-    with clients(federation, folder / "nodes") as there:
+    with clients(federation, folder / "nodes", network) as there:
         there.start()
         result = served(plan, there.network, folder / "there")
         there.join()

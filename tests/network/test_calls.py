@@ -11,10 +11,8 @@ import pytest
 from fedkin.flow import ServerMethod
 from fedkin.network.calls import AnsweringLink, CallingLink, Mailbox
 from fedkin.network.link import LinkError, Missed, Refused
-from fedkin.running.experiment import Experiment
 from network.called import CalledNetwork
-from network.federations import NOWHERE, Clients, Ending, experiment, served, simulated, state_in
-from network.memory import MemoryNetwork
+from network.federations import NOWHERE, Ending, clients, experiment, federated, served, simulated, state_in
 from support import NET_METHODS, same
 
 WAIT = 60.0
@@ -148,10 +146,6 @@ def test_names_subjects_sizes_and_a_closed_link_are_refused() -> None:
             ann.offer("server", "r", b"x")
 
 
-def _clients(network: CalledNetwork, folder: Path, plan: Experiment) -> Clients:
-    return Clients(cast(MemoryNetwork, network), plan.federation(NOWHERE), folder)
-
-
 SERVED = sorted(name for name, kind in NET_METHODS.items() if issubclass(kind, ServerMethod))
 
 
@@ -161,15 +155,10 @@ SERVED = sorted(name for name, kind in NET_METHODS.items() if issubclass(kind, S
 def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     plan = experiment(method, clients=3, rounds=2)
     here = simulated(plan, tmp_path / "here")
-    network = CalledNetwork()
-    there = _clients(network, tmp_path / "nodes", plan).start()
-    result = served(plan, cast(MemoryNetwork, network), tmp_path / "there")
-    there.join()
-    assert result is not None
+    result, _ = federated(plan, plan.federation(NOWHERE), tmp_path, CalledNetwork)
     assert result.rounds == here.rounds
     assert sorted(result.clients) == sorted(here.clients)
     assert sorted(result.messages) == sorted(here.messages)
-    assert there.errors == {}
     assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()
     assert same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
 
@@ -178,14 +167,13 @@ def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path)
 def test_a_server_and_a_client_that_begin_anew_go_on(tmp_path: Path) -> None:
     plan = experiment("sfmtl-graph", clients=3, rounds=4, network={"grace": 60.0})
     here = simulated(plan, tmp_path / "here")
-    network = CalledNetwork()
-    there = _clients(network, tmp_path / "nodes", plan).start()
-    stopped = served(plan, cast(MemoryNetwork, network), tmp_path / "there", watcher=Ending(after=2))
-    assert stopped is None
-    there.stop("c00")
-    there.start("c00")
-    result = served(plan, cast(MemoryNetwork, network), tmp_path / "there")
-    there.join()
+    with clients(plan.federation(NOWHERE), tmp_path / "nodes", CalledNetwork) as there:
+        there.start()
+        assert served(plan, there.network, tmp_path / "there", watcher=Ending(after=2)) is None
+        there.stop("c00")
+        there.start("c00")
+        result = served(plan, there.network, tmp_path / "there")
+        there.join()
     assert result is not None
     assert result.rounds == here.rounds
     assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from fedkin.network.join_file import Member
 from fedkin.network.signing import CertificateSignatures
 from fedkin.running.networked import plan_of, settings_of
 from network.called import CalledNetwork
-from network.federations import Clients, Ending, clients, experiment, federated, served, simulated, state_in
+from network.federations import Ending, clients, experiment, federated, served, simulated, state_in
 from network.memory import MemoryNetwork
 from network.processes import ended, made, rows
 from support import same
@@ -36,27 +36,21 @@ def apart(one: Any, other: Any) -> float:
     return abs(one - other) if isinstance(one, float) and one != other else float(one != other)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "kin"])
-def test_a_federation_with_secure_sums_has_the_models_of_its_simulation(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "network"), [("fedavg", MemoryNetwork), ("kin", MemoryNetwork), ("fedavg", CalledNetwork)]
+)  # as over Zenoh, and as on Flower
+def test_a_federation_with_secure_sums_has_the_models_of_its_simulation(
+    method: str, network: type[Any], tmp_path: Path
+) -> None:
     plan = experiment(method, clients=6, privacy=SECURE)
     federation = plan.federation(tmp_path)
-    federated(plan, federation, tmp_path)
+    federated(plan, federation, tmp_path, network)
     there = state_in(tmp_path / "there")["server"]
     simulated(plan, tmp_path / "here")
     assert same(there, state_in(tmp_path / "here")["server"])  # masks differ, and no bit of the sum
     plain = experiment(method, clients=6)
     simulated(plain, tmp_path / "plain")
     assert apart(there, state_in(tmp_path / "plain")["server"]) < 1e-4
-
-
-def test_clients_that_are_called_as_on_flower_sum_securely_too(tmp_path: Path) -> None:
-    plan, network = experiment(clients=4, rounds=2, privacy=SECURE), cast(MemoryNetwork, CalledNetwork())
-    there = Clients(network, plan.federation(tmp_path), tmp_path / "nodes").start()
-    assert served(plan, network, tmp_path / "there") is not None
-    there.join()
-    assert there.errors == {}
-    simulated(plan, tmp_path / "here")
-    assert same(*(state_in(tmp_path / name)["server"] for name in ("here", "there")))
 
 
 def test_a_client_that_leaves_is_missing_in_the_sums_of_the_others(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from fedkin.records.run import Result
 from fedkin.running.model_loader import load
 from fedkin.running.networked import plan_of, settings_of, take_home
 from network.called import CalledNetwork
-from network.federations import NOWHERE, Clients, Ending, clients, experiment, federated, served, simulated
+from network.federations import NOWHERE, Ending, clients, experiment, federated, served, simulated
 from network.memory import MemoryNetwork
 from network.peers import peers
 from network.processes import ended, place_for
@@ -47,19 +47,20 @@ def has_own(root: Path, here: Result) -> dict[str, str]:
 
 @pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize(
-    ("method", "models", "sections"),
+    ("method", "models", "sections", "network"),
     [
-        ("ifca", 2, {"method": {"clusters": 2}}),
-        ("fedavg-ft", 4, {}),  # its clients train a model of their own whenever they use one
-        ("fedproto", 4, {"model": UNLIKE, "network": {"clients": NAMES}}),
+        ("ifca", 2, {"method": {"clusters": 2}}, MemoryNetwork),
+        ("fedavg-ft", 4, {}, MemoryNetwork),  # its clients train a model of their own whenever they use one
+        ("fedproto", 4, {"model": UNLIKE, "network": {"clients": NAMES}}, MemoryNetwork),
+        ("fedrep", 4, {}, CalledNetwork),
     ],
 )
 def test_each_client_has_the_model_of_a_simulation_and_the_server_says_which(
-    method: str, models: int, sections: Mapping[str, Any], tmp_path: Path
+    method: str, models: int, sections: Mapping[str, Any], network: type[Any], tmp_path: Path
 ) -> None:
     plan = experiment(method, clients=4, rounds=2, **sections)
     here = simulated(plan, tmp_path / "here")
-    federated(plan, plan.federation(NOWHERE), tmp_path)
+    federated(plan, plan.federation(NOWHERE), tmp_path, network)
     hashes = has_own(tmp_path / "nodes", here)
     assert len(set(hashes.values())) == models
     others = read_status(tmp_path / "there" / FILE).others
@@ -80,17 +81,6 @@ def test_each_peer_has_the_model_of_a_simulation(sections: Mapping[str, Any], tm
         there.join()
         assert there.errors == {}
         has_own(there.root, here)
-
-
-@pytest.mark.usefixtures("one_at_a_time")
-def test_a_client_that_is_called_has_its_model_too(tmp_path: Path) -> None:
-    plan, network = experiment("fedrep", clients=4, rounds=1), cast(MemoryNetwork, CalledNetwork())
-    here = simulated(plan, tmp_path / "here")
-    there = Clients(network, plan.federation(NOWHERE), tmp_path / "nodes").start()
-    served(plan, network, tmp_path / "there")
-    there.join()
-    assert there.errors == {}
-    has_own(tmp_path / "nodes", here)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
