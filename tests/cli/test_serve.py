@@ -12,7 +12,7 @@ import tomli_w
 
 from cli.invoked import Terminal
 from fedkin.network.identity import certificate_pem, write_private
-from fedkin.network.join_file import VERSION, Join, Member, hash_of, write_join
+from fedkin.network.join_file import VERSION, Join, Member, write_join
 from tiny import TABLE
 from town import Town, free_port, new_town
 
@@ -45,7 +45,7 @@ def invite(path: Path, town: Town, table: dict[str, Any], server: str, members: 
         book[server] = Member(locator=f"tls/127.0.0.1:{free_port()}")
     ca = certificate_pem([town.ca]).decode()
     join = Join(version=VERSION, federation="tiny", server=server, ca=ca, experiment=text,
-                experiment_hash=hash_of(text), members=book)  # fmt: skip
+                members=book)  # fmt: skip
     write_join(join, path)
 
 
@@ -109,7 +109,7 @@ def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Tow
     text = tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}})
     book = {"ann": Member(locator="tls/north.example.org:7447"), "bob": Member(locator="tls/127.0.0.1:7448")}
     join = Join(version=VERSION, federation="tiny", server="", ca=certificate_pem([town.ca]).decode(),
-                experiment=text, experiment_hash=hash_of(text), members=book)  # fmt: skip
+                experiment=text, members=book)  # fmt: skip
     write_join(join, place / "hosts.toml")
     said = refused("net", "join", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
     assert said.startswith("--key: the certificate of 'ann' is for ")

@@ -25,7 +25,7 @@ import tomli_w
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
 from fedkin.network.identity import certificate_pem, write_private
-from fedkin.network.join_file import VERSION, Join, Member, hash_of, read_join, write_join
+from fedkin.network.join_file import VERSION, Join, Member, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
@@ -242,7 +242,7 @@ def made(
     ca = certificate_pem([town.ca]).decode()
     write_join(
         Join(version=VERSION, federation="tiny", server="" if peers else "server", ca=ca, experiment=text,
-             experiment_hash=hash_of(text), members=members), folder / "join.toml",
+             members=members), folder / "join.toml",
     )  # fmt: skip
     _FORKS.set_forkserver_preload(_IMPORTED)
     plan = Experiment.of(table)

@@ -166,7 +166,7 @@ def _invite(
 ) -> None:
     """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted."""
     from fedkin.network import identity
-    from fedkin.network.join_file import VERSION, Join, hash_of, write_join
+    from fedkin.network.join_file import VERSION, Join, write_join
     from fedkin.records.files import SETTINGS_BYTES
     from fedkin.running.experiment import load
     from fedkin.running.networked import check_invited, check_own
@@ -183,7 +183,7 @@ def _invite(
     table: dict[str, Any] = {
         "version": VERSION, "federation": name or plan.name, "server": first if server else "", "router": between,
         "ca": identity.certificate_pem(identity.certificates_of(identity.read_file(ca), str(ca))).decode(),
-        "experiment": text, "experiment_hash": hash_of(text), "members": book,
+        "experiment": text, "members": book,
     }  # fmt: skip
     join = parse(Join, table, "join")
     check_invited(plan, join)

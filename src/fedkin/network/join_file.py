@@ -47,11 +47,6 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def hash_of(experiment: str) -> str:
-    """Return SHA-256 of an experiment file's text, as "sha256:" and 64 hexadecimal digits."""
-    return f"sha256:{hashlib.sha256(experiment.encode()).hexdigest()}"
-
-
 class Member(Settings):
     """A participant as the others know it.
 
@@ -94,7 +89,7 @@ class Join(Settings):
     version: of this format. federation: its name. server: the name of who aggregates; empty if peers exchange among
     themselves. router: the name of who passes sealed messages between all, who then dial it alone; it is no
     participant. ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file.
-    experiment_hash: its `hash_of`. members: the address book.
+    members: the address book.
     """
 
     version: int
@@ -103,7 +98,6 @@ class Join(Settings):
     router: str = ""
     ca: str
     experiment: str
-    experiment_hash: str
     members: dict[str, Member]
 
     @field_validator("version")
@@ -126,6 +120,11 @@ class Join(Settings):
     def roots(self) -> list[x509.Certificate]:
         """The certificates of the CA."""
         return certificates_of(self.ca.encode(), "ca")
+
+    @property
+    def experiment_hash(self) -> str:
+        """SHA-256 of the experiment's text, by which people can compare their files."""
+        return f"sha256:{hashlib.sha256(self.experiment.encode()).hexdigest()}"
 
     @property
     def participants(self) -> list[str]:
@@ -156,10 +155,6 @@ class Join(Settings):
             raise ConfigError(f"{where}: router: expected a member with a locator that is not the server")
         if self.server and not self.router and not self.members[self.server].locator:
             raise ConfigError(f"{where}: members.{self.server}.locator: missing; a server is dialled by the others")
-        if self.experiment_hash != hash_of(self.experiment):
-            raise ConfigError(
-                f"{where}: experiment_hash: the experiment has {hash_of(self.experiment)}; one of them was changed"
-            )
         try:
             toml_of(self.experiment)
         except ValueError as error:
