@@ -33,7 +33,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
-from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, PATTERNS, by_pattern, play, same, small_federation, small_setup
 from tiny import TABLE, CutAt
 
 NAMES = sorted(small_federation())
@@ -125,7 +125,7 @@ def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", by_pattern(CASES))
+@pytest.mark.parametrize("name", PATTERNS)
 def test_faults_are_the_same_behind_bytes(name: str) -> None:
     setup = small_setup(CASES[name]).having({"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1})
     one, other = LocalEngine(setup), LoopbackEngine(setup)

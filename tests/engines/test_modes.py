@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.executors import workers as crossed
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
@@ -48,17 +50,34 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
         assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
 
 
-# Some are always run, the others with the slow tests: every case starts a process, which imports torch.
-_QUICK = ("fedavg", "mapl")
+class Here:
+    """Stands for the pool of worker processes: it does their work in this one, from the same bytes."""
+
+    def __init__(self, workers: int, initializer: object, initargs: tuple[Path]) -> None:
+        crossed._CLIENTS.update(torch.load(initargs[0], mmap=True, weights_only=False))
+
+    def submit(self, work: Any, *given: Any) -> Future[bytes]:
+        done: Future[bytes] = Future()
+        done.set_result(work(*given))
+        return done
+
+    def shutdown(self, **_: Any) -> None:
+        crossed._CLIENTS.clear()
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in NET_METHODS])
+@pytest.mark.parametrize("name", ["fedavg", "mapl"])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     setup = small_setup(METHODS[name](), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
     models, other = after(setup, "workers")
     assert same(reference, models)
     assert other == scores
+
+
+@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
+def test_jobs_and_results_of_every_method_cross_as_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", Here)
+    test_a_worker_gives_the_bits_of_one_by_one(name)
 
 
 @pytest.mark.slow
