@@ -215,25 +215,13 @@ class Forgery:
     """
 
     def __init__(
-        self, attacks: Attacks, adversaries: frozenset[str], honest: Mapping[str, str], seed: int,
+        self, attacks: Attacks, adversaries: frozenset[str], clients: Federation, seed: int,
         net_of: Callable[[str], Net],
     ) -> None:  # fmt: skip
-        """honest: the planted group of each honest client, "" where none is known."""
         self.attacks, self.adversaries, self.seed, self.net_of = attacks, adversaries, seed, net_of
-        names = sorted(honest)
+        names = sorted(set(clients.seen) - adversaries)
         order = [names[k] for k in rng(seed, "victims").permutation(len(names))]
-        self.victims = [id for id in order if honest[id] == honest[order[0]]]
-
-    @classmethod
-    def of(
-        cls, attacks: Attacks, adversaries: frozenset[str], clients: Federation, seed: int,
-        net_of: Callable[[str], Net],
-    ) -> Self | None:  # fmt: skip
-        """Return the forgery of a run; None if its adversaries forge no messages."""
-        if not attacks.of("alie", "ipm", *FORGERS):
-            return None
-        honest = {id: clients[id].group or "" for id in clients.seen if id not in adversaries}
-        return cls(attacks, adversaries, honest, seed, net_of)
+        self.victims = [id for id in order if clients[id].group == clients[order[0]].group]
 
     def replies(
         self, phase: str, asked: Mapping[str, Message], replies: Mapping[str, Message], round: int

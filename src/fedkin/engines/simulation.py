@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fedkin.engines.attacks import Attacks, Forgery, poisoned
+from fedkin.engines.attacks import FORGERS, Attacks, Forgery, poisoned
 from fedkin.engines.client_list import Roster, facts_of
 from fedkin.engines.client_side import BytesStates
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
@@ -40,7 +40,9 @@ class LocalEngine(Engine):
             clients = poisoned(setup.federation, attacks, self.adversaries, setup.seed)
             setup = replace(setup, clients=clients)
         setup = setup.equipped()
-        forgery = Forgery.of(attacks, self.adversaries, setup.federation, setup.seed, setup.net_of)
+        forgery = None
+        if attacks.of("alie", "ipm", *FORGERS):
+            forgery = Forgery(attacks, self.adversaries, setup.federation, setup.seed, setup.net_of)
         super().__init__(setup, Roster.of(setup.federation), transport=transport, observers=observers, forgery=forgery)
 
     def make_site(self) -> LocalSite:
