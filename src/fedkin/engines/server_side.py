@@ -104,10 +104,9 @@ class ServerSide:
             clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
             signature_noise=setup.privacy.signature_noise,
         )  # fmt: skip
-        self.serving = (
-            Alone(setup.method) if setup.engine.alone and isinstance(setup.method, ServerMethod) else setup.method
-        )
-        if isinstance(self.serving, ServerMethod | Alone):
+        self.serving: ServerMethod | Alone | None = None
+        if isinstance(setup.method, ServerMethod):
+            self.serving = Alone(setup.method) if setup.engine.alone else setup.method
             self.serving.start(self.view)
 
     def turn_to(self, number: int) -> None:
@@ -121,7 +120,7 @@ class ServerSide:
         self.roster, self.known = now, frozenset(now.seen)
         self.view.clients, self.view.planted = now.seen, now.planted
         self.joined, self.left = tuple(sorted(self.known - before)), tuple(sorted(before - self.known))
-        if self.left and isinstance(self.serving, ServerMethod | Alone):
+        if self.left and self.serving is not None:
             self.serving.leave(self.view, frozenset(self.left))
 
     @property
@@ -132,19 +131,18 @@ class ServerSide:
 
     def round(self) -> ServerFlow[list[str]]:
         """Yield the requests of this round, after a check of each; returns the ids that were sampled."""
-        method = self.serving
-        assert isinstance(method, ServerMethod | Alone)
-        sampled = method.sample(self.view)
-        yield from self._checked(method.round(self.view, sampled), self.known)
+        assert self.serving is not None
+        sampled = self.serving.sample(self.view)
+        yield from self._checked(self.serving.round(self.view, sampled), self.known)
         return sampled
 
     def offer(self, id: str) -> Message:
         """Return the message that this client needs for its current model; it is empty between peers."""
-        return self.serving.offer(self.view, id) if isinstance(self.serving, ServerMethod | Alone) else Message()
+        return Message() if self.serving is None else self.serving.offer(self.view, id)
 
     def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """Yield requests to clients that never took part; returns their offers, and keeps the server's state."""
-        assert isinstance(self.serving, ServerMethod | Alone)
+        assert self.serving is not None
         view = replace(self.view, state=apart(self.view.state), clients=tuple(ids))
         offers: Mapping[str, Message] = yield from self._checked(self.serving.welcome(view, ids), ids)
         return {id: offers[id] for id in ids}
