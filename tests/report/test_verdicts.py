@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import fedkin
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.graph import Evidence, Graph, load_graph
 from fedkin.graph.record import Node
+from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.words import (
@@ -287,12 +289,12 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
 
 def test_the_terminal_has_two_lines_a_method(place: Path, tmp_path: Path) -> None:
     chosen = [{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}]
-    first, second = groups_in_terminal("kin", {0: (place / "kin-seed0", chosen)})
+    first, second = groups_in_terminal("kin", [replace(read_run(place / "kin-seed0"), rounds=chosen)])
     assert first.startswith("kin: 3 groups and 1 client alone found by tests: within groups no difference is signif")
     assert second == "kin chosen: one model for all, a head for each client (pull 1)"
-    assert groups_in_terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
+    assert groups_in_terminal("fedavg", [read_run(place / "fedavg-seed0")]) == []
     more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(3)]
-    (line,) = groups_in_terminal("kin", {seed: (folder, []) for seed, folder in enumerate(more)})
+    line, _ = groups_in_terminal("kin", list(map(read_run, more)))
     assert line.startswith("kin, 3 seeds: ")
 
 
@@ -304,8 +306,8 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
         samples = Samples(torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(rng.integers(2, size=80)))
         clients.append(Client(id, samples.take(list(range(60))), samples.take(list(range(60, 80)))))
     run = tmp_path / "run"
-    fedkin.run(method, Federation(clients, Task(2, (3,)), "sorted"), rounds=1, out=run)
-    lines = groups_in_terminal(method, {0: (run, [])})
+    result = fedkin.run(method, Federation(clients, Task(2, (3,)), "sorted"), rounds=1, out=run)
+    lines = groups_in_terminal(method, [replace(result, rounds=[])])
     less = "at 3 of 3 clients neighbours in stored order are alike, so tests see less"
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))

@@ -73,7 +73,7 @@ def print_notes(
         for seed, result in by_seed.items():
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
-        texts += groups_in_terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()})
+        texts += groups_in_terminal(method, list(by_seed.values()))
     told = [f"warning: {some(runs, 3)}: {text}" for text, runs in warnings.items()]
     texts = [*before, *told, *texts, *after]
     width = make_console().width

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
-from fedkin.graph import Evidence, Graph, load_graph
+from fedkin.graph import Evidence, Graph
 from fedkin.graph.record import MEANINGS, SHARING, Node, own_part, p_text
 from fedkin.records import reading
 from fedkin.records.comparison import Gains
@@ -175,11 +175,7 @@ def _groups(runs: Sequence[Result]) -> str:
     given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
     if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
         return f"told: {given}" if given else ""
-    tested = []
-    for run in runs:
-        graph = run.graph_at(max(run.graphs))
-        if groups := judged_groups(graph):
-            tested.append(Told.of(groups, graph.evidence))
+    tested = [told for run in runs if (told := told_of(run)) is not None]
     against = _against([groups.get("ari") for groups in summaries])
     if len(tested) == len(runs):
         text = in_words(tested, against)
@@ -223,11 +219,7 @@ def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -
         for label, run in candidates.items()
     }
     best = [label for label in candidates if worth[label] == max(worth.values())]
-    for label in best if len(best) > 1 else ():
-        run = candidates[label]
-        if run.graphs and judged_groups(run.graph_at(max(run.graphs))):
-            return label
-    return best[0]
+    return next((label for label in best if len(best) > 1 and told_of(candidates[label]) is not None), best[0])
 
 
 def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
@@ -348,6 +340,13 @@ class Told:
         return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
 
 
+def told_of(run: Result) -> Told | None:
+    """What tests found of the last graph of a run; None without verdicts."""
+    graph = run.graph
+    groups = [] if graph is None else judged_groups(graph)
+    return None if graph is None or not groups else Told.of(groups, graph.evidence)
+
+
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
     """What the tests found, in a run or in one of each seed. against: words about planted groups.
 
@@ -443,21 +442,14 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
     return SHARING | ({"groups": SHARING["alone"]} if figures.get("groups") == 0 else {})
 
 
-def groups_in_terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
-    """A line or two about a method's tested groups, over all seeds; none without verdicts.
-
-    runs: {seed: (folder, lines of rounds.jsonl)}.
-    """
-    tested, choices, leads = [], [], list[str]()
-    for folder, rounds in runs.values():
-        paths = reading.files_in(folder / "graphs", "npz")
-        graph = load_graph(paths[max(paths)]) if paths else None
-        if graph is not None and (groups := judged_groups(graph)):
-            tested.append(Told.of(groups, graph.evidence))
-            choices.append(choice_words(rounds, leads=False))
-            leads = lead_words(rounds) if len(runs) == 1 else []
-    if not tested:
+def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
+    """A line or two about a method's tested groups, over all its seeds; none without verdicts."""
+    told = {run.seed: one for run in runs if (one := told_of(run)) is not None}
+    if not told:
         return []
+    tested = list(told.values())
+    choices = [choice_words(run.rounds, leads=False) for run in runs if run.seed in told]
+    leads = lead_words(runs[0].rounds) if len(runs) == 1 else []
     seeds = "" if len(runs) == 1 else f", {len(tested)} seeds"
     chosen = [f"{label}{seeds} {'; '.join(words)}"] if (words := dict.fromkeys(filter(None, choices))) else []
     warnings = dict.fromkeys(text.partition(":")[0] for one in tested for text in one.warnings)
