@@ -52,7 +52,7 @@ def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
     for name, by_seed in results.items():
         result = by_seed[0]
         assert isinstance(result.models, StoredModels)
-        alone = run_experiment(Experiment.of(TABLE).for_method(name), Path(), tmp_path / name).models
+        alone = run_experiment(Experiment.of(TABLE).for_method(name), Path()).models
         assert isinstance(alone, dict)
         assert result.models.keys() == alone.keys()
         assert all(

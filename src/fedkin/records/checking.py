@@ -78,8 +78,6 @@ def _one(folder: Path) -> Checked:
         problems += [
             f"{each}; {reading.MEND}" for each in (*files.faults(folder, seal.files, rest), *_rows(folder, seal))
         ]
-        if files.untidy(folder):
-            notes += (f"a killed process left files: {_again(folder)} removes them",)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
     checkpoint, wrong = Checkpoints(folder).survey(all=True)
     problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]

@@ -368,9 +368,3 @@ def lighten(folder: Path) -> None:
         write_seal(folder / SEAL, light, seal.round)
     for name in names:
         shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def untidy(folder: Path) -> bool:
-    """Whether a finished run has something for `tidy`."""
-    left = ("parts", *LOCKS, *(f"checkpoint/{path.name}" for path in folder.glob("checkpoint/*.json")))
-    return any((folder / name).exists() for name in left) or bool(leftovers(folder))

@@ -144,10 +144,11 @@ class Records:
         text = files.csv_text(self.rows["rounds"]).encode()
         self.sealed["rounds.csv"] = files.write_bytes(self.folder / "rounds.csv", text)
 
-    def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> None:
+    def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> bool:
         """Write the models of the clients and what they need to be used again, unless they exceed the limit."""
-        if self.folder is not None:
-            self.sealed |= keep_models(self.folder, models, about, limit_mb)
+        written = {} if self.folder is None else keep_models(self.folder, models, about, limit_mb)
+        self.sealed |= written
+        return len(written) > 1  # than the index, which is written without them too
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Write the seal of all files, then the summary; after that the run is finished."""

@@ -30,7 +30,7 @@ from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
-from fedkin.running.loop import Watcher, lasting, run_experiment
+from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.plugins import named_in, placed
 from fedkin.untrusted import shown, toml_of
 
@@ -349,11 +349,6 @@ def run_cells(
     return results
 
 
-def _finished(runs: Runs, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
-    """Run an experiment to its end."""
-    return lasting(runs.run(seed, folder, watcher))
-
-
 # -- comparisons -------------------------------------------------------------------------------------------------------
 
 
@@ -377,7 +372,7 @@ def compare(
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
     plan = Plan(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
-    results = run_cells(base, cells, folder, plan, outputs, _finished, hears=hears, before=before)
+    results = run_cells(base, cells, folder, plan, outputs, Runs.run, hears=hears, before=before)
     return dict(zip(methods, results, strict=True))
 
 
@@ -461,7 +456,7 @@ def sweep(
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    return grid(run_cells(base, cells, folder, plan, outputs, _finished, hears=hears))
+    return grid(run_cells(base, cells, folder, plan, outputs, Runs.run, hears=hears))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:

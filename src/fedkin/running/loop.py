@@ -21,7 +21,7 @@ from fedkin.federation import Federation
 from fedkin.folders import held
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
-from fedkin.records.files import tidy, untidy
+from fedkin.records.files import tidy
 from fedkin.records.models import ModelContext, StoredModels
 from fedkin.records.recorder import Records
 from fedkin.records.run import Result, read_run
@@ -94,8 +94,7 @@ def execute(
         final = engine.setup
         if about is None and isinstance(final.clients, Federation):
             about = ModelContext.of(final, final.federation, model)
-        if about is not None and run.models == "last":
-            records.keep_models(models, about, run.models_limit_mb)
+        kept = about is not None and run.models == "last" and records.keep_models(models, about, run.models_limit_mb)
         # After the engine's own files are gone: nothing comes back to a finished run to remove them.
         records.conclude(summary)
         tracking.ended(summary)
@@ -103,7 +102,8 @@ def execute(
         tracking.ended(None)
     return Result(
         summary, records.rows["rounds"], records.table("clients"), records.table("messages"), loop.scores,
-        loop.outcome, models, folder, tuple(engine.everyone.unseen), records.all_graphs(), records.facts,
+        loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
+        tuple(engine.everyone.unseen), records.all_graphs(), records.facts,
     )  # fmt: skip
 
 
@@ -234,16 +234,6 @@ def run_experiment(
         )  # fmt: skip
 
 
-def lasting(result: Result) -> Result:
-    """The result without its models in memory, if its folder has them: they are read from there when asked for."""
-    if result.folder is None or isinstance(result.models, StoredModels):
-        return result
-    with suppress(RunError):
-        kept = StoredModels(result.folder)
-        return replace(result, models=kept) if len(kept) == len(result.models) else result
-    return result
-
-
 def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federation] | None = None) -> Result | None:
     """Read the run in this folder if it is a finished run of this experiment; None if it is not.
 
@@ -256,7 +246,6 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
         federation = clients()
         with held(folder):
             Records(folder).describe(federation.task, partial(facts_of, federation))
-    if untidy(folder):
-        with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
-            tidy(folder)
+    with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
+        tidy(folder)
     return read_run(folder)
