@@ -103,5 +103,5 @@ def test_damaged_entries_are_refused(tmp_path: Path) -> None:
     reading.checked(reading.Summary, summary, Path("summary.json"))
     bad = copy.deepcopy(summary)
     bad["privacy"]["epsilon"]["max"] = "low"
-    with pytest.raises(RunError, match=r"privacy\.epsilon\.max: expected a number"):
+    with pytest.raises(RunError, match=r"privacy\.epsilon\.max: input should be a valid number"):
         reading.checked(reading.Summary, bad, Path("summary.json"))

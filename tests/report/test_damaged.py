@@ -81,19 +81,29 @@ def one_line(error: BaseException | None, path: Path) -> str:
 @pytest.mark.parametrize(
     ("file", "place", "new", "said"),
     [
-        ("summary.json", (), [], "expected a table of names and values, got []"),
-        ("summary.json", ("seed",), "zero", "seed: expected a whole number, got 'zero'"),
-        ("summary.json", ("rounds",), MISSING, "rounds: it is missing"),
+        ("summary.json", (), [], "input should be a valid dictionary or instance of Summary, got []"),
+        ("summary.json", ("seed",), "zero", "seed: input should be a valid integer, got 'zero'"),
+        ("summary.json", ("rounds",), MISSING, "rounds: field required"),
         ("summary.json", ("accuracy",), MISSING, "no accuracy in it"),
-        ("summary.json", ("accuracy", "mean"), float("nan"), "accuracy: mean: expected a finite number, got nan"),
-        ("summary.json", ("bytes", "up"), -3, "bytes.up: expected no number below 0, got -3"),
-        ("federation.json", (), [], "expected a table of names and values, got []"),
-        ("federation.json", ("clients", "site-001", "group"), [1], "clients.site-001.group: expected a text, got [1]"),
-        ("rounds.jsonl", (), 3, "line 2: expected a table of names and values, got 3"),
-        ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: it is missing"),
+        (
+            "summary.json",
+            ("accuracy", "mean"),
+            float("nan"),
+            "accuracy: mean: input should be a finite number, got nan",
+        ),
+        ("summary.json", ("bytes", "up"), -3, "bytes.up: input should be greater than or equal to 0, got -3"),
+        ("federation.json", (), [], "input should be a valid dictionary or instance of Facts, got []"),
+        (
+            "federation.json",
+            ("clients", "site-001", "group"),
+            [1],
+            "clients.site-001.group: input should be a valid string, got [1]",
+        ),
+        ("rounds.jsonl", (), 3, "line 2: input should be a valid dictionary or instance of Line, got 3"),
+        ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: field required"),
         ("rounds.jsonl", ("accuracy",), MISSING, "line 2: no accuracy in it"),
-        ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: expected a text, got 3"),
-        ("timing.jsonl", ("total",), "long", "line 2: total: expected a number, got 'long'"),
+        ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: input should be a valid string, got 3"),
+        ("timing.jsonl", ("total",), "long", "line 2: total: input should be a valid number, got 'long'"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[Any, ...], new: Any, said: str) -> None:
@@ -219,20 +229,21 @@ def comparison(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("command", "plan", "said"),
     [
-        ("{}", "methods: it is missing"),
-        ("[]", "expected a table of names and values, got []"),
-        ("{", "not readable as JSON"),
-        ('{"methods": "local", "seeds": [0]}', "methods: expected a list, got 'local'"),
-        ('{"methods": ["local"], "seeds": ["0"]}', "seeds.0: expected a whole number, got '0'"),
-        ('{"methods": ["lokal"], "seeds": [0]}', "methods: no 'lokal'; did you mean 'local'?"),
-        ('{"methods": ["local"], "seeds": [0], "leave_out": 3}', "leave_out: expected a list, got 3"),
+        ("compare", "{}", "methods: field required"),
+        ("compare", "[]", "input should be a valid dictionary or instance of Plan, got []"),
+        ("compare", "{", "not readable as JSON"),
+        ("compare", '{"methods": "local", "seeds": [0]}', "methods: input should be a valid list, got 'local'"),
+        ("compare", '{"methods": ["local"], "seeds": ["0"]}', "seeds.0: input should be a valid integer, got '0'"),
+        ("compare", '{"methods": ["lokal"], "seeds": [0]}', "methods: no 'lokal'; did you mean 'local'?"),
+        ("tune", '{"command": "run", "methods": [], "seeds": []}', "command: input should be 'compare', 'tune' or"),
+        ("tune", '{"command": "tune", "methods": [], "seeds": [], "values": [["a"]]}', "values.0.1: field required"),
     ],
 )
-def test_a_comparison_whose_plan_is_damaged_is_not_resumed(comparison: Path, plan: str, said: str) -> None:
+def test_what_has_a_damaged_plan_is_not_resumed(comparison: Path, command: str, plan: str, said: str) -> None:
     (comparison / "plan.json").write_text(plan)
-    ended = CliRunner().invoke(app, ["compare", "--resume", str(comparison)])
+    ended = CliRunner().invoke(app, [command, "--resume", str(comparison)])
     assert said in one_line(ended.exception, comparison / "plan.json")
 
 

@@ -101,7 +101,7 @@ def test_files_that_are_no_experiment(tmp_path: Path) -> None:
         ConfigError, match=r"digits-rotatd\.toml: no such experiment file; did you mean 'digits-rotated\.toml'"
     ):
         load(tmp_path / "digits-rotatd.toml")
-    with pytest.raises(ConfigError, match=r"digits-rotated\.toml: not TOML"):
+    with pytest.raises(ConfigError, match=r"digits-rotated\.toml: cannot be read as TOML"):
         load(tmp_path / "digits-rotated.toml")
     (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -267,18 +266,6 @@ class Settings(Form):
 
 # Advice about a file that is damaged or that someone has changed.
 MEND = "put the file back as it was, or run this anew in another folder"
-_WORDS = {
-    "missing": "it is missing",
-    "float_type": "expected a number",
-    "finite_number": "expected a finite number",
-    "int_type": "expected a whole number",
-    "greater_than_equal": "expected no number below 0",
-    "string_type": "expected a text",
-    "bool_type": "expected true or false",
-    "list_type": "expected a list",
-    "dict_type": "expected a table of names and values",
-    "model_type": "expected a table of names and values",
-}
 # Types of columns, by their names in error messages.
 _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
     "whole numbers": pa.types.is_integer,
@@ -294,9 +281,9 @@ def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
-        expectation = _WORDS.get(first["type"], first["msg"])
-        raise RunError(f"{where}: {place + ': ' if place else ''}{expectation}{got}; {MEND}") from None
+        got = "" if first["type"] == "missing" else f", got {shown(repr(first['input']), 60)}"
+        problem = first["msg"][:1].lower() + first["msg"][1:]
+        raise RunError(f"{where}: {place + ': ' if place else ''}{problem}{got}; {MEND}") from None
     return value
 
 
@@ -321,15 +308,9 @@ def summary_in(path: Path) -> dict[str, Any]:
 def settings_in(path: Path) -> dict[str, Any]:
     """Read the settings of a run from its TOML file, as a table; raises RunError that names the file and the fault."""
     try:
-        text = text_in(path, SETTINGS_BYTES)
+        table = toml_of(text_in(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read as text ({said(error)}); {MEND}") from None
-    try:
-        table = toml_of(text)
-    except ValueError as error:
-        raise RunError(f"{path}: not TOML: {said(error)}; {MEND}") from None
-    if dated := _dated(table):
-        raise RunError(f"{path}: {dated}: a date or a time, which no setting is; {MEND}")
+        raise RunError(f"{path}: cannot be read as TOML ({said(error)}); {MEND}") from None
     settings: dict[str, Any] = checked(Settings, table, path)
     return settings
 
@@ -394,16 +375,3 @@ def files_in(folder: Path, kind: str) -> dict[int, Path]:
             raise RunError(f"{path}: no such round; expected round-NUMBER.{kind}: rename this file or take it away")
         files[int(number)] = path
     return files
-
-
-def _dated(value: Any, name: str = "") -> str | None:
-    """Return the name of the first value that is a date or a time, which TOML has and JSON does not."""
-    if isinstance(value, (date, time)):
-        return name
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    names = (_dated(part, f"{name}.{key}" if name else str(key)) for key, part in inside)
-    return next((one for one in names if one is not None), None)
-
-
-def _short(value: Any) -> str:
-    return shown(repr(value), 60)

@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import figures_of, unlike_conditions
+from fedkin.records.comparison import figures_of, spread, unlike_conditions
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
@@ -22,7 +22,7 @@ from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import evenly, graph_of, pack_values, sharing_of
 from fedkin.report.ranks import ReportRun
 from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
-from fedkin.report.units import half_interval, student
+from fedkin.report.units import student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
 # Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
@@ -221,10 +221,8 @@ def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> 
 
 
 def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
-    numbers = [float(value) for value in values if value is not None]
-    if not numbers or len(numbers) < len(values):
-        return None
-    return [sum(numbers) / len(numbers), half_interval(numbers)]
+    pair = spread(values)
+    return None if pair is None else [pair[0], student(len(values)) * pair[1]]
 
 
 def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
@@ -321,7 +319,7 @@ def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]
     by_settings: dict[str, tuple[str, str, list[int]]] = {}
     for one in reported:
         settings = one.run.settings
-        same = json.dumps([one.label, {**settings, "run": {**settings.get("run", {}), "seed": None}}])
+        same = json.dumps([one.label, {**settings, "run": {**settings.get("run", {}), "seed": None}}], default=str)
         by_settings.setdefault(same, (one.label, _experiment(one.run), []))[2].append(one.run.seed)
     return [
         {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}

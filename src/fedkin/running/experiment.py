@@ -485,15 +485,11 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
 def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file as a dict; raises ConfigError naming the file and the line."""
     try:
-        text = text_in(path, SETTINGS_BYTES)
+        return toml_of(text_in(path, SETTINGS_BYTES))
     except FileNotFoundError:
         raise missing(path) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({said(error)})") from None
-    try:
-        return toml_of(text)
-    except ValueError as error:
-        raise ConfigError(f"{path}: not TOML: {said(error)}") from None
+        raise ConfigError(f"{path}: cannot be read as TOML ({said(error)})") from None
 
 
 def names_a_folder(name: str) -> bool:
@@ -537,19 +533,13 @@ def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str,
         check_read(table.get("own", []))
     except ConfigError as error:
         wrong += error.args
-    makers: dict[str, Callable[[], Any]] = {} if handed else {"name": lambda: _name(table)}
-    for section in SECTIONS:
-        if section in handed:
-            continue
-        if section in KINDS:
-            makers[section] = partial(_part, table, section)
-        elif section in _PLAIN:
-            makers[section] = partial(_plain, table, section, _PLAIN[section])
     parts: dict[str, Any] = {}
     # That a section is missing says nothing new where its name was misspelt.
-    for field in (field for field in makers if field not in misspelt):
+    for section in SECTIONS:
+        if section in handed or section in misspelt or section in ("own", "methods"):
+            continue
         try:
-            parts[field] = makers[field]()
+            parts[section] = _part(table, section)
         except ConfigError as error:
             wrong += error.args
     return parts, wrong
@@ -587,15 +577,18 @@ _PLAIN: Mapping[str, type[Settings]] = {
 }  # fmt: skip
 
 
-def _name(table: Mapping[str, Any]) -> str:
-    name = table.get("name")
-    if not isinstance(name, str) or not names_a_folder(name):
-        raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
-    return name
-
-
 def _part(table: Mapping[str, Any], section: str) -> Any:
-    """Return the source, scenario, model or method of a section."""
+    """Return the name, or the settings, source, scenario, model or method of a section."""
+    if section == "name":
+        name = table.get("name")
+        if not isinstance(name, str) or not names_a_folder(name):
+            raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
+        return name
+    if section in _PLAIN:
+        plain = parse(_PLAIN[section], _section(table, section, {}), section)
+        if isinstance(plain, RunSettings):
+            choose(ENGINES, plain.engine, "run.engine")
+        return plain
     field, registry, _ = KINDS[section]
     settings = dict(_section(table, section))
     if field not in settings:
@@ -604,10 +597,3 @@ def _part(table: Mapping[str, Any], section: str) -> Any:
     if section == "method":  # whose name is no setting
         del settings[field]
     return parse(part, settings, section)
-
-
-def _plain(table: Mapping[str, Any], section: str, model: type[Settings]) -> Any:
-    settings = parse(model, _section(table, section, {}), section)
-    if isinstance(settings, RunSettings):
-        choose(ENGINES, settings.engine, "run.engine")
-    return settings
