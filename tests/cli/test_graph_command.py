@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cli.invoked import refused, said
+from cli.invoked import Terminal, refused, said
 from fedkin import graph as g
 
 
@@ -235,7 +235,7 @@ def test_files_that_are_not_tables_give_one_clear_line(tmp_path: Path) -> None:
     assert "binary.csv" in fails(tmp_path / "binary.csv")
 
 
-def test_bad_options_give_one_clear_line(npz: Path, tmp_path: Path) -> None:
+def test_bad_options_give_one_clear_line(npz: Path, tmp_path: Path, terminal: Terminal) -> None:
     assert "did you mean 'cosine'" in fails(npz, "--similarity", "cosin")
     assert "expected knn:K" in fails(npz, "--sparsify", "knn")
     assert "did you mean 'louvain'" in fails(npz, "--groups", "louvian")
@@ -245,7 +245,7 @@ def test_bad_options_give_one_clear_line(npz: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", ids=np.array(["a", "b"]), x=np.ones((2, 3, 2)))
     assert "one vector per client, got shape (2, 3, 2)" in fails(tmp_path / "s.npz")
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in fails(npz, "--out", tmp_path / "file")
+    assert terminal.refused("graph", npz, "--out", tmp_path / "file") == f"{tmp_path / 'file'}: File exists"
 
 
 # -- `fedkin graph TABLE --groups same`: raw rows and saved signatures, in words and as JSON ---

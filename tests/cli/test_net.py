@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
         ("init", "s", "--name", "server"): "s/server.key: exists; a private key is never replaced",
         ("init", "x", "--name", "a b"): "--name: expected one common name",
         ("init", "x", "--name", "a" * 65): "--name: ",
-        ("init", "small.toml", "--name", "a"): "small.toml: cannot be made",
+        ("init", "small.toml", "--name", "a"): "small.toml: File exists",
         ("ca", "ca"): "ca/ca.key: exists",
         ("ca", "none", "--sign", "s/server.csr"): "none: no CA here (ca.key); make one: fedkin net ca none",
         ("ca", "ca", "--sign", "ca/ca.crt"): "ca/ca.crt: not a certificate request in PEM",

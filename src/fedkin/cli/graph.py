@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.output import as_json, print_table, say
-from fedkin.errors import ConfigError, DataError, some
+from fedkin.errors import ConfigError, some
 from fedkin.report.units import many
 from fedkin.untrusted import shown
 
@@ -215,12 +215,9 @@ def _writers(result: Graph, title: str, seed: int) -> dict[str, Callable[[Path],
 
 
 def _write(out: Path, writers: Writers) -> list[str]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, write in writers.items():
-            write(out / name)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from None
+    out.mkdir(parents=True, exist_ok=True)
+    for name, write in writers.items():
+        write(out / name)
     return [str(out / name) for name in writers]
 
 

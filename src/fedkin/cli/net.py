@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedkin.cli.experiments import finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESUME, ROOT
-from fedkin.cli.output import as_json, stop_on_signals
+from fedkin.cli.output import as_json, say, stop_on_signals
 from fedkin.cli.participant import (
     DATA,
     DEVICE,
@@ -80,10 +80,10 @@ def _init(
 
     key = identity.make_key()
     request = identity.make_request(key, name, hosts)
-    _made(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     identity.write_private(folder / f"{name}.key", identity.key_pem(key))
     _write(folder / f"{name}.csr", identity.request_pem(request), replace=True)
-    _say(
+    say(
         f"key:      {folder / f'{name}.key'} (stays here)",
         f"request:  {folder / f'{name}.csr'} (send it to whoever runs the CA)",
         f"          {identity.fingerprint(request)}",
@@ -109,10 +109,10 @@ def _ca(
         _sign(folder, sign, days or 365, replace)
         return
     key, certificate = identity.make_ca(name, days or 3650)
-    _made(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     identity.write_private(folder / "ca.key", identity.key_pem(key))
     _write(folder / "ca.crt", identity.certificate_pem([certificate]), replace=True)
-    _say(
+    say(
         f"key:          {folder / 'ca.key'} (whoever has it can pose as anyone: keep it offline)",
         f"certificate:  {folder / 'ca.crt'}",
         f"              {identity.fingerprint(certificate)}",
@@ -138,7 +138,7 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
     for name, request in zip(names, read, strict=True):
         certificate = identity.sign_request(request, key, ca, days)
         _write(folder / f"{name}.crt", identity.certificate_pem([certificate]), replace)
-        _say(
+        say(
             f"request:      {identity.fingerprint(request)} (compare it with what {name} sees)",
             f"certificate:  {folder / f'{name}.crt'}",
             *_about(certificate),
@@ -188,7 +188,7 @@ def _invite(
     join = parse(Join, table, "join")
     check_invited(plan, join)
     write_join(join, out)
-    _say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
+    say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
 
 
 def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Member], str]:
@@ -226,12 +226,12 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
     if b"PRIVATE KEY-----" in data:
         raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
     if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        _say(*_of_request(identity.request_of(data, str(path))))
+        say(*_of_request(identity.request_of(data, str(path))))
     elif b"-----BEGIN CERTIFICATE-----" in data:
         for certificate in identity.certificates_of(data, str(path)):
-            _say(*_about(certificate))
+            say(*_about(certificate))
     else:
-        _say(*_of_join(read_join(path)))
+        say(*_of_join(read_join(path)))
 
 
 def _about(certificate: x509.Certificate) -> list[str]:
@@ -271,21 +271,8 @@ def _of_join(join: Any) -> list[str]:
     return [*lines, f"experiment:  {join.experiment_hash}", *(f"  {line}" for line in join.experiment.splitlines())]
 
 
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from None
-
-
 def _write(path: Path, data: bytes, replace: bool) -> None:
     write_new(path, data, "--replace replaces it", mode=0o644, replace=replace)
-
-
-def _say(*lines: str) -> None:
-    console = make_console(soft_wrap=True)
-    for line in lines:
-        console.print(line)
 
 
 # -- taking part ----------------------------------------------------------------------------------------------------

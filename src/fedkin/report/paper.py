@@ -45,10 +45,7 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     if set(names) - {"table"}:
         imported("matplotlib", "--paper", "paper")  # before the runs are read
     data = collect(runs)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    out.mkdir(parents=True, exist_ok=True)
     texts: dict[str, str] = {}
     figures: list[str] = []
     for name in names:

@@ -49,10 +49,7 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None 
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _PACKAGE
-    try:
-        package.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    package.mkdir(parents=True, exist_ok=True)
     root = (data_root or Path("data")).absolute()
     files = {
         folder / "pyproject.toml": tomli_w.dumps(_project(plan, out.absolute(), root)),
