@@ -20,7 +20,6 @@ from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
-from fedkin.running.networked import settings_of
 from fedkin.running.plugins import named, named_in
 from fedkin.running.tune import tune
 from support import small_federation
@@ -291,8 +290,6 @@ def test_what_somebody_sent_reads_no_file(place: Path) -> None:
         Experiment.of({**TABLE, "own": [str(path)]})
     assert read == plugins._FILES
     assert "own_average" not in sys.modules
-    with pytest.raises(ConfigError, match="own: over a network files stay where they are"):
-        settings_of(load(place / "e.toml"))
 
 
 PROGRAM = (

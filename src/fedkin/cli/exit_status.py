@@ -106,14 +106,11 @@ def _internal_error(error: BaseException) -> int:
 
 
 def _print_error(text: str) -> int:
-    """Print one line on standard error, and the lines to copy below it, without control characters."""
+    """Print one line on standard error, without control characters."""
     from fedkin.untrusted import shown
 
     bold = sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     head = "\x1b[1;31merror:\x1b[0m" if bold else "error:"
     with suppress(OSError, ValueError, AttributeError):
-        words, _, listing = text.partition("\n\n")
-        sys.stderr.write(f"{head} {shown(' '.join(words.split()), _LONGEST_MESSAGE)}\n")
-        for line in listing.splitlines():
-            sys.stderr.write(f"{shown(line, _LONGEST_MESSAGE)}\n")
+        sys.stderr.write(f"{head} {shown(' '.join(text.split()), _LONGEST_MESSAGE)}\n")
     return _USER_ERROR

@@ -44,7 +44,7 @@ from fedkin.records.recorder import Checkpoints
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Watcher, execute, finished
-from fedkin.running.plugins import GROUPS, KINDS, add_installed, files_of, stages_of
+from fedkin.running.plugins import add_installed, files_of, stages_of
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
@@ -122,28 +122,10 @@ def check_own(experiment: Experiment) -> None:
     parts += stages_of(experiment.method.model_dump())
     parts += [MEASURES[name] for name in experiment.run.metrics]
     if own := {*files_of(parts), *experiment.table.get("own", ())}:
-        raise ConfigError(f"own: over a network files stay where they are. {as_package(sorted(own)[0], parts)}")
-
-
-def as_package(file: str, parts: Sequence[Any]) -> str:
-    """Return what to do with a file of one's own, so that every participant has its parts: the lines of a package.
-
-    file: as `own` lists it. parts: those of the experiment, of which the lines name those from this file.
-    """
-    module = Path(file.partition("#")[0]).stem
-    names = {group: KINDS[section] for group, section in GROUPS.items()}
-    lines = [
-        f'[project.entry-points."fedkin.{group}"]\n{name} = "{module}:{getattr(part, "part", part).__name__}"'
-        for part in parts if file in files_of([part])
-        for group, kind in names.items() for name, known in kind.known.items() if known is part
-    ]  # fmt: skip
-    package = "\n".join(["[project]", f'name = "{module}"', 'version = "1"', "[tool.setuptools]",
-                         f'py-modules = ["{module}"]', *lines])  # fmt: skip
-    return (
-        f"Write these lines into pyproject.toml beside {module}.py, run `pip install .` there at every participant, "
-        "and name the part without its file:\n\n"
-        f"{package}"
-    )
+        raise ConfigError(
+            f"own: {sorted(own)[0].partition('#')[0]}: over a network files stay where they are: install it at every "
+            "participant as a package with entry points (docs/writing-a-method.md), and name the part without its file"
+        )
 
 
 def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> str:
