@@ -222,16 +222,6 @@ def test_event_files_of_a_cut_run_hold_each_round_once(tmp_path: Path, round: in
     assert_same(scalars, result)
 
 
-def test_a_resumed_run_is_read_after_a_cut_one_whose_file_has_a_later_name(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="cut"):
-        run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", watcher=CutAt(5))
-    (old,) = (tmp_path / "run" / "tensorboard").iterdir()
-    # The same second in a process with a larger number, or a clock that was set back.
-    old.rename(old.with_name(f"events.out.tfevents.9999999999.{old.name.split('.', 4)[4]}"))
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
-    assert_same(read_back(tmp_path / "run")[0], result)
-
-
 @pytest.mark.slow
 def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     code = (
@@ -244,17 +234,6 @@ def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, str(Path(__file__).parents[1]), str(tmp_path / "run")]
     ended = subprocess.run(words, check=False, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
-    assert_same(read_back(tmp_path / "run")[0], result)
-
-
-def test_a_stopped_run_goes_on_in_the_same_curves(tmp_path: Path) -> None:
-    from fedkin.running.loop import Stop
-
-    with pytest.raises(Stop):
-        run_experiment(tracked("tensorboard"), Path(), tmp_path / "run", watcher=CutAt(3, "stop"))
-    before, _ = read_back(tmp_path / "run")
-    assert [step for step, _ in before["bytes/up"]] == [1, 2, 3]
     result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
     assert_same(read_back(tmp_path / "run")[0], result)
 
