@@ -260,9 +260,8 @@ class Nameless(fedkin.ServerMethod):
         ({"": "fedavg"}, "methods: '' cannot name a folder"),
         ({"local": "fedavg"}, "methods: 'local' is the name of another method: give 'fedavg' another label"),
         ({"local": FedProx()}, "methods: 'local' is the name of another method: give 'fedprox' another label"),
-        ({"fedavg": "fedavg@self"}, "methods: 'fedavg' is the name of another method: give 'fedavg@self' another"),
+        ({"x": "fedavg@self"}, "methods: 'fedavg@self' is named after its method: label that"),
         (["fedagv"], "methods: no 'fedagv'; did you mean 'fedavg'"),
-        ({"x": "fedagv@self"}, "methods: no 'fedagv'; did you mean 'fedavg'"),
         (3, "methods: expected names, method classes or method objects, got 3"),
         (None, "methods: expected names, method classes or method objects, got None"),
         (fedkin.ServerMethod, "methods: ServerMethod lacks what a method needs: "),
@@ -299,9 +298,9 @@ def test_seeds_may_be_whole_numbers_of_any_kind() -> None:
 
 
 def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
-    own = {"fedprox": {"method": {"mu": 0.9}, "training": {"lr": 0.05}}, "fedavg@self": {"training": {"lr": 0.2}}}
+    own = {"fedprox": {"method": {"mu": 0.9}, "training": {"lr": 0.05}}}
     plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}, "methods": own})
-    names = {"prox": "fedprox", "x": "fedavg@self"}
+    names = {"prox": "fedprox", "x": "fedavg"}
     fedkin.compare(plan, names, out=tmp_path / "e")
     for label, name in names.items():
         run = read_table(tmp_path / "e" / f"{label}-seed0" / "experiment.toml")
@@ -309,12 +308,9 @@ def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
         assert run == plan.for_method(name).resolved()
         assert run["method"].get("mu", 0.9) == 0.9
     federation = small_federation()
-    found = fedkin.compare(federation, {"x": "fedavg@self", "y": "fedavg"}, controls=True, **FEW)
-    assert list(found) == ["x", "y", "y@self"]
-    assert found["x"][0].rounds == found["y@self"][0].rounds
-    fedkin.compare(federation, {"x": "fedavg@self"}, **FEW, out=tmp_path / "f")
-    with pytest.raises(RunError, match=r"differs from the experiment .* run\.alone: True there, False here"):
-        fedkin.compare(federation, {"x": "fedavg"}, **FEW, out=tmp_path / "f")
+    fedkin.compare(federation, {"x": FedProx(mu=1)}, **FEW, out=tmp_path / "f")
+    with pytest.raises(RunError, match=r"differs from the experiment .* method.mu: 1.0 there, 2.0 here"):
+        fedkin.compare(federation, {"x": FedProx(mu=2)}, **FEW, out=tmp_path / "f")
 
 
 def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:

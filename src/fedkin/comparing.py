@@ -141,8 +141,8 @@ def compare(
 
     on: a Federation; a function that makes one for a seed; an Experiment; or the path of an experiment file.
     methods: names (also FILE.py:CLASS and controls such as "flt@self"), classes and method objects, mixed; or
-    {label: one of these}, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a Federation is the same
-    for each of them. controls: whether each method's controls run too.
+    {label: one of these} without controls, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a
+    Federation is the same for each of them. controls: whether each method's controls run too.
     rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
     "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
     report; the same call with the same folder continues after a stop. progress: as of `fedkin.run`.
@@ -160,9 +160,7 @@ def compare(
     names = list(asked)
     if controls:
         planted = base.planted(seeded[0])
-        kinds = {label: _kind(one) for label, one in asked.items() if not _control(one)}
-        each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
-        names = list(dict.fromkeys(name for some in each for name in some))
+        names = with_controls(names, planted, {label: _kind(one) for label, one in asked.items() if "@" not in label})
     folder = None if out is None else place(out, "out")
     with closing(StopFlag()) as stop:
         hears = ProgressOfSeveral(stop, quiet=not progress).next
@@ -308,13 +306,15 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
             files += read
         kind = _kind(one, handed)
         name = label if labelled else one if isinstance(one, str) else kind.name
+        if labelled and isinstance(one, str) and "@" in one:
+            raise ConfigError(f"methods: {one!r} is named after its method: label that, and give controls=True")
         marked = "@" in str(name) and (labelled or not isinstance(one, str))
         if not isinstance(name, str) or marked or not names_a_folder(name):
             raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
         if name in asked:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
         # Tables and the report would take it for that method; "local" is what gains are measured against.
-        if labelled and name in METHODS and (kind.name != name or _control(one)):
+        if labelled and name in METHODS and kind.name != name:
             other = one if isinstance(one, str) else kind.name
             raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
         asked[name] = one
@@ -336,11 +336,6 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(f"methods: {kind.__name__} has no name: give it one, name: ClassVar[str] = 'my-method'")
     return kind
-
-
-def _control(one: OneMethod) -> str | None:
-    """Return the control that a method's name stands for; None for a method."""
-    return parted(one)[1] if isinstance(one, str) else None
 
 
 def _made(one: OneMethod) -> Method:
