@@ -23,6 +23,7 @@ from fedkin.records.files import Stamp, write_with
 from fedkin.tasks import Kind, Metric
 
 FILE = "outcomes.parquet"
+_COLUMNS = pa.schema([("client", pa.string()), ("value", pa.float64()), ("label", pa.int8())])
 _KINDS: Mapping[str, Kind] = {
     "accuracy": "classification", "auc": "risk", "squared_error": "regression", "dice": "segmentation",
 }  # fmt: skip
@@ -67,7 +68,7 @@ def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:
     path, kind = folder / FILE, _KINDS[metric.name]
     if not path.exists():
         return {}
-    table = reading.table_in(path, {"client": "texts", "value": "numbers", "label": "whole numbers"}, ["label"])
+    table = reading.table_of(path, _COLUMNS, gaps=["label"])
     ids = np.array(table.column("client").to_pylist(), dtype=object)
     values = table.column("value").to_numpy().astype(np.float64)
     if kind == "risk" and table.column("label").null_count:

@@ -333,32 +333,26 @@ def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
     return rows
 
 
-def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), more: bool = False) -> Any:
-    """Read these columns of a Parquet file, each with its kind; only those in `gaps` may have missing values.
+def table_of(path: Path, columns: pa.Schema, gaps: Sequence[str] | None = None) -> pa.Table:
+    """Read a table that has these columns, and possibly more behind them; raises RunError naming file and column.
 
-    more: whether the other columns are read too; they come after the named ones.
-    kinds: "whole numbers", "numbers", "texts". Raises RunError naming the file and the column.
+    A column of numbers or texts may store them in another width. gaps: those that may lack values (None: the numbers).
     """
     try:
-        table = parquet_in(path, None if more else list(columns))
-        table = table.select([*columns, *(name for name in table.column_names if name not in columns)])
+        table = parquet_in(path)
+        table = table.select([*columns.names, *(name for name in table.column_names if name not in columns.names)])
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise RunError(f"{path}: not readable as the table of a run ({said(error)})") from None
-    for name, kind in columns.items():
-        column = table.column(name)
+    for field in columns:
+        column = table.column(field.name)
+        kind = next(kind for kind, fits in _KINDS.items() if fits(field.type))
         if not _KINDS[kind](column.type):
-            raise RunError(f"{path}: column {name!r}: expected {kind}, got {column.type}; {MEND}")
-        if column.null_count and name not in gaps:
-            raise RunError(f"{path}: column {name!r}: {column.null_count} values are missing; {MEND}")
+            raise RunError(f"{path}: column {field.name!r}: expected {kind}, got {column.type}; {MEND}")
+        if column.null_count and (kind != "numbers" if gaps is None else field.name not in gaps):
+            raise RunError(f"{path}: column {field.name!r}: {column.null_count} values are missing; {MEND}")
     return table
-
-
-def table_of(path: Path, columns: pa.Schema) -> pa.Table:
-    """Read a table that has at least these columns; numbers may be missing. Raises RunError naming file and column."""
-    kinds = {field.name: next(kind for kind, fits in _KINDS.items() if fits(field.type)) for field in columns}
-    return table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
 
 
 def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
