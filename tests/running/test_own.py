@@ -168,7 +168,7 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
     [
         ("", "own_none.py:Mine", "method.name: .*own_none.py: No such file"),
         (METHOD, "own_a.py:Mina", "method.name: own_a.py: no method 'Mina'; did you mean 'Mine'?"),
-        (MODEL, "own_b.py:Broad", "no method 'Broad'; the file has no method with a name"),
+        (MODEL, "own_b.py:Board", "no method 'Board'; the file has no method with a name"),
         ("\nx = y\n", "own_c.py:Mine", "own_c.py, line 2: NameError: name 'y' is not defined"),
         ("def f(:\n", "own_d.py:Mine", "own_d.py, line 1: SyntaxError"),
         (
@@ -315,7 +315,7 @@ def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_pat
         check=True,
         env={**os.environ, "PYTHONPATH": path},
     )
-    wanted = "expected a class that is a ServerMethod or PeerMethod and has all that one needs"
+    wanted = "ClassVar is no ServerMethod or PeerMethod: write class ClassVar(ServerMethod)"
     assert done.stdout == "My average\n"
     assert sorted(done.stderr.splitlines()) == [
         f"averages: own_average:ClassVar cannot be used: ConfigError: {wanted}",

@@ -72,8 +72,10 @@ class Kind(NamedTuple):
                 f"{label} does not say whether higher is better: put @fedkin.metric(higher=True) above it"
             )
         of = " or ".join(base.__name__ for base in self.bases)
-        if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
-            raise ConfigError(f"expected a class that is a {of} and has all that one needs")
+        if not isinstance(part, type) or not issubclass(part, self.bases):
+            raise ConfigError(f"{label} is no {of}: write class {label}({self.bases[0].__name__})")
+        if missing := sorted(getattr(part, "__abstractmethods__", ())):
+            raise ConfigError(f"{label} lacks what it needs: {', '.join(missing)}")
         field = part.model_fields.get(self.field)  # type: ignore[attr-defined]
         name = field.default if field is not None else part.__dict__.get(self.field)
         if not plain_word(name):
@@ -92,11 +94,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 class _Read(NamedTuple):
-    """A file that was read: its hash, the names of its parts by (section, label), and why torch modules are none."""
+    """A file that was read: its hash, and the names of its parts by (section, label)."""
 
     digest: str
     parts: dict[tuple[str, str], str]
-    refused: dict[str, str]
 
 
 _FILES: dict[str, _Read] = {}
@@ -204,24 +205,16 @@ def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
     place, label = str((folder / split["path"]).resolve()), split["part"]
     file = _read(place, where)
     if (section, label) not in file.parts:
-        reason = file.refused.get(label) or _why_none(section, label, file, sys.modules[Path(place).stem])
+        reason = _why_none(section, label, file, sys.modules[Path(place).stem])
         raise ConfigError(f"{where}: {split['path']}: {reason}")
     return f"{place}#{file.digest}", file.parts[section, label]
 
 
 def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
     """Say why what a file has under this name is no part of this kind."""
-    kind, thing = KINDS[section], getattr(module, label, None)
-    others = tuple(base for each in KINDS.values() if each is not kind for base in each.bases)
-    if isinstance(thing, type) and kind.known is not MODELS and not issubclass(thing, others):
-        if not issubclass(thing, kind.bases):
-            expected = " or ".join(base.__name__ for base in kind.bases)
-            return f"{label} is no {expected}: write class {label}({kind.bases[0].__name__})"
-        if missing := sorted(getattr(thing, "__abstractmethods__", ())):
-            return f"{label} lacks what it needs: {', '.join(missing)}"
-    if section in ("metric", "graph") and callable(thing):
+    if hasattr(module, label):
         try:
-            kind.taken(thing)
+            KINDS[section].taken(getattr(module, label))
         except ConfigError as error:
             return str(error)
     labels = [other for of, other in file.parts if of == section]
@@ -244,7 +237,7 @@ def _read(place: str, where: str) -> _Read:
             KINDS[section].known.pop(name, None)
     module = _module(place, where)
     parts: dict[tuple[str, str], Any] = {}
-    file = _Read(digest, {}, {})
+    file = _Read(digest, {})
     for label, thing in vars(module).items():
         for section, kind in KINDS.items():
             if not kind.has(thing, module.__name__):
@@ -254,11 +247,9 @@ def _read(place: str, where: str) -> _Read:
                 if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
                     raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
-                # A torch module may be there only for others to use.
-                if not _is_module(thing):
-                    raise ConfigError(f"{where}: {place}: {error}") from None
-                file.refused[label] = str(error)
-                continue
+                if _is_module(thing):  # which may be there only for others to use
+                    continue
+                raise ConfigError(f"{where}: {place}: {error}") from None
             file.parts[section, label] = name
     for (section, _), name in file.parts.items():
         KINDS[section].known[name] = parts[section, name]
