@@ -25,7 +25,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.table import Encoding, as_table, profile
 from fedkin.running import exported
-from fedkin.running.export import Columns, export_model
+from fedkin.running.export import columns_of, export_model
 from support import module_at
 
 PLAN = {"local_steps": 3, "lr": 0.1}
@@ -108,18 +108,21 @@ def test_any_frame_gives_the_same(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(beside(path).predict(frames()[kind]()), models.predict(NEW, "north"), rtol=1e-5)
 
 
-def test_the_encoding_in_the_program_is_that_of_the_run() -> None:
+def test_the_encoding_beside_the_program_is_that_of_the_run() -> None:
     kinds: Any = {"a": "number", "ward": "category", "b": "number", "same": "number", "bed": "category"}
     table = as_table({
         "a": [1.0, 2.0, None, 1e6], "ward": ["x", None, "y", "x"], "b": [3, 4, 5, 6], "same": [7.0] * 4,
         "bed": ["1", "2", "1", "1"],
     })  # fmt: skip
     encoding = Encoding.of([profile(table, kinds)], kinds, least=1)
-    numbers = torch.tensor([[1.0, 3, 7], [float("nan"), 100, 8], [2, float("inf"), float("nan")]], dtype=torch.float64)
-    places = torch.tensor([[0, 0], [2, -1], [-1, 1]])
-    told = {"a": [1.0, None, 2.0], "ward": ["x", "z", None], "b": [3.0, 100.0, None], "same": [7.0, 8.0, None],
+    rows = {"a": [1.0, None, 2.0], "ward": ["x", "z", None], "b": [3.0, 1e9, None], "same": [7.0, 8.0, None],
             "bed": ["1", None, "2"]}  # fmt: skip
-    assert torch.equal(Columns(encoding)(numbers, places), torch.from_numpy(encoding(as_table(told))))
+    (inputs,) = exported.arrays_of(rows, {"columns": columns_of(encoding), "far": encoding.FAR})
+    np.testing.assert_array_equal(inputs, encoding(as_table(rows)))
+    endless = {**rows, "b": [3.0, 1e9, float("inf")]}
+    np.testing.assert_array_equal(
+        exported.arrays_of(endless, {"columns": columns_of(encoding), "far": encoding.FAR})[0], inputs
+    )
 
 
 def test_stored_images_and_several_arrays_go_in_as_they_are(tmp_path: Path) -> None:

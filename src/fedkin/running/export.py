@@ -19,7 +19,7 @@ from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
 from fedkin.running.model_loader import Loaded
 
-__all__ = ["ENDINGS", "Answer", "Columns", "export_model"]
+__all__ = ["ENDINGS", "Answer", "columns_of", "export_model"]
 
 Form = Literal["torch", "onnx"]
 ENDINGS: Mapping[str, str] = {"torch": ".pt2", "onnx": ".onnx"}
@@ -32,65 +32,6 @@ _SAYS = {
 }
 
 
-class Columns(nn.Module):
-    """An `Encoding` of numbers [n, k] (NaN: missing) and categories [n, m] as inputs [n, d].
-
-    A category is its place among the values that the encoding has a column for, one more for any other value, and -1
-    for a missing one.
-    """
-
-    means: Tensor
-    deviations: Tensor
-    kept: Tensor
-    column: Tensor
-    value: Tensor
-    order: Tensor
-
-    def __init__(self, encoding: Encoding) -> None:
-        super().__init__()
-        self.numbers = [name for name, kind in encoding.kinds.items() if kind == "number"]
-        self.categories = [name for name, kind in encoding.kinds.items() if kind == "category"]
-        means = [encoding.means[name] for name in self.numbers]
-        # A column that is constant but for rounding has nothing to say.
-        deviations = [encoding.spread(name) for name in self.numbers]
-        self._keep("means", means, torch.float64)
-        self._keep("deviations", [each or 1.0 for each in deviations], torch.float64)
-        self._keep("kept", [float(each > 0) for each in deviations], torch.float64)
-        codes = [
-            (at, value)
-            for at, name in enumerate(self.categories)
-            for value in [*range(len(encoding.values[name]) + 1), *([-1] if name in encoding.flagged else [])]
-        ]
-        self._keep("column", [at for at, _ in codes], torch.int64)
-        self._keep("value", [value for _, value in codes], torch.int64)
-        self._keep("order", self._order(encoding), torch.int64)
-        self.far = encoding.FAR
-
-    def _keep(self, name: str, values: Sequence[float], dtype: torch.dtype) -> None:
-        self.register_buffer(name, torch.tensor(values, dtype=dtype))
-
-    def _order(self, encoding: Encoding) -> list[int]:
-        """Where each input is among all numbers, all their flags, and all values of categories."""
-        count, order = len(self.numbers), list[int]()
-        number, value = 0, 2 * count
-        for name, kind in encoding.kinds.items():
-            if kind == "number":
-                order += [number, *([count + number] if name in encoding.flagged else [])]
-                number += 1
-            else:
-                size = len(encoding.values[name]) + 1 + (name in encoding.flagged)
-                order += range(value, value + size)
-                value += size
-        return order
-
-    def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
-        present = torch.isfinite(numbers)
-        scaled = (torch.where(present, numbers, self.means) - self.means) / self.deviations * self.kept
-        has = torch.eq(categories[:, self.column], self.value)
-        parts = [scaled.clamp(-self.far, self.far).float(), (~present).float(), has.float()]
-        return torch.cat(parts, 1)[:, self.order]
-
-
 class Answer(nn.Module):
     """A model with what comes before and after it: stored values in, probabilities or numbers in their units out.
 
@@ -98,20 +39,16 @@ class Answer(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, kind: str, before: Columns | Scale | None, names: Sequence[str], mean: float,
-        deviation: float, one: bool,
+        self, model: nn.Module, kind: str, scale: Scale | None, names: Sequence[str], mean: float, deviation: float,
+        one: bool,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.model, self.kind, self.names = model, kind, list(names)
-        self.columns = before if isinstance(before, Columns) else None
-        self.scale = before if isinstance(before, Scale) else None
+        self.model, self.kind, self.scale, self.names = model, kind, scale, list(names)
         self.mean, self.deviation, self.one = mean, deviation, one
 
     def forward(self, *given: Tensor) -> Tensor:
         x: Any = given[0]
-        if self.columns is not None:
-            x = self.columns(*given)
-        elif self.names:
+        if self.names:
             x = dict(zip(self.names, given, strict=True))
         elif self.scale is not None:
             shape = (1, -1) + (1,) * (x.ndim - 2)
@@ -160,25 +97,20 @@ def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     several = isinstance(task.shape, Mapping)
     if several and scale is not None:
         raise ConfigError("export: inputs are several arrays, some of them bytes; load the model with fedkin.load")
-    before: Columns | Scale | None = scale
     inputs = [
         {"name": name, "dtype": "int64" if name in task.codes else "float32", "shape": ["n", *shape]}
         for name, shape in task.shapes.items()
     ]
-    if models.encoding is not None:
-        before = Columns(models.encoding)
-        each = (("numbers", "float64", before.numbers), ("categories", "int64", before.categories))
-        inputs = [{"name": name, "dtype": dtype, "shape": ["n", len(of)]} for name, dtype, of in each]
     moments = (0.0, 1.0) if target is None else (target.mean, target.deviation)
     names = list(task.shapes) if several else []
     model = models.model(client).float()
     if isinstance(model, BodyHead):
         model.precision = "float32"  # float32, on whatever machine the program runs
-    return Answer(model, task.kind, before, names, *moments, target is not None), inputs
+    return Answer(model, task.kind, scale, names, *moments, target is not None), inputs
 
 
 def _exported(whole: Answer, inputs: Sequence[Mapping[str, Any]]) -> torch.export.ExportedProgram:
-    types = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+    types = {"float32": torch.float32, "int64": torch.int64}
     example = tuple(torch.zeros(2, *one["shape"][1:], dtype=types[one["dtype"]]) for one in inputs)
     rows = torch.export.Dim("n", min=1)
     with warnings.catch_warnings():
@@ -200,13 +132,20 @@ def _as_onnx(program: torch.export.ExportedProgram, names: Sequence[str]) -> byt
     return onnx_program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _about(models: Loaded, client: str, out: Path, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    encoding, target = models.encoding, models.target
-    columns = None if encoding is None else [
-        {"name": name, "kind": kind, "values": list(encoding.values.get(name, ()))}
+def columns_of(encoding: Encoding) -> list[dict[str, Any]]:
+    """Return the columns of a table as the .json has them: how each becomes inputs."""
+    return [
+        {"name": name, "kind": kind, "flagged": name in encoding.flagged, "values": list(encoding.values.get(name, ()))}
+        | ({"mean": encoding.means[name], "spread": encoding.spread(name)} if kind == "number" else {})
         for name, kind in encoding.kinds.items()
-    ]  # fmt: skip
+    ]
+
+
+def _about(models: Loaded, client: str, out: Path, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    target = models.target
+    columns = None if models.encoding is None else columns_of(models.encoding)
     return {
         "client": client, "task": models.task.kind, "program": out.name, "inputs": list(inputs), "columns": columns,
+        "far": Encoding.FAR,
         "output": _SAYS[models.task.kind], "classes": None if target is None else list(target.classes) or None,
     }  # fmt: skip

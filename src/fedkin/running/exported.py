@@ -89,21 +89,23 @@ def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns have different lengths: {lengths}")
-    count = next(iter(lengths.values()))
-    numbers, codes = (
-        [(one, columns[one["name"]]) for one in told["columns"] if one["kind"] == kind]
-        for kind in ("number", "category")
-    )
-    arrays = {
-        "numbers": np.empty((count, len(numbers)), np.float64),
-        "categories": np.empty((count, len(codes)), np.int64),
-    }
-    for at, (one, values) in enumerate(numbers):
-        arrays["numbers"][:, at] = [_number(value, one["name"], row) for row, value in enumerate(values)]
-    for at, (one, values) in enumerate(codes):
+    inputs = [each for one in told["columns"] for each in _encoded(columns[one["name"]], one, told["far"])]
+    return [np.stack(inputs, axis=1).astype(np.float32)]
+
+
+def _encoded(values: list[Any], one: Mapping[str, Any], far: float) -> list[Any]:
+    """Return what the values of a column become: a number, or a 0 or 1 for each category; and whether it is missing."""
+    if one["kind"] == "number":
+        given = np.array([_number(value, one["name"], row) for row, value in enumerate(values)])
+        missing = ~np.isfinite(given)
+        scaled = (given - one["mean"]) / (one["spread"] or math.inf)
+        inputs = [np.clip(np.where(missing, 0.0, scaled), -far, far)]
+    else:
         places = {value: number for number, value in enumerate(one["values"])}
-        arrays["categories"][:, at] = [_code(value, places) for value in values]
-    return [arrays[one["name"]] for one in told["inputs"]]
+        codes = np.array([_code(value, places) for value in values])
+        missing = codes < 0
+        inputs = [codes == at for at in range(len(places) + 1)]
+    return [*inputs, *([missing] if one["flagged"] else [])]
 
 
 def _column(rows: Any, name: str) -> Any:
