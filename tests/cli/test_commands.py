@@ -20,7 +20,6 @@ from cli.invoked import Terminal, said
 from fedkin import __version__
 from fedkin.cli import app
 from fedkin.cli.output import print_notes
-from fedkin.running.grid import numbers
 from tiny import TABLE
 
 KEYS = {
@@ -316,8 +315,3 @@ def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:
     assert shown[1:] == [f"{value:.3f}" for value in (*means, sum(means) / 2)]
     assert all(Path("lo", group, "report.html").is_file() for group in ("rot0", "rot90"))
     assert sorted(json.loads(said("compare", "--resume", "lo", "--json"))) == ["rot0", "rot90"]
-
-
-def test_seeds_are_numbers_and_ranges() -> None:
-    assert numbers("0-4,7") == [0, 1, 2, 3, 4, 7]
-    assert numbers("3") == [3]

@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
 from fedkin.records.comparison import added_by_exchange, table
-from fedkin.records.controls import controls_of, parted, with_controls
+from fedkin.records.controls import controls_of, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
@@ -125,10 +125,6 @@ def test_names_of_clients_do_not_matter() -> None:
     alone = added({0: {"a": 0.1}})
     assert alone is not None
     assert alone.word == "one seed"
-
-
-def test_parted() -> None:
-    assert parted("sfmtl-graph@self") == ("sfmtl-graph", "self")
 
 
 @pytest.mark.parametrize("name", ["ifca", "tfl", "mapl-plus"])

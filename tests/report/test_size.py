@@ -19,9 +19,6 @@ from fedkin.report import graphs, write_report
 from fedkin.report.features import FeatureBudget
 from report.made import data_in, make_run
 
-# The drawing library, the scripts and the style.
-_FIXED = 740_000
-
 
 @pytest.fixture(scope="module")
 def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedkin import codec
 from fedkin.cli import app
 from fedkin.errors import DataError, RunError
+from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
@@ -64,6 +65,7 @@ def replaced(path: Path, column: str, values: list[object]) -> None:
         ("whole", "summary.json", b"[]", "instance of Summary, got []"),
         ("whole", "rounds.jsonl", b"{", "line 1: not readable as JSON"),
         ("whole", "clients.parquet", b"", "not readable as the table of a run"),
+        ("whole", "messages.parquet", b"", "not readable as the table of a run"),
         ("whole", "federation.json", b"[]", "instance of Facts, got []"),
     ],
 )
@@ -74,6 +76,8 @@ def test_a_damaged_run_is_neither_resumed_nor_read_back(
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_bytes(content)
     if run == "whole":
+        with pytest.raises(RunError, match=file):
+            read_run(folder)
         assert "not as it was written" in refused(folder, folder / file)
         reseal(folder)
     assert said in refused(folder, folder / file)

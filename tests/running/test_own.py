@@ -231,9 +231,7 @@ def own_halves(a):
 def test_a_file_is_read_wherever_a_part_can_be_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "own_stage.py").write_text(STAGE)
     (place / "own_broad.py").write_text(MODEL)
-    (place / "own_measure.py").write_text(
-        "import fedkin\n\n\n@fedkin.metric(higher=True)\ndef own_one(o, t):\n    return 1\n"
-    )
+    (place / "own_measure.py").write_text(MEASURE)
     stage = {"graph": {"groups": "own_stage.py:own_halves"}}
     methods = {"sfmtl-graph": {"method": stage}, "fedavg": {"model": {"name": "own_broad.py:Broad"}}}
     (place / "m.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "fedavg"}, "methods": methods}))
