@@ -21,10 +21,6 @@ from fedkin.running.progress import make_console
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# The section of an experiment file in which a part of this kind is named.
-_SECTIONS = {
-    "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
-}  # fmt: skip
 _METHOD_KINDS = ("local", "global", "clustered", "personalised", "peer")
 _TYPES: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", NoneType: "not set",
@@ -44,10 +40,10 @@ def list_names(
     if kind == "presets":
         _presets(name, json)
         return
+    from fedkin.running.plugins import GROUPS, add_installed
     from fedkin.running.plugins import KINDS as PARTS
-    from fedkin.running.plugins import add_installed
 
-    section = _SECTIONS[kind]
+    section = GROUPS[kind]
     add_installed()
     parts = PARTS[section].known
     if name is not None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedkin._version import __version__
-from fedkin.errors import RunError
 from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.comparison import COUNTED
 from fedkin.records.files import read_json
+from fedkin.records.reading import Form, checked
 from fedkin.report.html import NONE, part, render, small
 from fedkin.report.ranks import RULE
 from fedkin.report.sections import RISK_HEADS, missing_tables, risk_rows, traffic_tables
@@ -237,14 +237,21 @@ def _text(value: Any) -> str:
 # -- the answer of `fedkin advise`, first on the page: who should train with whom, and how sure that is ----------------
 
 
+class Advice(Form):
+    """What the page has of the file advice.json."""
+
+    sentence: str
+    why: str
+    notes: list[str]
+    heads: list[str]
+    rows: list[list[str]]
+    tables: list[dict[str, Any]]
+
+
 def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
     """The advice that lies beside these runs: in one of these folders; None if there is none, or more than one."""
     paths = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
     if len(paths) != 1:
         return None
-    advice = read_json(paths[0])
-    texts = isinstance(advice, dict) and all(isinstance(advice.get(name), str) for name in ("sentence", "why"))
-    lists = texts and all(isinstance(advice.get(name), list) for name in ("notes", "heads", "rows", "tables"))
-    if not lists or any(not isinstance(row, list) or len(row) != len(advice["heads"]) for row in advice["rows"]):
-        raise RunError(f"{paths[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
-    return {name: advice[name] for name in ("sentence", "why", "notes", "heads", "rows", "tables")}
+    advice = checked(Advice, read_json(paths[0]), paths[0])
+    return {name: advice[name] for name in Advice.model_fields}
