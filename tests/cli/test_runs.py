@@ -58,7 +58,7 @@ def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
     assert changed["method.name"] == ("fedavg", "local")
     assert changed["training.lr"] == (0.1, 0.2)
     assert not any(name.startswith(("data.", "scenario.", "model.")) for name in changed)
-    assert {name for name, _, _ in figures} >= {"accuracy mean", "bytes up", "seconds"}
+    assert {name for name, _, _ in figures} >= {"accuracy mean", "bytes up", "seconds total"}
     said = CliRunner().invoke(app, ["runs", "diff", str(one.folder), str(two.folder)], env={"COLUMNS": "300"})
     assert said.exit_code == 0
     assert "training.lr" in said.output

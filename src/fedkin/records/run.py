@@ -447,19 +447,13 @@ class Listed:
         if self.summary is None:
             return {}
         metric = metric_of(self.summary).name
-        statistics = self.summary[metric]
-        groups, seconds = (self.summary.get(name) or {} for name in ("groups", "seconds"))
-        up, down = (self.summary["bytes"][way] for way in ("up", "down"))
+        values = flat({name: self.summary.get(name) for name in (metric, "groups", "bytes", "seconds")})
+        names = [f"{metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
+        names += ["groups.found", "groups.ari", "groups.nmi", "bytes.up", "bytes.down", "seconds.total"]
+        figures = {name.replace(".", " "): float(values[name]) for name in names if name in values}
         # Between peers, each message is the upload of one and the download of another.
         peers = self.method in METHODS and METHODS[self.method].kind == "peer"
-        figures: dict[str, Any] = {
-            **{f"{metric} {name}": statistics.get(name) for name in ("mean", "worst10", "worst20", "std")},
-            "loss": statistics.get("loss"),
-            **{f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")},
-            "bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down,
-            "seconds": seconds.get("total"),
-        }  # fmt: skip
-        return {name: float(value) for name, value in figures.items() if value is not None}
+        return figures | {"bytes sent": figures["bytes up"] + (0.0 if peers else figures["bytes down"])}
 
 
 def listed(folders: Iterable[Path]) -> list[Listed]:
