@@ -73,7 +73,7 @@ def test_an_invitation_to_parts_from_files_is_refused(run: Terminal) -> None:
     Path("own_stage.py").write_text(OWN_STAGE)
     Path("stage.toml").write_text(tomli_w.dumps({**TABLE, "method": graph}))
     words = run.refused("net", "invite", "stage.toml", *more)
-    assert words.startswith("own: over a network files stay where they are. Write these lines into pyproject.toml")
+    assert words.startswith(f"own: {Path('own_stage.py').resolve()}: over a network files stay where they are")
     assert not Path("join.toml").exists()
 
 

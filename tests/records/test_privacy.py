@@ -14,7 +14,7 @@ from fedkin.engines import Privacy
 from fedkin.errors import RunError
 from fedkin.records import reading
 from fedkin.records.comparison import table
-from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
+from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
 from fedkin.report.page import page
 from fedkin.report.tables import comparison, one_run
@@ -48,7 +48,6 @@ def test_the_entry_of_clients_that_released_unlike_often() -> None:
     }  # fmt: skip
     assert entry["releases"] == {"a": 3, "b": 0, "c": 1}
     assert entry["open"] == {"sign": ["k"], "train": ["classes", "n"]}
-    assert largest_epsilon(entry) == three
     assert privacy_sentence(entry).startswith(
         f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05"
     )
@@ -60,7 +59,6 @@ def test_clipping_alone_promises_nothing() -> None:
     assert entry["epsilon"] == {"max": None, "mean": None, "clients": {"a": None, "b": 0.0, "c": None}}
     assert privacy_sentence(entry).startswith("no finite epsilon (no noise)")
     json.dumps(entry, allow_nan=False)
-    assert largest_epsilon(entry) is largest_epsilon(None) is None
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:

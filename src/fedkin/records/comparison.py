@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS, Difference, Verdict
 from fedkin.records.controls import parted, without_exchange
-from fedkin.records.metrics import largest_epsilon
 from fedkin.records.run import Result
 
 # Names of the verdicts' counts in tables.
@@ -97,7 +96,7 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
         **{name: groups.get(name) for name in ("found", "ari", "ari_mean", "nmi")},
-        "epsilon": largest_epsilon(summary.get("privacy")),
+        "epsilon": (summary.get("privacy") or {"epsilon": {}})["epsilon"].get("max"),
         "bytes_up": summary["bytes"]["up"],
         "bytes_down": summary["bytes"]["down"],
         "bytes_sent": run.sent,

@@ -258,11 +258,6 @@ def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -
     }
 
 
-def largest_epsilon(entry: Mapping[str, Any] | None) -> float | None:
-    """Return the largest_epsilon epsilon of any client in the entry `privacy` of a summary; None without one."""
-    return None if not entry else entry["epsilon"]["max"]
-
-
 def privacy_sentence(entry: Mapping[str, Any]) -> str:
     """Return the entry `privacy` of a summary in words.
 

@@ -73,7 +73,10 @@ _COMMON = (
 
 def experiment_of(join: Join) -> Experiment:
     """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
-    experiment = Experiment.of(toml_of(join.experiment))
+    return _with_members(Experiment.of(toml_of(join.experiment)), join)
+
+
+def _with_members(experiment: Experiment, join: Join) -> Experiment:
     if "clients" in experiment.table.get("network", {}):
         return experiment
     names = tuple(sorted(set(join.participants) - {join.server}))
@@ -87,17 +90,15 @@ def invited(experiment: Experiment, join: Join) -> Experiment:
     there = experiment_of(join)
     if words := unlike(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
         raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
-    if "network" in experiment.table:
-        return experiment if "clients" in experiment.table["network"] else replace(
-            experiment, network=experiment.network.model_copy(update={"clients": there.network.clients})
-        )  # fmt: skip
-    return replace(experiment, network=there.network)
+    if "network" not in experiment.table:
+        return replace(experiment, network=there.network)
+    return _with_members(experiment, join)
 
 
 def check_invited(experiment: Experiment, join: Join) -> None:
     """Raise ConfigError, before anybody joins, if the experiment's clients are not those of a join file."""
     names = sorted(set(join.participants) - {join.server})
-    clients = experiment.network.clients if "clients" in experiment.table.get("network", {}) else tuple(names)
+    clients = _with_members(experiment, join).network.clients
     if isinstance(clients, int):
         if clients > len(names):
             raise ConfigError(f"network.clients: {clients}, and {len(names)} are invited ({', '.join(names)})")
