@@ -74,8 +74,12 @@ def test_local_and_runs_without_test_data() -> None:
         ([{"found": None}], ""),
     ],
 )  # fmt: skip
-def test_groups(groups: list[dict[str, Any]], said: str) -> None:
-    runs = [run_of(summary={"groups": each}, graphs={1: Path()}, graph=None) for each in groups]
+def test_groups(groups: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "judged_groups", lambda graph: [])
+    runs = [
+        run_of(summary={"groups": each}, graphs={1: Path()}, graph_at=lambda round: SimpleNamespace(evidence=None))
+        for each in groups
+    ]
     assert words._groups(runs) == said
     for run in runs:
         run.summary["given"] = ["4 groups, given"]

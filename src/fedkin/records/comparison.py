@@ -89,6 +89,7 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
     """
     summary, statistics = run.summary, run.figures
     groups, counts = summary.get("groups") or {}, {} if gain is None else gain.counts
+    private = summary.get("privacy")
     return {
         **{name: statistics.get(name) for name in ("mean", "pooled", "worst10", "worst20", "std", "variance")},
         # The mean of accuracies, weighted by test samples, is that of all samples together.
@@ -96,7 +97,7 @@ def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
         **{name: groups.get(name) for name in ("found", "ari", "ari_mean", "nmi")},
-        "epsilon": (summary.get("privacy") or {"epsilon": {}})["epsilon"].get("max"),
+        "epsilon": private["epsilon"]["max"] if private else None,
         "bytes_up": summary["bytes"]["up"],
         "bytes_down": summary["bytes"]["down"],
         "bytes_sent": run.sent,

@@ -342,9 +342,11 @@ class Told:
 
 def told_of(run: Result) -> Told | None:
     """What tests found of the last graph of a run; None without verdicts."""
-    graph = run.graph
-    groups = [] if graph is None else judged_groups(graph)
-    return None if graph is None or not groups else Told.of(groups, graph.evidence)
+    if not run.graphs:
+        return None
+    graph = run.graph_at(max(run.graphs))
+    groups = judged_groups(graph)
+    return Told.of(groups, graph.evidence) if groups else None
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
