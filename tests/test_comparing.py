@@ -17,7 +17,6 @@ from fedkin.methods.blocks.stages import ControlledGraph, dense
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.comparison import line, table
-from fedkin.records.files import flat
 from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
@@ -25,6 +24,7 @@ from fedkin.running.experiment import Experiment, read_table
 from fedkin.running.grid import Choice, Runs
 from fedkin.running.grid import compare as by_command
 from fedkin.running.grid import sweep as sweep_by_command
+from fedkin.settings import flat
 from support import small_federation
 from tiny import TABLE
 

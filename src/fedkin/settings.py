@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
-__all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
+__all__ = [
+    "Settings", "Span", "choose", "differing", "expect", "flat", "one_of", "parse", "place", "span", "tunables",
+]  # fmt: skip
 
 
 class _Said(ModelMetaclass):
@@ -190,3 +192,29 @@ def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Name every value of a nested table `a.b`, at any depth; None values are left out.
+
+    >>> flat({"round": 3, "bytes": {"up": 8, "down": 9}, "groups": {"ari": None}})
+    {'round': 3, 'bytes.up': 8, 'bytes.down': 9}
+    """
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            values[prefix + name] = value
+    return values
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the values in which two nested tables differ, each as (name, value in one, value in other), by name.
+
+    >>> differing({"run": {"seed": 1, "dtype": "float32"}}, {"run": {"seed": 2}, "name": "b"})
+    [('name', 'not set', 'b'), ('run.dtype', 'float32', 'not set'), ('run.seed', 1, 2)]
+    """
+    first, second = flat(one), flat(other)
+    names = sorted(name for name in {**first, **second} if first.get(name) != second.get(name))
+    return [(name, first.get(name, "not set"), second.get(name, "not set")) for name in names]

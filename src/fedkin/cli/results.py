@@ -167,7 +167,7 @@ def _diff(one: Path, other: Path) -> None:
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     names = _distinct_names([one, other], home)
     if settings:
-        values = [["(not set)" if value is None else str(value) for value in row] for row in settings]
+        values = [list(map(str, row)) for row in settings]
         _print(dict(zip(("setting", *names), zip(*values, strict=True), strict=True)), wrapped=("setting", *names))
     else:
         say("no setting differs")

@@ -13,11 +13,12 @@ from fedkin import codec
 from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Setup
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, some
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
 from fedkin.network.messages import Sent, Text, listed
 from fedkin.network.settings import task_from, tree_of_task
+from fedkin.settings import differing
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
 
@@ -147,19 +148,8 @@ def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:
 
 def _settings_differ(here: str, there: str) -> str:
     try:
-        one, other = _flat(toml_of(here)), _flat(toml_of(there))
+        unequal = differing(toml_of(here), toml_of(there))
     except ValueError:
         return "the settings of the other side are not readable"
-    unequal = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
-    words = []
-    for name in unequal[:3]:
-        values = [shown(str(side.get(name, "not set")), 60) for side in (one, other)]
-        words.append(f"{shown(name, 60)} is {values[0]} here and {values[1]} there")
-    return "; ".join(words) + (f"; and {len(unequal) - 3} more differ" if len(unequal) > 3 else "")
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return flat
+    each = [(shown(name, 60), shown(str(one), 60), shown(str(other), 60)) for name, one, other in unequal]
+    return some((f"{name} is {one} here and {other} there" for name, one, other in each), 3, "; ")

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 from fedkin._version import __version__
 from fedkin.errors import RunError, some
 from fedkin.folders import LOCKS, held, made, synced
+from fedkin.settings import differing, flat
 from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
 
 # A line for the person who runs this; without a handler of their own it is on standard error.
@@ -209,21 +210,6 @@ def faults(folder: Path, files: Mapping[str, Stamp], names: Iterable[str] | None
     return [each for each in texts if each is not None]
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Name every value of a nested table `a.b`, at any depth; None values are left out.
-
-    >>> flat({"round": 3, "bytes": {"up": 8, "down": 9}, "groups": {"ari": None}})
-    {'round': 3, 'bytes.up': 8, 'bytes.down': 9}
-    """
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            values |= flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            values[prefix + name] = value
-    return values
-
-
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Write a CSV line per row, with nested values in columns `a.b`; a list is replaced by its length.
 
@@ -323,10 +309,9 @@ def check_claim(folder: Path, text: str) -> None:
 
 def _unlike(text_there: str, here: str) -> str:
     """Return the first settings in which two experiments differ, as a sentence."""
-    one, other = flat(toml_of(text_there)), flat(toml_of(here))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     differences = (
-        shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names
+        shown(f"{name}: {one} there, {other} here", 200)
+        for name, one, other in differing(toml_of(text_there), toml_of(here))
     )
     return some(differences, 3, "; ")
 

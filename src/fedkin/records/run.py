@@ -22,12 +22,13 @@ from fedkin.errors import ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
-from fedkin.records.files import RESULT, faults, flat, is_state, read_json, seal_of, told_state
+from fedkin.records.files import RESULT, faults, is_state, read_json, seal_of, told_state
 from fedkin.records.metrics import metric_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes
 from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
+from fedkin.settings import differing, flat
 from fedkin.tasks import Metric
 
 _LARGEST_WEIGHT = 1e100  # sums and distances of larger ones are infinite
@@ -492,12 +493,7 @@ def read_listed(folder: Path) -> Listed:
 
 
 def listed_difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:
-    """Return (settings that differ, figures that both runs have), each as (name, value in one, value in other).
-
-    A missing setting is None.
-    """
-    first, second = (flat(run.settings) for run in (one, other))
-    names = sorted(first.keys() | second.keys())
-    changed = [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
+    """Return (settings that differ, figures that both runs have), each as (name, value in one, value in other)."""
     reached, against = one.figures(), other.figures()
-    return changed, [(name, reached[name], against[name]) for name in reached if name in against]
+    figures = [(name, reached[name], against[name]) for name in reached if name in against]
+    return differing(one.settings, other.settings), figures

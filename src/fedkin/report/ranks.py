@@ -19,9 +19,9 @@ from fedkin.errors import RunError, some
 from fedkin.methods import METHODS
 from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
-from fedkin.records.files import flat
 from fedkin.records.run import Result
 from fedkin.report.html import render
+from fedkin.settings import flat
 
 _ALPHA = 0.05
 _MOST_NAMED = 12  # methods of which all pairs are listed

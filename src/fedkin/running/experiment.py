@@ -37,11 +37,11 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, parted
-from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed, flat
+from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed
 from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, taken_value
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
-from fedkin.settings import Settings, choose, parse
+from fedkin.settings import Settings, choose, flat, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 

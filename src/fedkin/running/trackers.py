@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedkin.errors import ConfigError, imported
-from fedkin.records.files import flat, read_json, write_json
+from fedkin.records.files import read_json, write_json
 from fedkin.records.metrics import metric_of
 from fedkin.records.recorder import rounds_so_far
-from fedkin.settings import choose
+from fedkin.settings import choose, flat
 
 __all__ = [
     "TRACKERS", "MLflow", "PackageTracker", "TensorBoard", "Tracker", "Tracking", "WandB", "check_trackers",

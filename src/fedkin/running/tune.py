@@ -16,13 +16,13 @@ from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.folders import held
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.files import add_sealed, faults, flat, json_bytes, read_json, seal_of
+from fedkin.records.files import add_sealed, faults, json_bytes, read_json, seal_of
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, taken_changes
 from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_cells, values_of
 from fedkin.running.loop import Watcher
-from fedkin.settings import Span, tunables
+from fedkin.settings import Span, flat, tunables
 from fedkin.tasks import Metric
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
