@@ -88,7 +88,7 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
     }  # fmt: skip
     pq.write_table(pa.table(columns, schema=table.schema), folder / "messages.parquet")
     (phase,) = phases_in(read_run(folder))
-    assert (phase.once, phase.floats) == (once, 2 * len(rows))
+    assert (phase["once"], phase["floats"]) == (once, 2 * len(rows))
 
 
 # -- the tree and the matrix ----------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -119,25 +118,12 @@ _WAYS = {"up": "client to server", "down": "server to client", "peer": "client t
 _ROWS = 200  # clients in a table
 
 
-@dataclass(frozen=True)
-class Phase:
-    """The messages of one phase of a method in one direction ("up", "down", "peer"), over all rounds.
+def phases_in(run: Result) -> list[dict[str, Any]]:
+    """Return what each phase sent in each direction ("up", "down", "peer") of a run, in the order of first occurrence.
 
     rounds: the number of rounds with such messages; once: whether no client went through the phase twice, and it
     occurred in fewer than half of the rounds.
     """
-
-    name: str
-    way: str
-    messages: int
-    bytes: int
-    floats: int
-    rounds: int
-    once: bool
-
-
-def phases_in(run: Result) -> list[Phase]:
-    """Phases and ways of a run in the order in which they first occur."""
     table, rounds = run.message_table, run.summary["rounds"]
     # What was never sent has no bytes.
     table = table.filter(pc.greater(table.column("bytes"), 0))
@@ -152,11 +138,12 @@ def phases_in(run: Result) -> list[Phase]:
     most = pairs.group_by(keys).aggregate([("round_count_distinct", "max")]).to_pylist()
     often = {tuple(row[key] for key in keys): row["round_count_distinct_max"] for row in most}
     return [
-        Phase(
-            row["phase"], "down" if row["from_server"] else "up" if row["to_server"] else "peer",
-            row["bytes_count"], row["bytes_sum"], row["floats_sum"], row["round_count_distinct"],
-            once=often[tuple(row[key] for key in keys)] == 1 and 2 * row["round_count_distinct"] < rounds,
-        )
+        {
+            "phase": row["phase"], "way": "down" if row["from_server"] else "up" if row["to_server"] else "peer",
+            "messages": row["bytes_count"], "bytes": row["bytes_sum"], "floats": row["floats_sum"],
+            "rounds": row["round_count_distinct"],
+            "once": often[tuple(row[key] for key in keys)] == 1 and 2 * row["round_count_distinct"] < rounds,
+        }
         for row in total
     ]  # fmt: skip
 
@@ -166,18 +153,16 @@ def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any
     rows = []
     for label, reported in by_label.items():
         runs = [one.run for one in reported]
-        by_phase: dict[tuple[str, str], list[Phase]] = defaultdict(list)
-        for run in runs:
-            for phase in phases_in(run):
-                by_phase[phase.name, phase.way].append(phase)
+        by_phase: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        for phase in (phase for run in runs for phase in phases_in(run)):
+            by_phase[phase["phase"], phase["way"]].append(phase)
         clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run in runs)
         rounds = statistics.fmean(int(run.summary["rounds"]) for run in runs)
         for (name, way), same in by_phase.items():
-            sums = {what: sum(getattr(phase, what) for phase in same) for what in ("messages", "bytes", "floats")}
             rows.append({
-                "label": label, "phase": name, "way": way, "once": all(phase.once for phase in same),
-                "rounds": statistics.fmean(phase.rounds for phase in same), "ofRounds": rounds, "clients": clients,
-                **{what: total / len(runs) for what, total in sums.items()},
+                "label": label, "phase": name, "way": way, "once": all(phase["once"] for phase in same),
+                "rounds": statistics.fmean(phase["rounds"] for phase in same), "ofRounds": rounds, "clients": clients,
+                **{each: sum(phase[each] for phase in same) / len(runs) for each in ("messages", "bytes", "floats")},
             })  # fmt: skip
     return rows
 
