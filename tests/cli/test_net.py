@@ -107,11 +107,11 @@ def test_show(run: Terminal) -> None:
     assert "hosts:        127.0.0.1, server\n" in shown
     assert "signed by:    CN=fedkin-ca\n" in shown
     run.did(
-        *("net", "invite", "small.toml", "--ca", "ca/ca.crt", "--member", f"server={place}", "--out", "join.toml"),
+        *("net", "invite", "small.toml", "--ca", "ca/ca.crt", "--member", f"north={place}", "--out", "join.toml"),
         *("--name", "heart"),
     )
     shown = run.did("net", "show", "join.toml")
-    assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      server at {place}\n")
+    assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
     assert run.refused("net", "show", "s/server.key") == "s/server.key: holds a private key, which is shown to nobody"
     assert run.refused("net", "show", "none") == "none: No such file or directory"
     assert run.refused("net", "show", "small.toml").startswith("small.toml: members: expected 1 to")

@@ -81,7 +81,7 @@ def _with_members(experiment: Experiment, join: Join) -> Experiment:
         return experiment
     names = tuple(sorted(set(join.participants) - {join.server}))
     return replace(
-        experiment, network=parse(NetworkSettings, {**experiment.network.model_dump(), "clients": names}, "")
+        experiment, network=parse(NetworkSettings, {**experiment.network.model_dump(), "clients": names}, "network")
     )
 
 
