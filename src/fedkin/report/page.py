@@ -29,7 +29,7 @@ def page(data: Data, answer: dict[str, Any] | None = None) -> str:
     warnings += data["events"]
     if data["unfinished"]:
         warnings.insert(0, f"Not finished, and therefore not on this page: {', '.join(data['unfinished'])}")
-    titles, again, runs = _titles(data), data["rerun"], data["runs"]
+    titles, again, runs = titles_in(data), data["rerun"], data["runs"]
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     none = "no-gain" if _kinds(data) - {LOCAL} else "only-local"
     return render(
@@ -186,7 +186,7 @@ def _comparison(data: Data) -> dict[str, Any]:
             if column[0] == "pooled" else column
             for column in shown if column[0] != "weighted"
         ]  # fmt: skip
-    titles = _titles(data)
+    titles = titles_in(data)
     cells = [
         [
             small(titles[row["label"]], ", ".join(row["given"])) if row["given"] else titles[row["label"]],
@@ -213,7 +213,8 @@ def _comparison(data: Data) -> dict[str, Any]:
     return {"heads": heads, "rows": cells, "notes": notes, "rule": RULE if any(row["gained"] for row in rows) else ""}
 
 
-def _titles(data: Data) -> dict[str, str]:
+def titles_in(data: Data) -> dict[str, str]:
+    """The titles of the methods, by label."""
     return {method["label"]: method["title"] for method in data["methods"]}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from fedkin.errors import ConfigError, RunError, imported, nearest
 from fedkin.records.files import write_bytes
 from fedkin.report.collect import collect
+from fedkin.report.page import titles_in
 from fedkin.report.units import half_interval
 from fedkin.report.words import FEDAVG, LOCAL
 
@@ -104,10 +105,6 @@ def _style(data: Data, label: str) -> dict[str, Any]:
     return {"color": _COLOURS[at % len(_COLOURS)], "linestyle": _DASHES[(at + at // 12) % len(_DASHES)]}
 
 
-def _titles(data: Data) -> dict[str, str]:
-    return {one["label"]: one["title"] for one in data["methods"]}
-
-
 def _legend(axes: Any) -> None:
     """The legend outside, on the right."""
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
@@ -120,7 +117,7 @@ def _curves(plt: Any, data: Data) -> Figures:
     figure, axes = plt.subplots(figsize=(_WIDE - 1.4, 3))
     scale = 100 if data["metric"]["share"] else 1
     bands = False
-    for label, title in _titles(data).items():
+    for label, title in titles_in(data).items():
         curves = [run["curve"] for run in data["runs"] if run["label"] == label and run["curve"].get("round")]
         by_round = [dict(zip(curve["round"], curve["mean"], strict=True)) for curve in curves]
         rounds = [at for at in (by_round[0] if by_round else ()) if all(one.get(at) is not None for one in by_round)]
@@ -173,7 +170,7 @@ def _gains(plt: Any, data: Data) -> Figures:
             figure,
             (
                 f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
-                f"{_titles(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired "
+                f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired "
                 "difference. Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: "
                 "neither, or too few test samples."
             ),
@@ -205,7 +202,7 @@ def _graph(plt: Any, data: Data) -> Figures:
             f"graph-{_named(run['label'])}",
             figure,
             (
-                f"Client graph of {_titles(data)[run['label']]} after round {frame['until']}, seed {run['seed']}. A "
+                f"Client graph of {titles_in(data)[run['label']]} after round {frame['until']}, seed {run['seed']}. A "
                 "point is a client, its colour and shape its group; lines are each client's "
                 f"{graph['perNode']} strongest similarities."
             ),
@@ -242,7 +239,7 @@ def method_table(data: Data) -> str:
     for row in data["table"]:
         given = f" ({', '.join(row['given'])})" if row["given"] else ""
         cells = [_cell(row.get(key), row["seeds"], times, places) for key, _, times, places, _ in shown]
-        rows.append([latex_text(_titles(data)[row["label"]] + given), *cells])
+        rows.append([latex_text(titles_in(data)[row["label"]] + given), *cells])
     seeds = max(row["seeds"] for row in data["table"])
     caption = [f"{data['title']}: test {title} after the last round, mean over clients"]
     if seeds > 1:

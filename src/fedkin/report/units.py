@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 
@@ -44,7 +45,4 @@ def half_interval(values: Sequence[float]) -> float:
     >>> round(half_interval([0.8, 0.9]), 3), half_interval([0.8])
     (0.635, 0.0)
     """
-    from fedkin.analysis.intervals import over
-
-    bounds = over(values)
-    return 0.0 if bounds is None else (bounds.high - bounds.low) / 2
+    return student(len(values)) * statistics.stdev(values) if len(values) > 1 else 0.0

@@ -172,7 +172,18 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     listed = table.get("own", [])
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise ConfigError("own: expected a list of files, such as own = ['my.py']")
-    return [_noted(text, folder) for text in listed]
+    files = []
+    for text in listed:
+        path, _, digest = text.partition("#")
+        place = str((folder / path).resolve())
+        read = _read(place, "own")
+        if digest not in ("", read.digest):
+            raise ConfigError(
+                f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
+                "back, or begin anew"
+            )
+        files.append(f"{place}#{read.digest}")
+    return files
 
 
 def check_read(own: object) -> None:
@@ -182,19 +193,6 @@ def check_read(own: object) -> None:
         if path not in _FILES or _FILES[path].digest != digest:
             named = shown(str(text), 200)
             raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
-
-
-def _noted(text: str, folder: Path) -> str:
-    """Read a file of `own`; returns it with its hash."""
-    path, _, digest = text.partition("#")
-    place = str((folder / path).resolve())
-    read = _read(place, "own")
-    if digest not in ("", read.digest):
-        raise ConfigError(
-            f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
-            "back, or begin anew"
-        )
-    return f"{place}#{read.digest}"
 
 
 def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
