@@ -60,7 +60,8 @@ row, it is that row's figure.
 - *holds*: the interval lies above 0, or above what is needed.
 - *does not hold*: it lies below.
 - *open*: neither; the two cannot be told apart. One interval in twenty misses the truth by chance.
-- *not judged*: the runs have less than half of the paper's rounds. What is sent is judged at any length."""
+- *not judged*: the runs have less than half of the paper's rounds. What is sent is judged at any length.
+- *ours*: claims of our own, which the page of the table has."""
 
 
 # -- the two CSV files ------------------------------------------------------------------------------------------------
@@ -414,7 +415,7 @@ def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = Fal
     lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''}{only} --data-root ROOT", ""]
     lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
     settings = {part.name: _setting(part, presets) for part in table.federation}
-    rates = {part.name: _rates(part, table, presets) for part in table.federation if table.tune is not None}
+    rates = {part.name: text for part in table.federation if (text := _rates(part, table, presets))}
     lines += [f"- {on[4:] or 'All federations'}: {text}." for text, on in _shared(settings).items()]
     lines += [f"- Rates tried{on}: {text}." for text, on in _shared(rates).items()]
     return "\n".join([*lines, ""])
@@ -426,17 +427,8 @@ def _tuning(table: PaperTable) -> str:
         return f"{seeds} Nothing was tuned: every row has the settings of its preset."
     how = table.tune
     held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
-    if table.paper is not None:  # the index beside it says how rows are tuned; a table of one's own stands alone
-        return (
-            f"{seeds} Tuned: {how.candidates} candidates, seeds {', '.join(map(str, how.seeds))}, held out "
-            f"{'; '.join(held)}."
-        )
-    return (
-        f"{seeds} Every row was tuned with {how.candidates} candidates (the first is the preset's settings) for the "
-        f"rate from {how.rates[0]:g} to {how.rates[1]:g} and the settings that the method declares, at full length, "
-        f"with seeds {', '.join(map(str, how.seeds))}, on held-out training data ({'; '.join(held)}). Controls have "
-        "their method's settings."
-    )
+    tuned = f"Tuned: {how.candidates} candidates, seeds {', '.join(map(str, how.seeds))}"
+    return f"{seeds} {tuned}, held out {'; '.join(held)}."
 
 
 def _setting(part: Part, presets: Path) -> str:
@@ -449,8 +441,9 @@ def _setting(part: Part, presets: Path) -> str:
 
 
 def _rates(part: Part, table: PaperTable, presets: Path) -> str:
-    """The rates of all candidates of all rows on a federation."""
-    assert table.tune is not None
+    """The rates of all candidates of all rows on a federation; none if nothing was tuned."""
+    if table.tune is None:
+        return ""
     experiment = load(presets / part.preset).with_changes(**part.set)
     rates: set[float] = set()
     for row in table.rows():
@@ -537,7 +530,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
     counts.append(f"not tested {sum(verdict.startswith(_UNTESTED) for verdict in verdicts)}")
     if "not run yet" in verdicts:
         counts.append(f"not run yet {verdicts.count('not run yet')}")
-    first = f"Of the papers' claims, by federation: {', '.join(counts)}."
+    first = f"Verdicts on the papers' claims, one for each federation: {', '.join(counts)}."
     lines = ["# What the papers claim, and what is found here", "", _AFTER_INDEX, "", first, ""]
     for part in (*PAPERS, None):
         if part in pages or part in untested:
