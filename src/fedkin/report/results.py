@@ -416,7 +416,8 @@ def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = Fal
     lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
     settings = {part.name: _setting(part, presets) for part in table.federation}
     rates = {part.name: text for part in table.federation if (text := _rates(part, table, presets))}
-    lines += [f"- {on[4:] or 'All federations'}: {text}." for text, on in _shared(settings).items()]
+    every = "All federations" if len(settings) != 1 else next(iter(settings))
+    lines += [f"- {on.removeprefix(' on ') or every}: {text}." for text, on in _shared(settings).items()]
     lines += [f"- Rates tried{on}: {text}." for text, on in _shared(rates).items()]
     return "\n".join([*lines, ""])
 
