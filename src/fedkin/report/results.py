@@ -358,7 +358,7 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     if failed := {name: of[0]["failed"] for name, of in by_row.items() if int(of[0].get("failed") or 0)}:
         text += f" Failed candidates: {', '.join(f'{name} {n}' for name, n in failed.items())}."
     if table.tune is not None:
-        text += f" Best at a border of what was tried (*): {sum('*' in row[0] for row in cells)} of {len(cells)} rows."
+        text += f" Best at a border (*): {sum('*' in row[0] for row in cells)} of {len(cells)} rows."
     if absent := [row.name for row in table.rows() if row.name not in by_row]:
         text += f" No figures: {', '.join(absent)} (not run here, or failed in training)."
     return [text, "", *lines]
