@@ -320,8 +320,8 @@ def test_peers_have_no_server_that_waits() -> None:
 # -- one client that sends garbage or fails, in any phase of any method: it is named, and as good as abse ------------
 
 
-every_case = pytest.mark.parametrize("name", CASES)
 all_cases = by_pattern(CASES)
+VARIANTS = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in NET_METHODS]
 
 
 def like_absent(name: str, phase: str, kind: str) -> None:
@@ -378,17 +378,17 @@ def test_honest_clients_are_never_refused(name: str) -> None:
         assert type(CASES[name]).declared(asked) is not None, f"{asked}: declare what it sends"
 
 
-@pytest.mark.parametrize("name", by_pattern(NET_METHODS))
+@pytest.mark.parametrize("name", [*PATTERNS, *VARIANTS])
 @pytest.mark.parametrize("turn", range(3))
 def test_garbage_is_refused_and_its_sender_absent(name: str, turn: int) -> None:
     """Each phase with three kinds of garbage; all kinds come up over the phases of all methods."""
     kinds = list(GARBAGE)
     for place, asked in enumerate(phases(name)):
-        like_absent(name, asked, kinds[(list(NET_METHODS).index(name) + place + 3 * turn) % len(kinds)])
+        like_absent(name, asked, kinds[(list(CASES).index(name) + place + 3 * turn) % len(kinds)])
 
 
 @pytest.mark.slow
-@every_case
+@pytest.mark.parametrize("name", NET_METHODS)
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_all_garbage_in_every_phase_of_every_method(name: str, kind: str) -> None:
     for asked in phases(name):
