@@ -13,6 +13,7 @@ import torch
 from fedkin import codec
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Federation
+from fedkin.network.calls import Letter
 from fedkin.network.link import Link
 from fedkin.network.messages import Answer, read
 from fedkin.network.registration import Hello
@@ -121,7 +122,7 @@ def test_who_says_nonsense_is_refused_once_and_others_are_let_in(federation: Fed
 
 
 def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
-    """Answers and hellos with parts replaced by anything: read, or refused in one line."""
+    """Answers, hellos and letters with parts replaced by anything: read, or refused in one line."""
     draw = np.random.default_rng(0)
     odd: list[Any] = [
         None, True, -1, 10**400, 1e308, float("nan"), "", "x" * 5000, [], [[]], [None], {}, {"a": {}}, torch.ones(2),
@@ -138,6 +139,10 @@ def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
             },
         },
         Hello: {"nonce": "0" * 8, "life": "0", "about": about, "agreement": agreement},
+        Letter: {
+            "me": "ann", "to": "server", "life": "0", "version": 1, "other": "", "received": 0, "since": 0,
+            "subjects": ["r"], "new": {"r": torch.zeros(3, dtype=torch.uint8)},
+        },
     }  # fmt: skip
     for form, tree in good.items():
         read(form, codec.encode(tree))
