@@ -372,7 +372,8 @@ def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], str, str]] = [
-    (other_task, "shape (1, 8, 7) here and (1, 8, 8) there", "shape (1, 8, 8) here and (1, 8, 7) there"),
+    (other_task, "the server refuses this client: inputs have shape (1, 8, 8) here and (1, 8, 7) there",
+     "shape (1, 8, 8) here and (1, 8, 7) there"),
     (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
     (other_version, f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there"),
     (other_seed, "the first values of the net differ", "the first values of the net differ"),
@@ -391,18 +392,23 @@ def test_what_differs_is_refused_on_both_sides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     asked = {"metrics": ["balanced-accuracy"]}
-    plan = experiment(clients=1, rounds=1, network={"shape": [1, 8, 8], "classes": 10}, run=asked)
+    plan = experiment(clients=2, rounds=1, run=asked)
     heard: list[str] = []
+
+    def say(line: str) -> None:
+        heard.append(line)
+        if line == "c01 is here":
+            there.start("c00", **change(there, monkeypatch))
 
     class Waiting(Ending):
         def stopping(self) -> bool:
-            return not there.threads["c00"].is_alive()
+            return "c00" in there.threads and not there.threads["c00"].is_alive()
 
-    with clients(experiment(clients=1).federation(NOWHERE), tmp_path / "nodes") as there:
-        there.start("c00", **change(there, monkeypatch))
+    with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
+        there.start("c01")
         with pytest.raises(Exception, match="stopped while clients were awaited"):
-            served(plan, there.network, tmp_path / "there", say=heard.append, watcher=Waiting())
-        there.join()
+            served(plan, there.network, tmp_path / "there", say=say, watcher=Waiting())
+        there.join("c00")
         assert client_says in there.errors["c00"]
         assert "\n" not in there.errors["c00"]
     (line,) = [line for line in heard if "is refused" in line]

@@ -213,8 +213,8 @@ class Registration:
             self._recall(kept)
             self.fingerprint = self._fingerprint()
             self.recall(moved or {})
-        elif (task := network.task if shared is None else shared.task) is not None:
-            self._adopt(task)
+        elif shared is not None:
+            self._adopt(shared.task)
         Thread(target=self._watch, name="registration", daemon=True).start()
 
     def _recall(self, kept: Mapping[str, Any]) -> None:

@@ -32,8 +32,8 @@ class NetworkSettings(Settings):
     gone_after: seconds without a connection after which a client has left; None: it is waited for as long as it takes.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
-    kind, classes, shape, targets: the task, if the server is to set it. Without them the first client that joins does,
-    and others must have the same. A client that does not have samples of every class needs `classes`.
+    kind, classes: of the task. A client that does not have samples of every class needs `classes`. All else of the task
+    the first client that joins sets, and others must have the same.
     """
 
     clients: int | tuple[str, ...] = 2
@@ -45,8 +45,6 @@ class NetworkSettings(Settings):
     grace: float = Field(10.0, ge=0, le=86400)
     kind: Kind = "classification"
     classes: int | None = Field(None, ge=2)
-    shape: tuple[int, ...] | None = None
-    targets: int | None = Field(None, ge=1)
 
     @field_validator("clients")
     @classmethod
@@ -59,15 +57,6 @@ class NetworkSettings(Settings):
             if len(set(clients)) < len(clients):
                 raise ValueError("a name is there twice")
         return clients
-
-    @property
-    def task(self) -> Task | None:
-        """The task that these settings fix, if they do."""
-        if self.shape is None or (self.classes is None and self.kind != "regression"):
-            return None
-        if self.kind == "regression":
-            return Task.regression(self.targets or 1, self.shape)
-        return Task(self.classes or 0, self.shape, self.kind)
 
 
 def tree_of_task(task: Task) -> dict[str, Any]:
