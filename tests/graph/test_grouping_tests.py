@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,29 +65,6 @@ def test_levels_of_a_small_run() -> None:
         # 12 at .05: more than three come once in 400.
         assert hits <= 3, name
     assert split == 0
-
-
-def test_privacy_noise_is_accounted_for() -> None:
-    hits, blind = 0, 0
-    for seed in range(12):
-        rng = np.random.default_rng([seed, 11])
-        one = signed(mixture(rng, [40] * 12), seed)
-        noisy = [s.noised(0.05, rng) for s in one]
-        hits += len(find(noisy, alpha=0.05).verdicts) > 1
-        unsaid = [_silent(s) for s in noisy]
-        blind += len(find(unsaid, alpha=0.05).verdicts) > 1
-    assert hits <= 3
-    assert blind == 12
-    data, truth = planted(np.random.default_rng(0))
-    rng = np.random.default_rng(1)
-    assert ari(truth, find([s.noised(0.02, rng) for s in signed(data)]).labels) == 1
-
-
-def _silent(one: Signature) -> Signature:
-    """Noise that nobody told of."""
-    assert one.cells is not None
-    blocks = {name: replace(moments, noise=0.0) for name, moments in one.blocks.items()}
-    return replace(one, blocks=blocks, cells=replace(one.cells, noise=0.0))
 
 
 @given(st.permutations(range(12)), st.integers(0, 3))

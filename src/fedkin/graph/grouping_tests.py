@@ -697,15 +697,12 @@ _PRIOR = 1.0
 class CellTable:
     """All clients' class means in long form: one row per client and class that it has.
 
-    client, kind [E]; n [E]: weights; bare [E]: what they would be without noise; noise [E]: its
-    variance; means [E, P]; scatter, dof [E]; traces [k, 3], free [k].
+    client, kind [E]; n [E]: weights; means [E, P]; scatter, dof [E]; traces [k, 3], free [k].
     """
 
     client: Labels
     kind: Labels
     n: Array
-    bare: Array
-    noise: Array
     means: Array
     scatter: Array
     dof: Array
@@ -718,8 +715,8 @@ class CellTable:
         number[rows] = np.arange(len(rows))
         keep = number[self.client] >= 0
         return CellTable(
-            number[self.client[keep]], self.kind[keep], self.n[keep], self.bare[keep], self.noise[keep],
-            self.means[keep], self.scatter[keep], self.dof[keep], self.traces[rows], self.free[rows],
+            number[self.client[keep]], self.kind[keep], self.n[keep], self.means[keep], self.scatter[keep],
+            self.dof[keep], self.traces[rows], self.free[rows],
         )  # fmt: skip
 
     def test(self) -> Interaction:
@@ -730,28 +727,20 @@ class CellTable:
         of = np.unique(self.kind, return_inverse=True)[1]
         scatter, dof = np.bincount(of, self.scatter), np.bincount(of, self.dof)
         inside = ((scatter + _PRIOR * traces[0]) / (dof + _PRIOR))[of]
-        own = self.n * (inside / self.bare + self.means.shape[1] * self.noise)
-        return interaction(self.client, self.kind, self.n, self.means, traces, own, (dof + _PRIOR)[of])
+        return interaction(self.client, self.kind, self.n, self.means, traces, inside, (dof + _PRIOR)[of])
 
 
 def table_of(cells: Sequence[Cells]) -> CellTable:
-    """Every client's cells in long form; noise put on purpose lowers a cell's weight."""
+    """Every client's cells in long form."""
     lengths = [len(one.classes) for one in cells]
     client = np.repeat(np.arange(len(cells)), lengths)
-    count = np.concatenate([one.counts for one in cells])
-    means = np.concatenate([one.means for one in cells])
-    effect, noise = (np.repeat([getattr(one, k) for one in cells], lengths) for k in ("effect", "noise"))
-    n, free = count / effect, np.array([one.free for one in cells])
-    traces = np.stack([one.traces for one in cells])
-    scatter, dof = (np.concatenate([getattr(one, k) for one in cells]) for k in ("scatter", "dof"))
-    bare = n
-    if noise.any() and free.sum():
-        # As in Stack: the weight at which a cell's covariance keeps its trace.
-        t1 = pool(traces, np.repeat(free[:, None], 3, axis=1))[0][0]
-        n = 1 / (1 / n + means.shape[1] * noise / t1)
-    return CellTable(
-        client, np.concatenate([one.classes for one in cells]), n, bare, noise, means, scatter, dof, traces, free
-    )  # fmt: skip
+    kind, counts, means, scatter, dof = (
+        np.concatenate([getattr(one, name) for one in cells])
+        for name in ("classes", "counts", "means", "scatter", "dof")
+    )
+    n = counts / np.repeat([one.effect for one in cells], lengths)
+    traces, free = np.stack([one.traces for one in cells]), np.array([one.free for one in cells])
+    return CellTable(client, kind, n, means, scatter, dof, traces, free)
 
 
 def without_offsets(cells: Sequence[Cells]) -> list[Cells]:

@@ -11,7 +11,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -154,13 +154,6 @@ class Moments:
         traces, free = pool(np.stack([m.traces for m in parts]), np.stack([m.free for m in parts]))
         noise = float(share**2 @ np.array([m.noise for m in parts]))
         return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
-
-    def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
-        """With normal noise of deviation `sigma` on each entry of mean and half, and its variance stated."""
-        if not self.n or not sigma:
-            return self
-        mean, half = (v + sigma * rng.standard_normal(len(v)) for v in (self.mean, self.half))
-        return replace(self, mean=mean, half=half, noise=self.noise + sigma**2)
 
     def to_arrays(self) -> Arrays:
         """mean and half in float16 (float32 where that would overflow), all else as float32."""
@@ -447,7 +440,7 @@ class Cells:
     """Means of one client's classes in a few random projections.
 
     classes [q], counts [q], means [q, P]. scatter, dof [q]: sum of squares about each mean, and its degrees of
-    freedom. traces [3]: of the covariance within classes, or NaN; free: behind them. effect, noise: as in Moments.
+    freedom. traces [3]: of the covariance within classes, or NaN; free: behind them. effect: as in Moments.
 
     >>> import numpy as np
     >>> one = Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.full(1, 8.0), np.ones(3), 8.0)
@@ -463,11 +456,10 @@ class Cells:
     traces: Array
     free: float
     effect: float = 1.0
-    noise: float = 0.0
 
     @classmethod
     def total(cls, parts: Sequence[Cells]) -> Cells:
-        """Of all clients' samples, if a class has one mean at all; noise is that of the average cell."""
+        """Of all clients' samples, if a class has one mean at all."""
         classes, at = np.unique(np.concatenate([one.classes for one in parts]), return_inverse=True)
         of = np.repeat(np.arange(len(parts)), [len(one.classes) for one in parts])
         counts, scatter, dof = (
@@ -480,25 +472,16 @@ class Cells:
         traces, total = pool(np.stack([one.traces for one in parts]), np.repeat(free[:, None], 3, axis=1))
         if not len(classes):
             return parts[0]
-        stated = weight**2 * np.array([one.noise for one in parts])[of]
-        weights, squares, counts, scatter, dof = (
-            np.bincount(at, v).astype(np.float64) for v in (weight, stated, counts, scatter, dof)
+        weights, counts, scatter, dof = (
+            np.bincount(at, v).astype(np.float64) for v in (weight, counts, scatter, dof)
         )  # fmt: skip
-        effect, noise = float(counts.sum() / weights.sum()), float((squares / weights).sum() / weights.sum())
-        return cls(
-            classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect, noise,
-        )  # fmt: skip
-
-    def noised(self, sigma: float, rng: np.random.Generator) -> Cells:
-        """With normal noise of deviation `sigma` on each entry of the means, and its variance stated."""
-        if not sigma or not len(self.classes):
-            return self
-        noisy = self.means + sigma * rng.standard_normal(self.means.shape)
-        return replace(self, means=noisy, noise=self.noise + sigma**2)
+        effect = float(counts.sum() / weights.sum())
+        return cls(classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect)
 
     def to_arrays(self) -> Arrays:
         """means in float16 (float32 where that would overflow), all else as float32 and int32."""
-        numbers = np.array([self.effect, self.noise, self.free, *self.traces], dtype=np.float32)
+        # The second number is 0: no command adds noise to the means of classes.
+        numbers = np.array([self.effect, 0.0, self.free, *self.traces], dtype=np.float32)
         arrays = {name: getattr(self, name).astype(np.float32) for name in ("counts", "scatter", "dof")}
         means = _half_precision(self.means, np.abs(self.means).max(initial=0))
         return arrays | {"classes": self.classes.astype(np.int32), "means": means, "numbers": numbers}
@@ -512,7 +495,9 @@ class Cells:
         if means.ndim != 2 or lengths != {means.shape[:1]} or numbers.shape != (6,) or not np.isfinite(classes).all():
             raise GraphError("cells: arrays of unlike lengths; send them again")
         effect, noise, free = (float(v) for v in numbers[:3])
-        return cls(classes.astype(np.int64), counts, means, scatter, dof, numbers[3:], free, effect, noise)
+        if noise:
+            raise GraphError(f"cells: means of classes with noise of variance {noise:g}; send them without")
+        return cls(classes.astype(np.int64), counts, means, scatter, dof, numbers[3:], free, effect)
 
 
 @dataclass(frozen=True, eq=False)
@@ -558,15 +543,6 @@ class Signature:
         flags = int(np.bitwise_or.reduce([one.flags for one in parts]))
         merged = Cells.total(cells) if len(cells) == len(parts) else None
         return cls(sum(one.n for one in parts), blocks, merged, first.plan, flags)
-
-    def noised(self, sigma: float, rng: np.random.Generator) -> Signature:
-        """With normal noise of deviation `sigma` on every mean that is sent; tests account for it.
-
-        Counts, traces and scatter stay as they are: whoever needs them private must add noise to them too,
-        which no test knows of.
-        """
-        blocks = {name: m.noised(sigma, rng) for name, m in self.blocks.items()}
-        return replace(self, blocks=blocks, cells=None if self.cells is None else self.cells.noised(sigma, rng))
 
     def to_arrays(self) -> Arrays:
         """A flat dict of arrays, "x.mean" and so on, for a message."""
