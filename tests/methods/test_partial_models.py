@@ -23,21 +23,21 @@ from support import play, small_federation, small_setup
 
 
 @pytest.mark.parametrize(
-    ("method", "field", "names"),
+    ("method", "names"),
     [
-        (FedPer(), "params", BODY),
-        (FedRep(), "params", BODY),
-        (FedBN(), "params", (*BODY, *HEAD)),
-        (FedSim(), "head", HEAD),
-        (FedClassAvg(), "head", HEAD),
+        (FedPer(), BODY),
+        (FedRep(), BODY),
+        (FedBN(), (*BODY, *HEAD)),
+        (FedSim(), HEAD),
+        (FedClassAvg(), HEAD),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_only_what_is_shared_travels(method: Any, field: str, names: tuple[str, ...]) -> None:
+def test_only_what_is_shared_travels(method: Any, names: tuple[str, ...]) -> None:
     setup, witness = small_setup(method), Witness()
     outcome = LocalEngine(setup, observers=[witness]).round(1)
     assert witness.envelopes
-    assert all(set(envelope.message[field]) == set(names) for envelope in witness.envelopes)
+    assert all(set(envelope.message.params) == set(names) for envelope in witness.envelopes)
     # As in the papers' formulas: 2 M phi a round.
     assert floats(outcome.traffic) == 2 * 6 * sum(setup.net.initial[name].numel() for name in names)
 
@@ -53,7 +53,7 @@ def test_clients_with_unlike_bodies_train_together(method: Any) -> None:
     for id, net in nets.items():
         assert engine.model(id).keys() == net.initial.keys()
         if type(method) is FedSim:
-            assert torch.equal(engine.model(id)["head.weight"], engine.server.state["head"]["head.weight"])
+            assert torch.equal(engine.model(id)["head.weight"], engine.server.state["params"]["head.weight"])
     assert all(score.n for score in engine.evaluate().values())
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedkin.codec import Tree
 from fedkin.federation import Federation
 from fedkin.federation.inputs import joined
-from fedkin.flow import Fit, Params
+from fedkin.flow import ClientFlow, Fit, Params
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
 from fedkin.learning.losses import Batch, masked_mean
@@ -48,7 +48,7 @@ class ContrastedViews:
 
 
 class FedClassAvg(FedSim):
-    """FedSim with another local loss; clients predict with the heads that they trained last. States are FedSim's.
+    """FedSim with another local loss; clients predict with the heads that they trained last.
 
     rho: weight of the pull to the averaged head; temperature: of the supervised contrast; augment: the views.
     """
@@ -67,6 +67,9 @@ class FedClassAvg(FedSim):
     def check(self, federation: Federation) -> None:
         self.augment.check(federation.task)
 
-    def fit(self, client: ClientView[Any], params: Params) -> Fit:
+    def trained(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+        """Train both parts, the head near the averaged one."""
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}
-        return Fit(params, ContrastedViews(self.temperature, self.rho, self.augment), extras={"head": head})
+        loss = ContrastedViews(self.temperature, self.rho, self.augment)
+        fitted = yield from Fit(params, loss, extras={"head": head})
+        return fitted.params

@@ -55,7 +55,7 @@ class PartialModel(ServerMethod):
         server.state["params"] = self.shared(server.net, server.initial)
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
-        asked = {id: self.offer(server, id) for id in sampled}
+        asked = dict.fromkeys(sampled, Message(params=server.state["params"]))
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
             server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])
@@ -66,4 +66,5 @@ class PartialModel(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
-        return {**client.state["params"], **message.params}
+        """The client's own model, with the shared part if it is offered."""
+        return {**client.state["params"], **message.get("params", {})}
