@@ -41,7 +41,7 @@ from fedkin import graph
 from fedkin.errors import ConfigError, imported
 from fedkin.federation import Federation, Samples
 from fedkin.federation.samples import hash_of
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Mean, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.keys import key, rng
 from fedkin.learning import encoders
@@ -51,7 +51,7 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.averaging import mean_asked
-from fedkin.methods.blocks.clusters import continued
+from fedkin.methods.blocks.clusters import cluster_means, continued
 from fedkin.methods.blocks.signatures import by_content, unsigned
 from fedkin.methods.blocks.vectors import Array, Labels
 from fedkin.settings import Settings
@@ -353,8 +353,9 @@ class Taskonomy(ServerMethod):
         if not training:
             return
         # Where all that is needed is one mean in each group, the server asks for no more.
-        groups = self.average == "groups" and not self.stale
-        mean = mean_asked("samples", self.aggregate, {id: state["model"][id] for id in training}) if groups else None
+        group = {id: state["model"][id] for id in training}
+        means = self.average == "groups" and not self.stale
+        mean = mean_asked("samples", self.aggregate, group) if means else None
         replies = yield from Ask("train", {id: self.offer(server, id) for id in training}, mean)
         if not replies:
             return
@@ -362,8 +363,11 @@ class Taskonomy(ServerMethod):
         state["changed"] = {**state["changed"], **flags}  # 22: Delta
         if self.average == "neighbours":
             state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
-        else:
-            state["models"] = inside_groups(state, replies, mean, self.stale, self.aggregate)  # 18 to 20: Case II
+            return
+        if self.stale:
+            replies, group = with_absent(state, replies)
+        # 18 to 20, Case II: w_c = sum of n_m w_m / sum of n_m
+        state["models"] = cluster_means(state["models"], group, replies, "samples", self.aggregate)
 
     def due_to_sign(self, server: ServerView[Any], sampled: Sequence[str]) -> list[str]:
         """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
@@ -542,34 +546,20 @@ def along_edges(
     return models, model
 
 
-def inside_groups(
-    state: State, replies: Mapping[str, Message], mean: Mean | None, stale: bool, aggregate: Rule = "mean"
-) -> dict[str, Params]:
-    """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
+def with_absent(state: State, replies: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+    """The replies, and one more for the members of each group that did not take part: with the group's model.
 
-    mean: what the server has asked for, if that is all (None: the replies have single models).
-    stale: members that did not take part enter with the group's model. A group without participants keeps its model.
-    To rules that weigh all alike, the members that did not take part count as one.
+    Returns also the group of each reply. To rules that weigh all alike, the absent members count as one.
     """
-    if mean is not None:
-        return {**state["models"], **mean.by_group(replies)}
-    models = dict(state["models"])
-    present: dict[str, list[str]] = {}
-    for id in replies:
-        present.setdefault(state["model"][id], []).append(id)
-    absent = dict.fromkeys(present, 0.0)
-    for id, number in state["model"].items() if stale else ():
+    group = {id: state["model"][id] for id in replies}
+    absent = dict.fromkeys(group.values(), 0.0)
+    for id, number in state["model"].items():
         if number in absent and id not in replies:
             absent[number] += state["sizes"][id]
-    for number, ids in sorted(present.items()):
-        params = {id: replies[id].params for id in ids}
-        n = {id: float(replies[id]["n"]) for id in ids}
-        if absent[number]:
-            # No client has an empty id: it stands for all members that have the group's model.
-            params[""] = models[number]
-            n[""] = absent[number]
-        models[number] = aggregated(params, n, aggregate, models[number])
-    return models
+    # No client has such an id, and it comes before all others.
+    members = {f"\0{number}": number for number, n in absent.items() if n}
+    kept = {id: Message(params=state["models"][number], n=absent[number]) for id, number in members.items()}
+    return {**kept, **replies}, {**members, **group}
 
 
 def adopt_models(server: ServerView[Any], ids: Sequence[str], found: Related) -> None:
