@@ -772,8 +772,8 @@ def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> encoders
     return encoders.pixels(samples.scale) if len(shape) == 3 else encoders.standardised(**sums)
 
 
-def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
-    """k-means centres [k, d] of points [n, d] (k-means++, the best of 5 starts), in the order of their coordinates.
+def centres_of(points: Tensor, k: int, seed: int, starts: int = 5) -> Tensor:
+    """k-means centres [k, d] of points [n, d] (k-means++, the best of some starts), in the order of their coordinates.
 
     If there are at most k distinct points, they are the centres.
     """
@@ -786,7 +786,7 @@ def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
         # Sums over several threads differ in the last bits from run to run.
         with _threads().limit(limits=1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # points that differ, but by rounding only
-            distinct = KMeans(k, n_init=5, random_state=seed).fit(x).cluster_centers_
+            distinct = KMeans(k, n_init=starts, random_state=seed).fit(x).cluster_centers_
         distinct = distinct[np.lexsort(distinct.T[::-1])]
     return torch.from_numpy(distinct).to(points.dtype)
 

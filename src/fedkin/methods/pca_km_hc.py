@@ -7,7 +7,6 @@ after one-shot federated clustering (Dennis, Li, Smith. Heterogeneity for the wi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -83,7 +82,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     def sign(self, client: ClientView[flt.ClientState], message: Message) -> Message:
         """k-means centres of the samples in the common basis."""
         projected = (rows_of(client.train) - message["mean"].double()) @ message["axes"].double().T
-        centres = centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)))
+        centres = flt.centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)), starts=4)
         client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=centres.to(client.net.dtype), n=client.size)
 
@@ -181,19 +180,3 @@ def rows_of(samples: Samples) -> Tensor:
     """The inputs as rows [n, d], in double precision."""
     x: Tensor = samples.inputs(slice(None), torch.float64)
     return x.flatten(1)
-
-
-def centres_of(x: Tensor, k: int, seed: int) -> Tensor:
-    """k-means centres [k, d] of x [n, d] (k-means++, the best of 4 starts); fewer if there are fewer distinct rows.
-
-    >>> centres_of(torch.tensor([[0.0], [2.0], [10.0]]), 2, seed=0).flatten().sort().values.tolist()
-    [1.0, 10.0]
-    """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct samples than k
-        labels = KMeans(min(k, len(x)), n_init=4, random_state=seed).fit_predict(x.numpy()).astype(np.int64)
-    # Means are taken here: those of scikit-learn's threads differ in the last bits from run to run.
-    return torch.stack([x[torch.from_numpy(labels == label)].mean(0) for label in np.unique(labels)])
