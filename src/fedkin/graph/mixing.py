@@ -64,8 +64,11 @@ def project(v: Any, *, floor: float = 0.0) -> Array:
     >>> project([0.5, 2.0, -1.0], floor=0.1)
     array([0.1, 0.8, 0.1])
     """
-    rows, shape = _as_rows(v, "v")
-    n = rows.shape[1]
+    if np.ndim(v) not in (1, 2):
+        raise GraphError(f"v: expected a vector [n] or rows [m, n], got {np.ndim(v)} axes")
+    array = as_vectors(v, "v", ndim=np.ndim(v))
+    n = array.shape[-1]
+    rows = array.reshape(-1, n)
     if not (np.isfinite(floor) and floor >= 0 and floor * n <= 1 + 1e-12):
         raise GraphError(f"floor: expected 0 to 1/{n} so that {n} entries can sum to 1, got {floor}")
     room = max(1.0 - floor * n, 0.0)
@@ -77,11 +80,11 @@ def project(v: Any, *, floor: float = 0.0) -> Array:
     # With room 0 no entry passes the test. The largest entry is then kept, with excess 0.
     support = np.maximum((ordered * count > excess).sum(axis=1), 1)
     cut = excess[np.arange(len(rows)), support - 1] / support
-    return np.asarray(np.maximum(rows - cut[:, None], 0.0) + floor).reshape(shape)
+    return np.asarray(np.maximum(rows - cut[:, None], 0.0) + floor).reshape(array.shape)
 
 
 def norm_regularised(c: Any, b: float, *, trust: Any = None) -> Array:
-    """Return the w on the simplex that minimises -<c, w> + b |w|_2, for `c` [n] or each row of [m, n].
+    """Return the w on the simplex that minimises -<c, w> + b |w|_2, for `c` [n].
 
     b: at least 0. trust: t [n] above 0; the norm is then |w / sqrt(t)|_2, so that equal c give w proportional to t.
     Stationarity gives w_j = t_j (c_j - nu)_+ up to a factor, with sum_j t_j (c_j - nu)_+^2 = b^2. So nu solves a
@@ -93,28 +96,26 @@ def norm_regularised(c: Any, b: float, *, trust: Any = None) -> Array:
     >>> norm_regularised([1.0, 1.0, 0.0], 0.5, trust=[3.0, 1.0, 1.0])
     array([0.75, 0.25, 0.  ])
     """
-    rows, shape = _as_rows(c, "c")
+    c = as_vectors(c, "c", ndim=1)
     if not (np.isfinite(b) and b >= 0):
         raise GraphError(f"b: expected a number of at least 0, got {b}")
-    t = _trust(trust, rows.shape[1])
-    rows = rows - rows.max(axis=1, keepdims=True)
+    t = _trust(trust, len(c))
+    c = c - c.max()
     if b == 0:
-        best = (rows == 0) * t
-        return np.asarray(best / best.sum(axis=1, keepdims=True)).reshape(shape)
-    # Rows are in units of b and of the largest trust. Entries more than b / sqrt(t) below the largest get weight 0.
+        best = (c == 0) * t
+        return np.asarray(best / best.sum())
+    # In units of b and of the largest trust. Entries more than b / sqrt(t) below the largest get weight 0.
     with np.errstate(over="ignore"):
-        rows = np.maximum(rows * np.sqrt(t.max()) / b, -2.0 * np.sqrt(t.max() / t.min()))
-    order = np.argsort(-rows, axis=1, kind="stable")
-    ordered, share = np.take_along_axis(rows, order, axis=1), (t / t.max())[order]
-    count = np.cumsum(share, axis=1)
-    first, second = np.cumsum(share * ordered, axis=1), np.cumsum(share * np.square(ordered), axis=1)
+        c = np.maximum(c * np.sqrt(t.max()) / b, -2.0 * np.sqrt(t.max() / t.min()))
+    order = np.argsort(-c, kind="stable")
+    ordered, share = c[order], (t / t.max())[order]
+    count, first, second = np.cumsum(share), np.cumsum(share * ordered), np.cumsum(share * np.square(ordered))
     # Entry m is in the support if and only if nu is below it, that is, if sum_{i<=m} t_i (c_i - c_m)^2 < 1.
-    support = (second - 2 * ordered * first + count * np.square(ordered) < 1).sum(axis=1)
-    at = (np.arange(len(rows)), support - 1)
-    mean = first[at] / count[at]
-    cut = mean - np.sqrt(np.maximum(1 / count[at] - (second[at] / count[at] - np.square(mean)), 0.0))
-    weight = np.maximum(rows - cut[:, None], 0.0) * t
-    return np.asarray(weight / weight.sum(axis=1, keepdims=True)).reshape(shape)
+    last = int((second - 2 * ordered * first + count * np.square(ordered) < 1).sum()) - 1
+    mean = first[last] / count[last]
+    cut = mean - np.sqrt(max(1 / count[last] - (second[last] / count[last] - np.square(mean)), 0.0))
+    weight = np.maximum(c - cut, 0.0) * t
+    return np.asarray(weight / weight.sum())
 
 
 def _trust(trust: Any, n: int) -> Array:
@@ -124,15 +125,6 @@ def _trust(trust: Any, n: int) -> Array:
     if not (t > 0).all():
         raise GraphError(f"trust: expected numbers above 0, got {t.min():g} at {int(t.argmin())}")
     return t
-
-
-def _as_rows(v: Any, name: str) -> tuple[Array, tuple[int, ...]]:
-    """Return `v` as a matrix of rows, and the shape of the result."""
-    ndim = np.ndim(v)
-    if ndim not in (1, 2):
-        raise GraphError(f"{name}: expected a vector [n] or rows [m, n], got {ndim} axes")
-    array = as_vectors(v, name, ndim=ndim)
-    return array.reshape(-1, array.shape[-1]), array.shape
 
 
 def softmax(values: Any, temperature: float = 1.0) -> Array:
