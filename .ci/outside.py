@@ -14,15 +14,13 @@ from pathlib import Path
 MINE = '''
 """A method of one's own."""
 
-from typing import ClassVar
-
 from fedkin.methods import FedAvg
 
 
 class Mine(FedAvg):
     """FedAvg under another name."""
 
-    name: ClassVar[str] = "mine"
+    name = "mine"
 '''
 
 # What a type checker must know, and what it must refuse: types that are Any would let both through.

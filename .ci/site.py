@@ -50,8 +50,10 @@ def named(package: str, field: str) -> dict[str, str]:
         module = ".".join(file.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             for line in node.body if isinstance(node, ast.ClassDef) else []:
-                target = line.target if isinstance(line, ast.AnnAssign) else None
-                value = getattr(line, "value", None)
+                if not isinstance(line, ast.Assign | ast.AnnAssign):
+                    continue
+                target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+                value = line.value
                 if getattr(target, "id", "") == field and isinstance(value, ast.Constant) and value.value:
                     found[str(value.value)] = f"{module}.{node.name}"
     return found

@@ -334,7 +334,7 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(f"methods: {kind.__name__} lacks what a method needs: {lacking}")
     if not isinstance(getattr(kind, "name", None), str):
-        raise ConfigError(f"methods: {kind.__name__} has no name: give it one, name: ClassVar[str] = 'my-method'")
+        raise ConfigError(f"methods: {kind.__name__} has no name: give it one, name = 'my-method'")
     return kind
 
 

@@ -6,7 +6,7 @@ paper's; `docs/methods/apfl.md` says where paper, released code and this file di
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -28,10 +28,10 @@ class APFL(FedAvg):
     weights, aggregate: as in FedAvg. w_k at prediction is the common model. A client that never trained uses it alone.
     """
 
-    name: ClassVar[str] = "apfl"
-    title: ClassVar[str] = "APFL"
-    paper: ClassVar[str] = "Deng et al., 2020"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+    name = "apfl"
+    title = "APFL"
+    paper = "Deng et al., 2020"
+    kind = "personalised"
 
     alpha: float = Field(0.5, ge=0, le=1, json_schema_extra=span(0.1, 0.9, log=False))
     adaptive: bool = True

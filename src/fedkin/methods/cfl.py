@@ -8,7 +8,7 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 import torch
@@ -59,11 +59,11 @@ class Cfl(Clustered, SigningMethod):
     "equal". aggregate: as in FedAvg, inside a cluster.
     """
 
-    name: ClassVar[str] = "cfl"
-    title: ClassVar[str] = "CFL"
-    paper: ClassVar[str] = "Sattler et al., TNNLS 2021"
-    by_client: ClassVar[tuple[str, ...]] = ("node", "same.signatures", "same.group")
-    travels: ClassVar[str] = "the whole model, down and up; again for each split that a client has to be placed in"
+    name = "cfl"
+    title = "CFL"
+    paper = "Sattler et al., TNNLS 2021"
+    by_client = ("node", "same.signatures", "same.group")
+    travels = "the whole model, down and up; again for each split that a client has to be placed in"
 
     split: Literal["norms"] | SameStage = "norms"
     eps1: float = Field(0.3, ge=0, json_schema_extra=span(0.1, 0.9))

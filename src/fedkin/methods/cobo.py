@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -36,11 +36,11 @@ class CoBo(OwnModels):
     state also has `weights`, {one: {other: w}}, 1 where a pair is absent.
     """
 
-    name: ClassVar[str] = "cobo"
-    title: ClassVar[str] = "CoBo"
-    paper: ClassVar[str] = "Hashemi et al., 2024"
-    by_client: ClassVar[tuple[str, ...]] = ("models", "weights")
-    travels: ClassVar[str] = "the whole model and gradients up; means of models down, those of two clients among them"
+    name = "cobo"
+    title = "CoBo"
+    paper = "Hashemi et al., 2024"
+    by_client = ("models", "weights")
+    travels = "the whole model and gradients up; means of models down, those of two clients among them"
 
     rho: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))
     gamma: float = Field(0.01, ge=0, json_schema_extra=span(0.001, 1))

@@ -7,7 +7,7 @@ Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -43,15 +43,15 @@ class DFedAvgM(PeerMethod):
     measured from (`fedkin.learning.aggregate.aggregated`).
     """
 
-    name: ClassVar[str] = "dfedavgm"
-    title: ClassVar[str] = "DFedAvgM"
-    paper: ClassVar[str] = "Sun, Li and Wang, TPAMI 2023"
-    kind: ClassVar[Literal["peer"]] = "peer"
+    name = "dfedavgm"
+    title = "DFedAvgM"
+    paper = "Sun, Li and Wang, TPAMI 2023"
+    kind = "peer"
     shares: ClassVar[Mapping[str, Any]] = {
         "share": {"params": NET, "degree": COUNT},
         "report": {"row": Each(Number(low=0))},
     }
-    travels: ClassVar[str] = "the whole model and the degree, to every neighbour"
+    travels = "the whole model and the degree, to every neighbour"
 
     aggregate: Rule = "mean"
     momentum: float | None = Field(None, ge=0, lt=1, json_schema_extra=span(0, 0.95, log=False))

@@ -6,7 +6,7 @@ are the paper's; `docs/methods/ditto.md` says where paper, released code and thi
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -28,11 +28,11 @@ class Ditto(FedAvg):
     in FedAvg. A client that never trained fits its v_k from w, by the same steps, each time that it is evaluated.
     """
 
-    name: ClassVar[str] = "ditto"
-    title: ClassVar[str] = "Ditto"
-    paper: ClassVar[str] = "Li et al., ICML 2021"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
-    fits: ClassVar[int] = 2
+    name = "ditto"
+    title = "Ditto"
+    paper = "Li et al., ICML 2021"
+    kind = "personalised"
+    fits = 2
 
     lam: float = Field(1.0, ge=0, json_schema_extra=span(0.03, 3))
 

@@ -7,7 +7,7 @@ says where paper and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -34,11 +34,11 @@ class Dpfl(OwnModels):
     client that answered, and `partners`, whom it chose last.
     """
 
-    name: ClassVar[str] = "dpfl"
-    title: ClassVar[str] = "DPFL"
-    paper: ClassVar[str] = "Kharrat et al., 2024"
-    by_client: ClassVar[tuple[str, ...]] = ("models", "sizes", "partners")
-    travels: ClassVar[str] = "the whole model up, those of candidates or partners down: clients see each other's models"
+    name = "dpfl"
+    title = "DPFL"
+    paper = "Kharrat et al., 2024"
+    by_client = ("models", "sizes", "partners")
+    travels = "the whole model up, those of candidates or partners down: clients see each other's models"
 
     budget: int = Field(10, ge=1, json_schema_extra=one_of(2, 5, 10, 20))
     every: int = Field(2, ge=1)

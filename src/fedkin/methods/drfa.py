@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -52,11 +52,11 @@ class Drfa(Minimax):
     snapshot: the losses are those of the model at a step drawn uniformly from the round's steps; else at the last step.
     """
 
-    name: ClassVar[str] = "drfa"
-    title: ClassVar[str] = "DRFA"
-    paper: ClassVar[str] = "Deng et al., NeurIPS 2020"
-    kind: ClassVar[Literal["global"]] = "global"
-    travels: ClassVar[str] = "the whole model, down; it and its snapshot, up; their mean down again for its loss"
+    name = "drfa"
+    title = "DRFA"
+    paper = "Deng et al., NeurIPS 2020"
+    kind = "global"
+    travels = "the whole model, down; it and its snapshot, up; their mean down again for its loss"
 
     gamma: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
     snapshot: bool = True

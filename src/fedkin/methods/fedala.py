@@ -6,7 +6,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -28,10 +28,10 @@ class FedALA(FedAvg):
     trained, or the common model before.
     """
 
-    name: ClassVar[str] = "fedala"
-    title: ClassVar[str] = "FedALA"
-    paper: ClassVar[str] = "Zhang et al., AAAI 2023"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+    name = "fedala"
+    title = "FedALA"
+    paper = "Zhang et al., AAAI 2023"
+    kind = "personalised"
 
     eta: float = Field(1.0, ge=0, json_schema_extra=span(0.1, 10))
     first_passes: int = Field(5, ge=1)

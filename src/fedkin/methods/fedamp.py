@@ -7,7 +7,7 @@ Equation numbers are the paper's; `docs/methods/fedamp.md` says where paper, rel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -33,10 +33,10 @@ class FedAMP(OwnModels):
     A client that never trained starts from the mean of all models, which is its u_i too.
     """
 
-    name: ClassVar[str] = "fedamp"
-    title: ClassVar[str] = "FedAMP"
-    paper: ClassVar[str] = "Huang et al., AAAI 2021"
-    travels: ClassVar[str] = "the whole model up, a mixed one down"
+    name = "fedamp"
+    title = "FedAMP"
+    paper = "Huang et al., AAAI 2021"
+    travels = "the whole model up, a mixed one down"
 
     lam: float = Field(1.0, ge=0, json_schema_extra=span(0.01, 3))
     alpha: float = Field(1.0, gt=0)

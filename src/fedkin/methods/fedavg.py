@@ -22,11 +22,11 @@ class FedAvg(OneModel):
     (`fedkin.learning.aggregate.aggregated`).
     """
 
-    name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "FedAvg"
-    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    kind: ClassVar[Literal["global"]] = "global"
-    travels: ClassVar[str] = "the whole model, down and up"
+    name = "fedavg"
+    title = "FedAvg"
+    paper = "McMahan et al., AISTATS 2017"
+    kind: ClassVar[Literal["global", "personalised"]] = "global"
+    travels = "the whole model, down and up"
 
     weights: Weights = "samples"
     aggregate: Rule = "mean"

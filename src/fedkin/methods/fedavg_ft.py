@@ -7,7 +7,7 @@ heterogeneity and personalization in federated learning. 2022.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -24,10 +24,10 @@ class FedAvgFT(FedAvg):
     tuned models are not kept.
     """
 
-    name: ClassVar[str] = "fedavg-ft"
-    title: ClassVar[str] = "FedAvg + fine-tuning"
-    paper: ClassVar[str] = "Cheng et al., AISTATS 2023"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+    name = "fedavg-ft"
+    title = "FedAvg + fine-tuning"
+    paper = "Cheng et al., AISTATS 2023"
+    kind = "personalised"
 
     passes: int = Field(5, ge=0, json_schema_extra=one_of(1, 2, 3, 5, 8, 10))
 

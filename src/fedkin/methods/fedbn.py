@@ -6,7 +6,7 @@ Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -31,10 +31,10 @@ class FedBN(PartialModel):
     Without such layers it is FedAvg. A client that never trained has the initial normalisation layers.
     """
 
-    name: ClassVar[str] = "fedbn"
-    title: ClassVar[str] = "FedBN"
-    paper: ClassVar[str] = "Li et al., ICLR 2021"
-    travels: ClassVar[str] = "the model without normalisation layers, down and up"
+    name = "fedbn"
+    title = "FedBN"
+    paper = "Li et al., ICLR 2021"
+    travels = "the model without normalisation layers, down and up"
 
     def shared_names(self, net: Net) -> Sequence[str]:
         return without_normalisation(net)

@@ -7,7 +7,7 @@ neural networks. ICPP 2022. `docs/methods/fedclassavg.md` says where MAPL, relea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -53,11 +53,11 @@ class FedClassAvg(FedSim):
     rho: weight of the pull to the averaged head; temperature: of the supervised contrast; augment: the views.
     """
 
-    name: ClassVar[str] = "fedclassavg"
-    title: ClassVar[str] = "FedClassAvg"
-    paper: ClassVar[str] = "Jang et al., ICPP 2022"
-    needs_classes: ClassVar[bool] = True
-    weighs_classes: ClassVar[bool] = False
+    name = "fedclassavg"
+    title = "FedClassAvg"
+    paper = "Jang et al., ICPP 2022"
+    needs_classes = True
+    weighs_classes = False
 
     rho: float = Field(0.1, ge=0, json_schema_extra=span(1e-4, 1))
     temperature: float = Field(0.1, gt=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ class Discriminates:
     extras["side"]: 1 or -1, the client's of the pair.
     """
 
-    weighted: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
+    weighted = False
+    stackable = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         outputs = model.head(model.features(batch.x))
@@ -69,12 +69,12 @@ class FedCollab(Clustered):
     `models`, {coalition: params}.
     """
 
-    name: ClassVar[str] = "fedcollab"
-    title: ClassVar[str] = "FedCollab"
-    paper: ClassVar[str] = "Bao et al., ICML 2023"
-    by_client: ClassVar[tuple[str, ...]] = ("sizes", "divergence", "cluster")
-    travels: ClassVar[str] = "once: a discriminator for each pair of clients; then the whole model of the coalition"
-    needs_classes: ClassVar[bool] = True
+    name = "fedcollab"
+    title = "FedCollab"
+    paper = "Bao et al., ICML 2023"
+    by_client = ("sizes", "divergence", "cluster")
+    travels = "once: a discriminator for each pair of clients; then the whole model of the coalition"
+    needs_classes = True
 
     c: float = Field(10.0, ge=0, json_schema_extra=span(0.1, 100))
     exchanges: int = Field(5, ge=1)

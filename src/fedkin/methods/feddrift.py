@@ -7,7 +7,7 @@ Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distribute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -45,12 +45,12 @@ class FedDrift(Clustered):
     All begin in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
     """
 
-    name: ClassVar[str] = "feddrift"
-    title: ClassVar[str] = "FedDrift"
-    paper: ClassVar[str] = "Jothimurugesan et al., AISTATS 2023"
-    by_client: ClassVar[tuple[str, ...]] = ("cluster", "accuracy")
-    travels: ClassVar[str] = "once a step: the models of all clusters down, accuracies up; else the cluster's model"
-    needs_classes: ClassVar[bool] = True
+    name = "feddrift"
+    title = "FedDrift"
+    paper = "Jothimurugesan et al., AISTATS 2023"
+    by_client = ("cluster", "accuracy")
+    travels = "once a step: the models of all clusters down, accuracies up; else the cluster's model"
+    needs_classes = True
 
     delta: float = Field(0.1, gt=0, lt=1)
     every: int = Field(10, ge=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,7 +31,7 @@ class Dynamic:
 
     task: Task
     alpha: float
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         value = masked_mean(per_sample(self.task)(model(batch.x), batch.y), batch)
@@ -53,11 +53,11 @@ class FedDyn(OneModel):
     server's has h, `gradient`.
     """
 
-    name: ClassVar[str] = "feddyn"
-    title: ClassVar[str] = "FedDyn"
-    paper: ClassVar[str] = "Acar et al., ICLR 2021"
-    kind: ClassVar[Literal["global"]] = "global"
-    travels: ClassVar[str] = "the whole model, down and up"
+    name = "feddyn"
+    title = "FedDyn"
+    paper = "Acar et al., ICLR 2021"
+    kind = "global"
+    travels = "the whole model, down and up"
 
     alpha: float = Field(0.1, gt=0, json_schema_extra=span(1e-3, 1))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -64,7 +64,7 @@ class Heads(nn.Module):
 class Responsible:
     """sum_m mean_i q_im loss_m(x_i, y_i): extras["q"] [n, M] and extras["y"] [n]; a batch's y are places in them."""
 
-    weighted: ClassVar[bool] = False
+    weighted = False
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         heads: Any = model.head
@@ -86,13 +86,13 @@ class FedEM(FedAvg):
     (13) under the common components. weights, aggregate: as in FedAvg.
     """
 
-    name: ClassVar[str] = "fedem"
-    title: ClassVar[str] = "FedEM"
-    paper: ClassVar[str] = "Marfoq et al., NeurIPS 2021"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
-    travels: ClassVar[str] = "M whole models, down and up"
-    needs_classes: ClassVar[bool] = True
-    weighs_classes: ClassVar[bool] = False
+    name = "fedem"
+    title = "FedEM"
+    paper = "Marfoq et al., NeurIPS 2021"
+    kind = "personalised"
+    travels = "M whole models, down and up"
+    needs_classes = True
+    weighs_classes = False
 
     components: int = Field(3, ge=1, json_schema_extra=one_of(1, 2, 3, 4, 6))
     unseen_steps: int = Field(20, ge=1)

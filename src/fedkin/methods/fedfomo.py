@@ -7,7 +7,7 @@ Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -32,11 +32,11 @@ class FedFomo(OwnModels):
     client that never trained uses the mean of all models.
     """
 
-    name: ClassVar[str] = "fedfomo"
-    title: ClassVar[str] = "FedFomo"
-    paper: ClassVar[str] = "Zhang et al., ICLR 2021"
-    by_client: ClassVar[tuple[str, ...]] = ("models", "affinity")
-    travels: ClassVar[str] = "the whole model up, those of M other clients down: clients see each other's models"
+    name = "fedfomo"
+    title = "FedFomo"
+    paper = "Zhang et al., ICLR 2021"
+    by_client = ("models", "affinity")
+    travels = "the whole model up, those of M other clients down: clients see each other's models"
 
     models: int = Field(5, ge=1)
     explore: float = Field(0.3, ge=0, le=1)

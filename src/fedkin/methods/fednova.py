@@ -7,7 +7,7 @@ NeurIPS 2020. Equation numbers are the paper's; `docs/methods/fednova.md` says w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -26,9 +26,9 @@ class FedNova(FedAvg):
     FedAvg. For plain SGD; momentum has other weights in the paper.
     """
 
-    name: ClassVar[str] = "fednova"
-    title: ClassVar[str] = "FedNova"
-    paper: ClassVar[str] = "Wang et al., NeurIPS 2020"
+    name = "fednova"
+    title = "FedNova"
+    paper = "Wang et al., NeurIPS 2020"
 
     @phase(params=NET, n=COUNT, steps=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:

@@ -6,7 +6,7 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated learning with personalization
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import BODY, COUNT
@@ -21,10 +21,10 @@ class FedPer(PartialModel):
     A client predicts with the shared body and the head that it trained last.
     """
 
-    name: ClassVar[str] = "fedper"
-    title: ClassVar[str] = "FedPer"
-    paper: ClassVar[str] = "Arivazhagan et al., 2019"
-    travels: ClassVar[str] = "the body, down and up"
+    name = "fedper"
+    title = "FedPer"
+    paper = "Arivazhagan et al., 2019"
+    travels = "the body, down and up"
 
     def shared_names(self, net: Net) -> Sequence[str]:
         return list(body_of(net.initial))

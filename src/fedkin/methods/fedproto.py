@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -35,8 +35,8 @@ class PrototypeRegularised:
     extras: prototypes [C, d] and known [C]; a class without a prototype pulls nothing.
     """
 
-    weighted: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
+    weighted = True
+    stackable = True
 
     weight: float
 
@@ -55,13 +55,13 @@ class FedProto(ServerMethod):
     those "owned" by the client, or "all" that have one.
     """
 
-    name: ClassVar[str] = "fedproto"
-    title: ClassVar[str] = "FedProto"
-    paper: ClassVar[str] = "Tan et al., AAAI 2022"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    travels: ClassVar[str] = "prototypes of owned classes and their counts; down: all prototypes"
-    unlike_models: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    name = "fedproto"
+    title = "FedProto"
+    paper = "Tan et al., AAAI 2022"
+    kind = "personalised"
+    travels = "prototypes of owned classes and their counts; down: all prototypes"
+    unlike_models = True
+    needs_classes = True
 
     lam: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))
     weights: Literal["samples", "equal"] = "samples"

@@ -5,7 +5,7 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -23,9 +23,9 @@ class FedProx(FedAvg):
     mu: 0 is FedAvg. weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: as in FedAvg.
     """
 
-    name: ClassVar[str] = "fedprox"
-    title: ClassVar[str] = "FedProx"
-    paper: ClassVar[str] = "Li et al., MLSys 2020"
+    name = "fedprox"
+    title = "FedProx"
+    paper = "Li et al., MLSys 2020"
 
     mu: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
 

@@ -7,7 +7,7 @@ Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for pe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -28,7 +28,7 @@ class OnePart:
 
     task: Task
     part: Literal["body", "head"]
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         features = model.features(batch.x)
@@ -47,9 +47,9 @@ class FedRep(FedPer):
     move the head, at least one. Buffers of the body change in its own steps only.
     """
 
-    name: ClassVar[str] = "fedrep"
-    title: ClassVar[str] = "FedRep"
-    paper: ClassVar[str] = "Collins et al., ICML 2021"
+    name = "fedrep"
+    title = "FedRep"
+    paper = "Collins et al., ICML 2021"
 
     body_share: float = Field(0.2, gt=0, lt=1)
 

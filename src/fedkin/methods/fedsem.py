@@ -7,7 +7,7 @@ Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -53,11 +53,11 @@ class FedSem(Clustered, SigningMethod):
     compare: distances are between whole "net"s or between "head"s.
     """
 
-    name: ClassVar[str] = "fedsem"
-    title: ClassVar[str] = "FedSEM"
-    paper: ClassVar[str] = "Xie et al., 2020"
-    by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
-    travels: ClassVar[str] = "the whole model; down: that of the client's cluster"
+    name = "fedsem"
+    title = "FedSEM"
+    paper = "Xie et al., 2020"
+    by_client = ("cluster", "same.signatures", "same.group")
+    travels = "the whole model; down: that of the client's cluster"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
     compare: Literal["net", "head"] = "net"

@@ -7,7 +7,7 @@ Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import COUNT, HEAD
@@ -22,11 +22,11 @@ class FedSim(PartialModel):
     predict: a client's body with the "shared" head, or with the head that it trained last ("own").
     """
 
-    name: ClassVar[str] = "fedsim"
-    title: ClassVar[str] = "FedSim"
-    paper: ClassVar[str] = "Pillutla et al., ICML 2022"
-    travels: ClassVar[str] = "the head, down and up"
-    unlike_models: ClassVar[bool] = True
+    name = "fedsim"
+    title = "FedSim"
+    paper = "Pillutla et al., ICML 2022"
+    travels = "the head, down and up"
+    unlike_models = True
 
     predict: Literal["shared", "own"] = "shared"
 

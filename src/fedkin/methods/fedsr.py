@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -89,7 +89,7 @@ class SimpleRepresentation:
     l2r: float
     cmi: float
     norm: str
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.in_body(model.body.moments, batch.x)
@@ -107,11 +107,11 @@ class FedSr(FedAvg):
     aggregate: as in FedAvg.
     """
 
-    name: ClassVar[str] = "fedsr"
-    title: ClassVar[str] = "FedSR"
-    paper: ClassVar[str] = "Nguyen et al., NeurIPS 2022"
-    travels: ClassVar[str] = "the whole model with its Gaussian layer, down and up; class references stay"
-    needs_classes: ClassVar[bool] = True
+    name = "fedsr"
+    title = "FedSR"
+    paper = "Nguyen et al., NeurIPS 2022"
+    travels = "the whole model with its Gaussian layer, down and up; class references stay"
+    needs_classes = True
 
     l2r: float = Field(0.01, ge=0, json_schema_extra=span(1e-4, 0.1))
     cmi: float = Field(0.001, ge=0, json_schema_extra=span(1e-5, 0.01))

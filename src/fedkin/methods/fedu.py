@@ -7,7 +7,7 @@ regularization. IEEE TNNLS 35(6), 2024. `docs/methods/fedu.md` says where paper,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -54,12 +54,12 @@ class FedU(ServerMethod):
     welcome_steps: local steps by which a client that never took part makes the mean model its own.
     """
 
-    name: ClassVar[str] = "fedu"
-    title: ClassVar[str] = "FedU"
-    paper: ClassVar[str] = "Dinh et al., TNNLS 2024"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    by_client: ClassVar[tuple[str, ...]] = ("models",)
-    travels: ClassVar[str] = "the client's own whole model, down and up"
+    name = "fedu"
+    title = "FedU"
+    paper = "Dinh et al., TNNLS 2024"
+    kind = "personalised"
+    by_client = ("models",)
+    travels = "the client's own whole model, down and up"
 
     lam: float = Field(0.1, ge=0)
     tau: float | None = Field(None, ge=0, json_schema_extra=span(0.01, 3))

@@ -276,7 +276,7 @@ class Taskonomy(ServerMethod):
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
-    kind: ClassVar[Literal["clustered"]] = "clustered"
+    kind = "clustered"
 
     average: Literal["groups", "neighbours"] = "groups"
     stale: bool = False
@@ -677,10 +677,10 @@ class Flt(Taskonomy):
     graph: from centres to graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
     """
 
-    name: ClassVar[str] = "flt"
-    title: ClassVar[str] = "FLT"
-    paper: ClassVar[str] = "Jamali-Rad et al., TNNLS 2022"
-    travels: ClassVar[str] = "once: an encoder down, k centres up; then the whole model of the client's group"
+    name = "flt"
+    title = "FLT"
+    paper = "Jamali-Rad et al., TNNLS 2022"
+    travels = "once: an encoder down, k centres up; then the whole model of the client's group"
 
     k: int = Field(5, ge=1)
     encoder: EncoderSettings = EncoderSettings()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, NotRequired
+from typing import Any, NotRequired
 
 import numpy as np
 from pydantic import Field
@@ -56,11 +56,11 @@ class FltSame(flt.Taskonomy, SigningMethod):
     regroup_every, graph: as in FLT; edges are between clients nearer than gamma (`fedkin.graph.apart`).
     """
 
-    name: ClassVar[str] = "flt-same"
-    title: ClassVar[str] = "FLT-same"
-    paper: ClassVar[str] = "(fedkin)"
-    by_client: ClassVar[tuple[str, ...]] = (*flt.Taskonomy.by_client, "tests.leaf", "watched")
-    travels: ClassVar[str] = "once: a signature of moments up; then the whole model of the client's group"
+    name = "flt-same"
+    title = "FLT-same"
+    paper = "(fedkin)"
+    by_client = (*flt.Taskonomy.by_client, "tests.leaf", "watched")
+    travels = "once: a signature of moments up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
     graph: flt.GraphSettings = flt.GraphSettings()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -45,11 +45,11 @@ class Given(ServerMethod):
     models of one client (None: that of `[training]`).
     """
 
-    name: ClassVar[str] = "given"
-    title: ClassVar[str] = "Given groups"
-    paper: ClassVar[str] = "(baseline)"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
-    travels: ClassVar[str] = "the whole model of the client's group, down and up"
+    name = "given"
+    title = "Given groups"
+    paper = "(baseline)"
+    kind = "clustered"
+    travels = "the whole model of the client's group, down and up"
 
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     near: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -49,11 +49,11 @@ class Ifca(Clustered, SigningMethod):
     choose: a client that is evaluated uses the cluster of its "last" training, or chooses "anew".
     """
 
-    name: ClassVar[str] = "ifca"
-    title: ClassVar[str] = "IFCA"
-    paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
-    by_client: ClassVar[tuple[str, ...]] = ("cluster", "same.signatures", "same.group")
-    travels: ClassVar[str] = "down: the models of all C clusters; up: the trained one and its number"
+    name = "ifca"
+    title = "IFCA"
+    paper = "Ghosh et al., NeurIPS 2020"
+    by_client = ("cluster", "same.signatures", "same.group")
+    travels = "down: the models of all C clusters; up: the trained one and its number"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
     share: Literal["nothing", "body"] = "nothing"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -107,12 +107,12 @@ class Kin(SigningMethod):
     heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
     """
 
-    name: ClassVar[str] = "kin"
-    title: ClassVar[str] = "Kin"
-    paper: ClassVar[str] = "(fedkin)"
-    kind: ClassVar[Literal["clustered"]] = "clustered"
-    by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "placed", "tests.leaf", "watched")
-    travels: ClassVar[str] = (
+    name = "kin"
+    title = "Kin"
+    paper = "(fedkin)"
+    kind = "clustered"
+    by_client = ("signatures", "group", "placed", "tests.leaf", "watched")
+    travels = (
         "once: a signature of 2 KB, and a head for each level, up; then the whole model of each level on trial, or of "
         "the chosen one"
     )

@@ -7,7 +7,7 @@ representations. NeurIPS 2019 workshop on federated learning, arXiv 2001.01523.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -28,12 +28,12 @@ class LGFedAvg(WholeModel):
     aggregate: as in FedAvg. A client predicts with its own body, or the common one before it has any, and the head.
     """
 
-    name: ClassVar[str] = "lg-fedavg"
-    title: ClassVar[str] = "LG-FedAvg"
-    paper: ClassVar[str] = "Liang et al., 2019"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    by_client: ClassVar[tuple[str, ...]] = ("began",)
-    travels: ClassVar[str] = "the whole model, down and up; after the first phase the head"
+    name = "lg-fedavg"
+    title = "LG-FedAvg"
+    paper = "Liang et al., 2019"
+    kind = "personalised"
+    by_client = ("began",)
+    travels = "the whole model, down and up; after the first phase the head"
 
     warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))
     weights: Weights = "samples"

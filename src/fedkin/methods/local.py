@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
@@ -12,12 +12,12 @@ from fedkin.views import ClientView, ServerView
 class Local(ServerMethod):
     """Every sampled client trains its own model on its own samples; nothing travels."""
 
-    name: ClassVar[str] = "local"
-    title: ClassVar[str] = "Local training"
-    paper: ClassVar[str] = "(baseline)"
-    kind: ClassVar[Literal["local"]] = "local"
-    travels: ClassVar[str] = "nothing"
-    unlike_models: ClassVar[bool] = True
+    name = "local"
+    title = "Local training"
+    paper = "(baseline)"
+    kind = "local"
+    travels = "nothing"
+    unlike_models = True
 
     def join(self, client: ClientView[Any]) -> None:
         client.state["params"] = client.initial

@@ -183,14 +183,14 @@ class Mapl(PeerMethod):
     graph: how weights are learned, and which edges are dropped. augment: the random views.
     """
 
-    name: ClassVar[str] = "mapl"
-    title: ClassVar[str] = "MAPL"
-    paper: ClassVar[str] = "Mukherjee, Simonetto and Jamali-Rad, 2024"
-    kind: ClassVar[Literal["peer"]] = "peer"
-    travels: ClassVar[str] = "class prototypes, owned classes; after the warm-up head and count, on learned edges only"
-    unlike_models: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-    weighs_classes: ClassVar[bool] = False
+    name = "mapl"
+    title = "MAPL"
+    paper = "Mukherjee, Simonetto and Jamali-Rad, 2024"
+    kind = "peer"
+    travels = "class prototypes, owned classes; after the warm-up head and count, on learned edges only"
+    unlike_models = True
+    needs_classes = True
+    weighs_classes = False
     shares: ClassVar[Mapping[str, Any]] = {
         "head": {"head": HEAD, "n": COUNT},
         "prototypes": [SHARED, {"want": Flag()}],
@@ -300,10 +300,10 @@ class MaplPlus(Mapl):
     (`fedkin.learning.aggregate.aggregated`). The other settings are those of MAPL.
     """
 
-    name: ClassVar[str] = "mapl-plus"
-    title: ClassVar[str] = "MAPL+"
-    travels: ClassVar[str] = "what MAPL sends, and the body"
-    unlike_models: ClassVar[bool] = False
+    name = "mapl-plus"
+    title = "MAPL+"
+    travels = "what MAPL sends, and the body"
+    unlike_models = False
     shares: ClassVar[Mapping[str, Any]] = {
         **Mapl.shares,
         "prototypes": [{**SHARED, "body": Weights(only="body.")}, {"want": Flag()}],

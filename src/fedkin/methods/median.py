@@ -6,7 +6,6 @@ Yin, Chen, Ramchandran, Bartlett. Byzantine-robust distributed learning: towards
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import NET
@@ -18,11 +17,11 @@ from fedkin.views import ClientView, ServerView
 class Median(OneModel):
     """w_i <- median over the clients that answered of w_k,i; of an even number, the mean of the two in the middle."""
 
-    name: ClassVar[str] = "median"
-    title: ClassVar[str] = "Coordinate median"
-    paper: ClassVar[str] = "Yin et al., ICML 2018"
-    kind: ClassVar[Literal["global"]] = "global"
-    travels: ClassVar[str] = "the whole model, down and up"
+    name = "median"
+    title = "Coordinate median"
+    paper = "Yin et al., ICML 2018"
+    kind = "global"
+    travels = "the whole model, down and up"
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,14 +61,14 @@ class Mixed(ServerMethod):
     "each"; "none": a random intercept alone. Needs the model "linear", or another with no trainable body.
     """
 
-    name: ClassVar[str] = "mixed"
-    title: ClassVar[str] = "Mixed-effects model"
-    paper: ClassVar[str] = "Luo et al., Nature Communications 2022"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    by_client: ClassVar[tuple[str, ...]] = ("sums",)
-    travels: ClassVar[str] = "sums of squares and products of inputs and targets, once"
-    weighs_classes: ClassVar[bool] = False
-    linear: ClassVar[bool] = True
+    name = "mixed"
+    title = "Mixed-effects model"
+    paper = "Luo et al., Nature Communications 2022"
+    kind = "personalised"
+    by_client = ("sums",)
+    travels = "sums of squares and products of inputs and targets, once"
+    weighs_classes = False
+    linear = True
 
     slopes: Literal["none", "common", "each"] = "common"
 

@@ -8,7 +8,7 @@ paper, released code and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +39,12 @@ class Pacfl(Clustered):
     cluster}; `models`, {cluster: params}.
     """
 
-    name: ClassVar[str] = "pacfl"
-    title: ClassVar[str] = "PACFL"
-    paper: ClassVar[str] = "Vahidian et al., AAAI 2023"
-    by_client: ClassVar[tuple[str, ...]] = ("bases", "cluster")
-    travels: ClassVar[str] = "once: a few directions of the samples of each class; then the whole model of the group"
-    needs_classes: ClassVar[bool] = True
+    name = "pacfl"
+    title = "PACFL"
+    paper = "Vahidian et al., AAAI 2023"
+    by_client = ("bases", "cluster")
+    travels = "once: a few directions of the samples of each class; then the whole model of the group"
+    needs_classes = True
 
     vectors: int = Field(3, ge=1)
     threshold: float = Field(4.9, gt=0, json_schema_extra=span(1, 60))

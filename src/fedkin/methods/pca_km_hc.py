@@ -49,11 +49,11 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
     """
 
-    name: ClassVar[str] = "pca-km-hc"
-    title: ClassVar[str] = "PCA+kM+HC"
-    paper: ClassVar[str] = "baseline of FLT, TNNLS 2022"
-    by_client: ClassVar[tuple[str, ...]] = (*flt.Taskonomy.by_client, "same.signatures", "same.group")
-    travels: ClassVar[str] = "once: a PCA factor and k centres; then the whole model of the client's group"
+    name = "pca-km-hc"
+    title = "PCA+kM+HC"
+    paper = "baseline of FLT, TNNLS 2022"
+    by_client = (*flt.Taskonomy.by_client, "same.signatures", "same.group")
+    travels = "once: a PCA factor and k centres; then the whole model of the client's group"
 
     clusters: Annotated[int, Field(ge=1)] | SameStage | None = None
     components: int = Field(32, ge=1)

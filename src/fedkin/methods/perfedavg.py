@@ -7,7 +7,7 @@ approach. NeurIPS 2020. `docs/methods/per-fedavg.md` says where paper, released 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -37,7 +37,7 @@ class AfterOneStep:
     task: Task
     alpha: float
     second_order: bool
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         params = model.params
@@ -73,10 +73,10 @@ class PerFedAvg(FedAvg):
     "first" leaves out the Hessian, FO. weights, aggregate: as in FedAvg.
     """
 
-    name: ClassVar[str] = "per-fedavg"
-    title: ClassVar[str] = "Per-FedAvg"
-    paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
-    kind: ClassVar[Literal["personalised"]] = "personalised"  # type: ignore[assignment]
+    name = "per-fedavg"
+    title = "Per-FedAvg"
+    paper = "Fallah et al., NeurIPS 2020"
+    kind = "personalised"
 
     alpha: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 0.3))
     order: Literal["first", "second"] = "second"

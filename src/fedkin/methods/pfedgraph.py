@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +36,7 @@ class AlongAggregate:
 
     task: Task
     lam: float
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         value = masked_mean(per_sample(self.task)(model(batch.x), batch.y), batch)
@@ -56,11 +56,11 @@ class PFedGraph(OwnModels):
     to its aggregate. A client that never answered gets the mean by samples. The server's state also has `sizes`.
     """
 
-    name: ClassVar[str] = "pfedgraph"
-    title: ClassVar[str] = "pFedGraph"
-    paper: ClassVar[str] = "Ye et al., ICML 2023"
-    by_client: ClassVar[tuple[str, ...]] = ("models", "sizes")
-    travels: ClassVar[str] = "the whole model up, a mixed one down"
+    name = "pfedgraph"
+    title = "pFedGraph"
+    paper = "Ye et al., ICML 2023"
+    by_client = ("models", "sizes")
+    travels = "the whole model up, a mixed one down"
 
     alpha: float = Field(0.8, gt=0, json_schema_extra=span(0.01, 10))
     lam: float = Field(0.01, ge=0)

@@ -7,7 +7,7 @@ paper's; `docs/methods/pfedme.md` says where paper, released code and this file 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -33,11 +33,11 @@ class PFedMe(OneModel):
     welcome_steps: proximal steps by which a client that never took part makes its theta.
     """
 
-    name: ClassVar[str] = "pfedme"
-    title: ClassVar[str] = "pFedMe"
-    paper: ClassVar[str] = "Dinh et al., NeurIPS 2020"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    travels: ClassVar[str] = "the whole model, down and up"
+    name = "pfedme"
+    title = "pFedMe"
+    paper = "Dinh et al., NeurIPS 2020"
+    kind = "personalised"
+    travels = "the whole model, down and up"
 
     lam: float = Field(15.0, gt=0, json_schema_extra=span(0.3, 30))
     inner_steps: int = Field(5, ge=1)

@@ -7,7 +7,7 @@ arXiv 2305.15706, 2023. `docs/methods/pfedsim.md` says where paper, released cod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,12 +36,12 @@ class PFedSim(ServerMethod):
     it now ("mixed").
     """
 
-    name: ClassVar[str] = "pfedsim"
-    title: ClassVar[str] = "pFedSim"
-    paper: ClassVar[str] = "Tan et al., 2023"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    by_client: ClassVar[tuple[str, ...]] = ("models",)
-    travels: ClassVar[str] = "the whole model up; down: the whole model, after the first phase the body"
+    name = "pfedsim"
+    title = "pFedSim"
+    paper = "Tan et al., 2023"
+    kind = "personalised"
+    by_client = ("models",)
+    travels = "the whole model up; down: the whole model, after the first phase the body"
 
     warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))
     aggregate: Rule = "mean"

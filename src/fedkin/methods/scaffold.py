@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -32,7 +32,7 @@ class Corrected:
     """The task's loss plus <c - c_k, w>, whose gradient is grad f_k(w) - c_k + c; extras["shift"] is c - c_k."""
 
     task: Task
-    weighted: ClassVar[bool] = True
+    weighted = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         value = masked_mean(per_sample(self.task)(model(batch.x), batch.y), batch)
@@ -51,10 +51,10 @@ class Scaffold(FedAvg):
     Refuses momentum and Adam, for which K lr is not the length of the local step.
     """
 
-    name: ClassVar[str] = "scaffold"
-    title: ClassVar[str] = "SCAFFOLD"
-    paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
-    travels: ClassVar[str] = "the whole model and a control variate, down and up"
+    name = "scaffold"
+    title = "SCAFFOLD"
+    paper = "Karimireddy et al., ICML 2020"
+    travels = "the whole model and a control variate, down and up"
 
     weights: Weights = "equal"
     rate: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 1))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,8 @@ class AnchoredCrossEntropy:
     mean itself); without one, the anchors stay.
     """
 
-    weighted: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
+    weighted = True
+    stackable = True
 
     weight: float
     rate: float | None
@@ -143,13 +143,13 @@ class SfmtlGraph(SigningMethod):
     anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
     """
 
-    name: ClassVar[str] = "sfmtl-graph"
-    title: ClassVar[str] = "SFMTL-Graph"
-    paper: ClassVar[str] = "Elbakary et al., 2025"
-    kind: ClassVar[Literal["personalised"]] = "personalised"
-    by_client: ClassVar[tuple[str, ...]] = ("same.signatures", "same.group")
-    travels: ClassVar[str] = "head, anchors of owned classes, counts (and body); down: those of the community"
-    needs_classes: ClassVar[bool] = True
+    name = "sfmtl-graph"
+    title = "SFMTL-Graph"
+    paper = "Elbakary et al., 2025"
+    kind = "personalised"
+    by_client = ("same.signatures", "same.group")
+    travels = "head, anchors of owned classes, counts (and body); down: those of the community"
+    needs_classes = True
 
     alpha: float = Field(0.49, ge=0, le=1)
     lam: float = Field(0.03, ge=0)

@@ -12,7 +12,7 @@ Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 import scipy.sparse as sp
@@ -87,12 +87,12 @@ class Tfl(Minimax):
     divergence: "euclidean", |lambda - p|^2 / 2, or "kl", KL(lambda | p) with entries of at least 1e-3.
     """
 
-    name: ClassVar[str] = "tfl"
-    title: ClassVar[str] = "TFL"
-    paper: ClassVar[str] = "Ma et al., ICML 2024"
-    kind: ClassVar[Literal["global"]] = "global"
-    by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn", "prior", "vectors")
-    travels: ClassVar[str] = "the whole model, down and up; the new one down again for its loss"
+    name = "tfl"
+    title = "TFL"
+    paper = "Ma et al., ICML 2024"
+    kind = "global"
+    by_client = ("lam", "drawn", "prior", "vectors")
+    travels = "the whole model, down and up; the new one down again for its loss"
 
     eta_lambda: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
     q: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))

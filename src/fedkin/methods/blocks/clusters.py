@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class Clustered(WholeModel):
     weights, aggregate: as in FedAvg.
     """
 
-    kind: ClassVar[Literal["clustered"]] = "clustered"
+    kind = "clustered"
 
     weights: Weights = "samples"
     aggregate: Rule = "mean"

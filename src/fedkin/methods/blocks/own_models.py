@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class OwnModels(ServerMethod):
     All tables of `by_client` begin empty. A client uses its own model; one that never trained uses the mean of all.
     """
 
-    kind: ClassVar[Literal["personalised"]] = "personalised"
+    kind = "personalised"
     by_client: ClassVar[tuple[str, ...]] = ("models",)
 
     def start(self, server: ServerView[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
 from fedkin.learning.aggregate import Rule
@@ -20,7 +20,7 @@ class PartialModel(ServerMethod):
     aggregate: another rule than the mean (`fedkin.learning.aggregate.aggregated`).
     """
 
-    kind: ClassVar[Literal["personalised"]] = "personalised"
+    kind = "personalised"
 
     weights: Weights = "samples"
     aggregate: Rule = "mean"
