@@ -75,14 +75,6 @@ class FedAMP(OwnModels):
         length = np.diag(inner)
         return ids, attention(length[:, None] + length[None, :] - 2 * inner, self.alpha, self.sigma)
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
-        models = server.state["models"]
-        if id in models:
-            return Message()
-        ids = sorted(models)
-        mean = mixed([models[each] for each in ids], np.full((len(ids), len(ids)), 1 / len(ids)))[0] if ids else None
-        return Message(params=server.initial if mean is None else mean)
-
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]

@@ -31,10 +31,9 @@ class FedAvgFT(FedAvg):
 
     passes: int = Field(5, ge=0, json_schema_extra=one_of(1, 2, 3, 5, 8, 10))
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
-        return self.tuned(client, message.params) if self.passes and client.size else message.params
-
-    def tuned(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
-        """The model after the client's passes."""
-        fitted = yield from Fit(params, training=client.training.with_epochs(self.passes))
+    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+        """The common model after the client's passes."""
+        if not self.passes or not client.size:
+            return message.params
+        fitted = yield from Fit(message.params, training=client.training.with_epochs(self.passes))
         return fitted.params

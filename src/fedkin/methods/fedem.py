@@ -126,18 +126,17 @@ class FedEM(FedAvg):
         labels = client.train.labels()
         return each.gather(2, labels[:, None, None].expand(len(labels), each.shape[1], 1))[:, :, 0]
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+        """The common components with the client's proportions, which are found here if it never trained."""
         if "log_proportions" in client.state:
             return {**message.params, _PROPORTIONS: client.state["log_proportions"]}
-        return self.placed(client, message.params) if client.size else message.params
-
-    def placed(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
-        """The common components with proportions of a client that never trained."""
-        logs = yield from self.logs(client, params)
+        if not client.size:
+            return message.params
+        logs = yield from self.logs(client, message.params)
         log_proportions = torch.zeros_like(logs[0])
         for _ in range(self.unseen_steps):
             log_proportions = _log_mean((log_proportions + logs).softmax(1))
-        return {**params, _PROPORTIONS: log_proportions}
+        return {**message.params, _PROPORTIONS: log_proportions}
 
 
 def component_logs(model: BodyHead, batch: Batch) -> Tensor:

@@ -87,11 +87,10 @@ class PerFedAvg(FedAvg):
         fitted = yield from Fit(message.params, AfterOneStep(client.task, self.alpha, self.order == "second"))
         return Message(params=fitted.params, n=client.size)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
-        return self.adapted(client, message.params) if self.alpha and client.size else message.params
-
-    def adapted(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
         """w - alpha grad f_k(w), over all training samples of the client."""
+        if not self.alpha or not client.size:
+            return message.params
         step = client.training.with_steps(1, whole=True, optimiser="sgd", lr=self.alpha, weight_decay=0.0)
-        fitted = yield from Fit(params, training=step)
+        fitted = yield from Fit(message.params, training=step)
         return fitted.params

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, NotRequired
 import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
+from scipy import stats
 from torch import Tensor
 
 from fedkin import graph
@@ -24,7 +25,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.methods.blocks import minimax, stages
-from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
+from fedkin.methods.blocks.minimax import Minimax, figure, filled, mean, tensors_by_id
 from fedkin.methods.blocks.vectors import Array, Labels, Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, one_of, span
 from fedkin.views import ClientView, ServerView
@@ -132,7 +133,7 @@ class Tfl(Minimax):
                 slope = divergence_slope(self.weights(server), prior, self.divergence)
                 self.ascend(server, self.eta_lambda * (losses - self.q * slope))
         server.info = {
-            "prior_entropy": figure(entropy(prior)), "prior_largest": figure(float(prior.max())),
+            "prior_entropy": figure(stats.entropy(prior)), "prior_largest": figure(float(prior.max())),
             **self.lambda_figures(server),
         }  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NotRequired, TypeVar, cast
 import numpy as np
 import torch
 from pydantic import Field
+from scipy import stats
 from torch import Tensor
 
 from fedkin import graph
@@ -42,15 +43,6 @@ def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:
     values[~new] *= (1 - new.mean()) / old
     values[new] = 1 / len(ids)
     return values
-
-
-def entropy(p: Array) -> float:
-    """-sum p ln p, in nats: ln K when uniform, 0 when one-hot.
-
-    >>> entropy(np.array([1.0, 0.0]))
-    0.0
-    """
-    return abs(float(-(p[p > 0] * np.log(p[p > 0])).sum()))
 
 
 def figure(value: float) -> float:
@@ -182,7 +174,7 @@ class Minimax(OneModel):
     def lambda_figures(self, server: ServerView[S]) -> dict[str, float]:
         """How uneven lambda is: its entropy in nats, and its largest share."""
         weights = self.weights(server)
-        return {"lambda_entropy": figure(entropy(weights)), "lambda_largest": figure(float(weights.max()))}
+        return {"lambda_entropy": figure(stats.entropy(weights)), "lambda_largest": figure(float(weights.max()))}
 
 
 def mean(models: Mapping[str, Params], drawn: Mapping[str, float]) -> Params | None:
