@@ -1,4 +1,4 @@
-"""Overlaps and projections against scipy, scikit-learn and plain loops."""
+"""Overlaps and separations against scipy, scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
-from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
 from fedkin.analysis import class_overlap, correlation, mean_by_level, separation
-from fedkin.analysis.figures import axes, project
 
 
 @given(classes=st.lists(st.sets(st.sampled_from("abcde"), min_size=0), min_size=2, max_size=8), seed=st.integers(0, 99))
@@ -35,30 +33,6 @@ def test_overlap_and_levels_by_a_plain_loop(classes: list[set[str]], seed: int) 
         assert correlation(weights, overlap) == pytest.approx(pearsonr(given_weights, shares)[0])
     else:
         assert correlation(np.ones_like(weights), overlap) is None
-
-
-def blobs(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    labels = np.arange(n) % 2
-    return rng.normal(size=(n, 12)) + 20 * labels[:, None], labels
-
-
-def test_axes_are_scikit_learns_principal_components() -> None:
-    x, labels = blobs()
-    found = project(x, axes(x))
-    known = PCA(2).fit_transform(x)
-    np.testing.assert_allclose(np.abs(found), np.abs(known), atol=1e-9)
-    assert silhouette_score(found, labels) > 0.3
-    # The same axes for other points: what is near stays near.
-    np.testing.assert_allclose(project(x + 0.001, axes(x)), found, atol=0.01)
-
-
-@pytest.mark.parametrize("n", [1, 2, 11, 13])
-def test_few_or_equal_points_have_places(n: int) -> None:
-    for x in (np.ones((n, 3)), np.random.default_rng(n).normal(size=(n, 3)), np.zeros((n, 1))):
-        places = project(x, axes(x))
-        assert places.shape == (n, 2)
-        assert np.isfinite(places).all()
 
 
 @given(seed=st.integers(0, 2**20), n=st.integers(4, 25), kinds=st.integers(1, 4))

@@ -270,6 +270,14 @@ def test_pca_is_that_of_scikit_learn_up_to_signs(count: int, width: int, dims: i
         assert not mine[:, kept:].any()
 
 
+@pytest.mark.parametrize("count", [1, 2, 11])
+def test_few_or_equal_points_have_places(count: int) -> None:
+    for x in (np.ones((count, 3)), np.random.default_rng(count).normal(size=(count, 3)), np.zeros((count, 1))):
+        places = g.pca(x)
+        assert places.shape == (count, 2)
+        assert np.isfinite(places).all()
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 7])
 def test_too_few_points_for_umap_are_laid_out_by_pca(count: int) -> None:
     x, _ = _blobs(count)

@@ -1,4 +1,4 @@
-"""Numbers of the papers' figures: overlaps (MAPL, Fig. 3, 4), points in the plane."""
+"""Numbers of the papers' figures: overlaps (MAPL, Fig. 3, 4), and how far kinds of points are apart."""
 
 from __future__ import annotations
 
@@ -48,22 +48,6 @@ def mean_by_level(weights: Any, overlap: Any) -> tuple[float | None, float | Non
 def _pairs(matrix: Any) -> Array:
     dense = np.asarray(matrix, dtype=np.float64)
     return dense[~np.eye(len(dense), dtype=bool)]
-
-
-def axes(points: Any) -> tuple[Array, Array]:
-    """Mean [d] and two first principal axes [d, 2] of points [n, d]; the largest entry of an axis is positive."""
-    x = np.asarray(points, dtype=np.float64)
-    mean = x.mean(0)
-    _, vectors = np.linalg.eigh((x - mean).T @ (x - mean))
-    directions = np.zeros((x.shape[1], 2))
-    directions[:, : vectors.shape[1]] = vectors[:, :-3:-1]
-    return mean, directions * np.sign(directions[np.abs(directions).argmax(0), [0, 1]] + 1e-300)
-
-
-def project(points: Any, basis: tuple[Array, Array]) -> Array:
-    """Positions [n, 2] of points [n, d] along the axes of `axes`."""
-    mean, directions = basis
-    return np.asarray((np.asarray(points, dtype=np.float64) - mean) @ directions)
 
 
 def separation(points: Any, kinds: Sequence[Any]) -> float | None:

@@ -18,7 +18,9 @@ array([0.25, 0.25, 0.25, 0.25])
 # ruff: noqa: I001
 from __future__ import annotations
 
-from fedkin.graph.affinity import epsilon, gamma, gap_threshold, knn, nonnegative, oracle, symmetrise, to_distance
+from fedkin.graph.affinity import (
+    epsilon, gamma, gap_threshold, knn, knn_graph, nonnegative, oracle, symmetrise, to_distance,
+)  # fmt: skip
 from fedkin.graph.centrality import (
     betweenness, closeness, current_flow_betweenness, degree, eigenvector, sampled_betweenness,
 )  # fmt: skip
@@ -28,7 +30,6 @@ from fedkin.graph.groups import (
 )  # fmt: skip
 from fedkin.graph.holding import Doubt, look
 from fedkin.graph.mixing import collaboration_weights, laplacian_step, project, softmax
-from fedkin.graph.neighbours import knn_graph
 from fedkin.graph.network import network
 from fedkin.graph.picture import draw
 from fedkin.graph.record import Evidence, Graph, load_graph

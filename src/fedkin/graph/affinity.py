@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Matrix, as_dense, as_labels, as_matrix, as_sparse
+from fedkin.graph._check import Array, Matrix, as_dense, as_labels, as_matrix, as_sparse, as_vectors
+from fedkin.graph.similarity import unit
 
 
 def nonnegative(s: Any) -> Matrix:
@@ -95,8 +96,7 @@ def knn(s: Any, k: int, *, mutual: bool = False) -> Matrix:
            [0. , 0.4, 0. ]])
     """
     s = as_matrix(s, "S")
-    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-        raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
+    _check_count(k)
     if isinstance(s, np.ndarray):
         best: Any = np.zeros_like(s)
         ranked = s.copy()
@@ -106,6 +106,11 @@ def knn(s: Any, k: int, *, mutual: bool = False) -> Matrix:
     else:
         best = _sparse_top(s, k)
     return _finish(symmetrise(best, mutual=mutual))
+
+
+def _check_count(k: Any) -> None:
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+        raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
 
 
 def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
@@ -118,6 +123,31 @@ def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
     rank = np.arange(len(order)) - first[row[order]]
     order = order[rank < k]
     return sp.csr_array((value[order], (row[order], column[order])), shape=s.shape)
+
+
+def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
+    """Return `knn(cosine(x), k, mutual=mutual)` of `x` [n, d] as a csr_array, in memory of order n * (d + k).
+
+    Found by scikit-learn's brute force, in blocks. Of equal cosines, any may be taken.
+
+    >>> knn_graph([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).toarray().round(3)
+    array([[0.   , 0.995, 0.   ],
+           [0.995, 0.   , 0.1  ],
+           [0.   , 0.1  , 0.   ]])
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    u = unit(as_vectors(x))
+    _check_count(k)
+    if len(u) == 1:
+        return sp.csr_array((1, 1))
+    search = NearestNeighbors(n_neighbors=min(int(k), len(u) - 1), metric="cosine", algorithm="brute").fit(u)
+    near = sp.csr_array(search.kneighbors_graph(mode="distance"))
+    cosine = np.minimum(1 - near.data, 1.0)
+    near.data = np.where(cosine > 1e-15, cosine, 0.0)  # what rounding makes of right angles is no similarity
+    graph = sp.csr_array(symmetrise(near, mutual=mutual))
+    graph.eliminate_zeros()
+    return graph
 
 
 def symmetrise(a: Any, *, mutual: bool = False) -> Matrix:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.analysis.embeddings import Cloud, Features, read_features
-from fedkin.analysis.figures import axes, project, separation
+from fedkin.analysis.figures import separation
 from fedkin.errors import RunError
+from fedkin.graph import pca
 from fedkin.records.run import Result
 from fedkin.report.graphs import evenly, pack
 
@@ -77,7 +78,7 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
             if drawn:
                 few = _few(cloud, budget.points)
                 same = final is not None and final.points.shape[1] == few.points.shape[1]
-                at = project(few.points, axes(final.points if same else few.points))
+                at = pca(final.points if same else few.points, few.points)
                 clouds[name] |= _drawn(few, place, at)
         heads = _heads(features, place, run, budget.heads)
         rounds.append({
