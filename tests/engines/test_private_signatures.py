@@ -19,7 +19,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples
 from fedkin.flow import Message
 from fedkin.graph import Plan, ari, private_signatures
-from fedkin.methods.blocks.signatures import arrays, samples_of
+from fedkin.methods.blocks.signatures import arrays, arrays_of
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
@@ -76,7 +76,7 @@ def test_noise_has_the_deviation_that_the_epsilon_needs() -> None:
     added: dict[str, list[Any]] = {"votes": [], "sums": []}
     for envelope in keeping.seen:
         client = engine.site.side.view(envelope.sender)
-        x, y = samples_of(client)
+        x, y = arrays_of(client.train, client.task)
         exact = {"votes": private_signatures.votes(x), "sums": private_signatures.sums(plan, x, y)}
         for name in exact.keys() & envelope.message.keys():
             added[name].append(envelope.message[name].numpy() - exact[name])

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from fedkin.federation import Samples, Task
-from fedkin.graph import Plan, Signature, Spread, Verdicts, sign
+from fedkin.graph import Plan, Spread, Verdicts, sign
 from fedkin.graph.record import SHARING
 from fedkin.keys import key
-from fedkin.methods.blocks.signatures import LEAST, find_groups, numeric_rows
+from fedkin.methods.blocks.signatures import LEAST, arrays_of, find_groups, has_columns
 
 Array = npt.NDArray[np.float64]
 
@@ -230,19 +230,12 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
 
 def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
     """Groups by the tests of `fedkin.graph.find`, as `kin` makes them."""
-    data = {
-        id: (
-            numeric_rows(one, task),
-            one.labels().numpy() if task.labels else one.labels().double().sum(1).numpy(),
-        )
-        for id, one in samples.items()
-    }
-    columns = isinstance(task.shape, Mapping) or len(task.shape) == 1
+    data = {id: arrays_of(samples[id], task) for id in sorted(samples)}
     plan = Plan.of(
-        [Spread.of(*data[id], per_feature=columns) for id in sorted(data)],
+        [Spread.of(*one, per_feature=has_columns(task)) for one in data.values()],
         classes=task.classes if task.labels else None, seed=key(seed, "advice", "plan") >> 32,
     )  # fmt: skip
-    signed: dict[str, Signature] = {id: sign(plan, *data[id]) for id in sorted(data)}
+    signed = {id: sign(plan, *one) for id, one in data.items()}
     verdicts = find_groups(signed, _TESTS_ALPHA, LEAST, key(seed, "advice", "tests") >> 32)
     return Shape.of_labels(verdicts.groups, _differs(verdicts))
 

@@ -99,7 +99,7 @@ def _private(at: Context) -> bool:
 _SPREAD: tuple[Fields, ...] = (
     {
         "counts": Shaped(3, dtype=torch.int64).when(_open), "target": Sums(3, dtype=torch.float64).when(_open),
-        "squares": Sums(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64).when(_open),
+        "squares": Sums(lambda at: width_of(at.task) if has_columns(at.task) else 1, dtype=torch.float64).when(_open),
         "votes": Noised(lambda at: private.votes_length(_is_number(at.task)), share=_VOTES).when(_private),
         "n": COUNT.when(_private),
     },
@@ -150,9 +150,9 @@ class SigningMethod(ServerMethod):
         if not client.size:
             return Message()
         if client.signature_noise is not None:
-            x, y = samples_of(client)
+            x, y = arrays_of(client.train, client.task)
             return _sent("votes", private.votes(x, y if _is_number(client.task) else None), client)
-        spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
+        spread = Spread.of(*arrays_of(client.train, client.task), per_feature=has_columns(client.task))
         return Message(**tensors(spread.to_arrays()))
 
     @phase(*SIGNED)
@@ -160,7 +160,7 @@ class SigningMethod(ServerMethod):
         """The signature by the plan in the message; its own bytes are half of those of a tensor for each array."""
         if not client.size:
             return Message()
-        plan, (x, y) = Plan.from_arrays(arrays(message)), samples_of(client)
+        plan, (x, y) = Plan.from_arrays(arrays(message)), arrays_of(client.train, client.task)
         if client.signature_noise is not None:
             return _sent("sums", private.sums(plan, x, y), client)
         fields = {"signature": sign(plan, x, y, ordered=self.reads_order)}
@@ -172,12 +172,12 @@ class SigningMethod(ServerMethod):
 # -- at a client ------------------------------------------------------------------------------------------------------
 
 
-def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
+def arrays_of(samples: Samples, task: Task) -> tuple[Any, Any]:
     """(x [n, d], y [n] or None) as numpy arrays: the inputs as numbers, and class labels or the sum of the targets."""
-    x, y = numeric_rows(client.train, client.task), client.train.labels()
-    if client.task.labels:
+    x, y = numeric_rows(samples, task), samples.labels()
+    if task.labels:
         return x, y.numpy()
-    return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
+    return x, y.double().sum(1).numpy() if task.kind == "regression" else None
 
 
 def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
@@ -207,7 +207,7 @@ def _is_number(task: Task) -> bool:
     return task.kind == "regression"
 
 
-def _has_columns(task: Task) -> bool:
+def has_columns(task: Task) -> bool:
     """Whether inputs have columns of different units: a table, or several arrays."""
     return isinstance(task.shape, Mapping) or len(task.shape) == 1
 
