@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -27,6 +27,8 @@ from fedkin.testing import Losing as Losing
 from fedkin.testing import small_federation as small_federation
 from fedkin.testing import small_setup as small_setup
 from fedkin.views import ServerView
+
+T = TypeVar("T")
 
 # Ray's own threads and sockets warn when a cluster is taken down; that is not ours to fail on.
 ON_RAY = [
@@ -88,6 +90,12 @@ def after(
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
     return engine, outcome
+
+
+def present(value: T | None) -> T:
+    """A value that the test expects to be there."""
+    assert value is not None
+    return value
 
 
 def play(engine: Engine | Watched, *rounds: int) -> Any:

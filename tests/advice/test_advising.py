@@ -19,6 +19,7 @@ from fedkin.advice.work import Rows
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
+from support import present
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +59,7 @@ def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
 
 
 def test_one_model_for_all_would_hurt_the_loner_and_the_notes_say_so(found: Advice) -> None:
-    whole = found["gus"].whole
-    assert whole is not None
+    whole = present(found["gus"].whole)
     assert whole.hurt
     assert any("would hurt" in note and "gus" in note for note in found.notes)
 
@@ -92,8 +92,7 @@ def test_a_client_with_too_few_events_changes_nothing_for_others(made: Federatio
 
 def test_the_method_trains_what_was_recommended(made: Federation, found: Advice) -> None:
     result = run(found.method, made, model=BENCH.model, training=BENCH.training, settings={"mode": "fast"})
-    assert result.outcome is not None
-    assert result.outcome.graph is None  # it is recorded once, in the first round
+    assert present(result.outcome).graph is None  # it is recorded once, in the first round
     takes = [id for id in made if found[id].takes]
     assert takes
     assert set(found.method.keep_own) == {id for id in made if found.shape.partners(id)} - set(takes)

@@ -29,6 +29,7 @@ from fedkin.advice.work import Rows, folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
 from fedkin.learning.metrics import roc_auc
+from support import present
 
 RISK = Task(2, (3,), "risk")
 
@@ -40,40 +41,34 @@ def scored(seed: int, n: int = 80) -> tuple[Outcomes, Outcomes]:
     return Outcomes("risk", one, labels), Outcomes("risk", other, labels)
 
 
+def gain_of(*folds: tuple[Outcomes, Outcomes]) -> Gain:
+    """The gain of the first of each pair of models over the second."""
+    mine, theirs = ([present(marks_of(pair[place])) for pair in folds] for place in (0, 1))
+    return present(gain_over(mine, theirs))
+
+
 def test_in_one_fold_the_gain_in_auc_is_the_difference_and_its_variance_is_delong_s() -> None:
     mine, theirs = scored(0)
-    marks = [marks_of(mine), marks_of(theirs)]
-    assert marks[0] is not None
-    assert marks[1] is not None
-    gain = gain_over([marks[0]], [marks[1]])
+    gain = gain_of((mine, theirs))
     found = difference("auc", mine, theirs, 0.9)
-    assert gain is not None
-    assert found.low is not None
-    assert found.high is not None
     assert gain.value == pytest.approx(found.value)
-    assert 2 * 1.6449 * gain.variance**0.5 == pytest.approx(found.high - found.low, rel=0.02)
+    assert 2 * 1.6449 * gain.variance**0.5 == pytest.approx(present(found.high) - present(found.low), rel=0.02)
 
 
 def test_folds_are_judged_by_themselves() -> None:
     pairs = [scored(seed) for seed in range(3)]
     raised = [(Outcomes("risk", one.values + 100.0 * place, one.labels), other)
               for place, (one, other) in enumerate(pairs)]  # fmt: skip
-    gains = []
-    for each in (pairs, raised):
-        marks = [(marks_of(one), marks_of(other)) for one, other in each]
-        gains.append(gain_over([m for m, _ in marks if m], [t for _, t in marks if t]))
-    assert gains[0] == gains[1]
-    assert gains[0] is not None
+    gain = gain_of(*pairs)
+    assert gain == gain_of(*raised)
     apart = [roc_auc(one.values, np.asarray(one.labels)) - roc_auc(other.values, np.asarray(other.labels))
              for one, other in pairs]  # fmt: skip
-    assert min(apart) < gains[0].value < max(apart)
+    assert min(apart) < gain.value < max(apart)
 
 
 def test_models_that_never_differ_are_not_known_to_be_equal() -> None:
-    same = marks_of(Outcomes("classification", np.ones(20)))
-    assert same is not None
-    gain = gain_over([same], [same])
-    assert gain is not None
+    same = Outcomes("classification", np.ones(20))
+    gain = gain_of((same, same))
     assert gain.value == 0
     assert gain.variance == pytest.approx(1 / 400)
 
@@ -82,12 +77,7 @@ def test_lower_squared_error_is_a_gain() -> None:
     task = Task.regression(1, (3,))
     y = torch.zeros(10, 1)
     near, far = outcomes_of(task, y + 0.1, y), outcomes_of(task, y + torch.linspace(0.5, 1, 10)[:, None], y)
-    marks = marks_of(near), marks_of(far)
-    assert marks[0] is not None
-    assert marks[1] is not None
-    gain = gain_over([marks[0]], [marks[1]])
-    assert gain is not None
-    assert gain.value > 0.4
+    assert gain_of((near, far)).value > 0.4
 
 
 def test_events_are_counted_on_the_rarer_side() -> None:
@@ -139,8 +129,7 @@ def test_coefficients_find_who_has_the_same_slopes_whatever_the_base_rate() -> N
 
 def test_coefficients_of_a_separable_client_are_finite() -> None:
     x = torch.linspace(-1, 1, 20)[:, None].repeat(1, 3)
-    found = coefficients_of(Samples(x, (x[:, 0] > 0).long()), RISK)
-    assert found is not None
+    found = present(coefficients_of(Samples(x, (x[:, 0] > 0).long()), RISK))
     assert np.isfinite(found.slopes).all()
 
 

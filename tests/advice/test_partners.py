@@ -17,6 +17,7 @@ from fedkin.advice.choice import Estimate, Marks
 from fedkin.advice.partners import Coalition, coalitions_of, interval, shapes_of, worth_of
 from fedkin.federation import Federation
 from fedkin.keys import rng
+from support import present
 
 Game = Callable[[str, Coalition], float]
 
@@ -120,9 +121,9 @@ def found(planted: Federation) -> Advice:
 
 
 def test_who_helps_and_who_hurts_is_found(found: Advice) -> None:
-    assert found.worth is not None
-    assert found.worth.verdict("small", "useful") == "helps"
-    assert found.worth.verdict("small", "harmful") == "hurts"
+    worth = present(found.worth)
+    assert worth.verdict("small", "useful") == "helps"
+    assert worth.verdict("small", "harmful") == "hurts"
     matrix, each = found.partner_tables()
     assert matrix["heads"][:4] == ["client", "harmful", "small", "useful"]
     row = next(row for row in matrix["rows"] if row[0] == "small")

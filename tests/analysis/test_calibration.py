@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
 from fedkin.analysis.calibration import brier, calibration, curve, decision_curve, probabilities
+from support import present
 
 RNG = np.random.default_rng(0)
 TRUE = RNG.normal(-1, 1.5, 4000)
@@ -21,19 +22,14 @@ def test_brier_is_scikit_learns() -> None:
 
 
 def test_slope_and_intercept_are_scikit_learns_without_penalty() -> None:
-    found = calibration(probabilities(2 * TRUE + 1), LABELS)
+    found = present(calibration(probabilities(2 * TRUE + 1), LABELS))
     known = LogisticRegression(C=np.inf, tol=1e-10).fit((2 * TRUE + 1)[:, None], LABELS)
-    assert found is not None
     assert found.slope == pytest.approx(known.coef_[0, 0], rel=1e-4)
     assert found.intercept == pytest.approx(known.intercept_[0], rel=1e-4)
 
 
 def test_true_risks_have_slope_1_and_intercept_0_and_overfitted_ones_do_not() -> None:
-    fair, steep = calibration(probabilities(TRUE), LABELS), calibration(probabilities(2 * TRUE), LABELS)
-    high = calibration(probabilities(TRUE + 1), LABELS)
-    assert fair is not None
-    assert steep is not None
-    assert high is not None
+    fair, steep, high = (present(calibration(probabilities(scores), LABELS)) for scores in (TRUE, 2 * TRUE, TRUE + 1))
     assert fair.slope_interval.low < 1 < fair.slope_interval.high
     assert fair.large_interval.low < 0 < fair.large_interval.high
     assert steep.slope == pytest.approx(0.5, abs=0.05)
@@ -45,8 +41,7 @@ def test_the_slopes_interval_covers() -> None:
     rng, hits = np.random.default_rng(1), 0
     for _ in range(300):
         at = rng.normal(-0.5, 1.2, 300)
-        found = calibration(probabilities(at), (rng.random(300) < special.expit(at)).astype(int))
-        assert found is not None
+        found = present(calibration(probabilities(at), (rng.random(300) < special.expit(at)).astype(int)))
         hits += found.slope_interval.low <= 1 <= found.slope_interval.high
     assert 0.92 <= hits / 300 <= 0.985
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.analysis import embeddings, measure, read_features
+from fedkin.analysis import Features, embeddings, measure, read_features
 from fedkin.engines import ENGINES, LocalEngine, site
 from fedkin.errors import RunError
 from fedkin.graph import response_similarity
@@ -16,7 +16,7 @@ from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
 from fedkin.records.recorder import Records
-from support import NET_METHODS, by_pattern, small_setup
+from support import NET_METHODS, by_pattern, present, small_setup
 
 
 def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> LocalEngine:
@@ -26,19 +26,21 @@ def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", *
     return made
 
 
+def measured(engine: LocalEngine) -> Features:
+    return present(measure(engine, engine.federation))
+
+
 @pytest.mark.parametrize("name", by_pattern(sorted(NET_METHODS)))
 def test_a_method_without_exchange_is_measured_too(name: str) -> None:
     engine = LocalEngine(small_setup(METHODS[name]()).having(alone=True))
     engine.round(1)
-    found = measure(engine, engine.federation)
-    assert found is not None
+    found = measured(engine)
     assert -1 not in found.features.client
 
 
 def test_points_are_class_means_under_each_clients_own_model() -> None:
     engine = trained()
-    found = measure(engine, engine.federation)
-    assert found is not None
+    found = measured(engine)
     assert sorted(found.ids) == sorted(engine.federation)
     module = engine.setup.net.scratch().eval()
     for client, label, point in zip(found.features.client, found.features.label, found.features.points, strict=True):
@@ -55,9 +57,7 @@ def test_points_are_class_means_under_each_clients_own_model() -> None:
 
 def test_heads_are_compared_as_sfmtl_graph_does() -> None:
     engine = trained()
-    found = measure(engine, engine.federation)
-    assert found is not None
-    assert found.heads is not None
+    found = measured(engine)
     classes, width = engine.setup.federation.task.classes, found.features.points.shape[1]
     h, owned = np.zeros((len(found.ids), classes, width)), np.zeros((len(found.ids), classes), bool)
     for client, label, point in zip(found.features.client, found.features.label, found.features.points, strict=True):
@@ -65,31 +65,27 @@ def test_heads_are_compared_as_sfmtl_graph_does() -> None:
     heads = [head_of(engine.model(id)) for id in found.ids]
     w, b = (np.stack([head[f"head.{part}"].numpy() for head in heads]) for part in ("weight", "bias"))
     expected = response_similarity(lambda k, places: h[owned][places] @ w[k].T + b[k], owned)
-    np.testing.assert_allclose(found.heads, expected, atol=1e-5)
+    np.testing.assert_allclose(present(found.heads), expected, atol=1e-5)
 
 
 def test_anchors_are_those_that_the_method_keeps() -> None:
     engine = trained()
-    found = measure(engine, engine.federation)
-    assert found is not None
-    assert found.anchors is not None
+    found = measured(engine)
+    anchors = present(found.anchors)
     state = engine.state()["clients"]
-    for client, label, point in zip(found.anchors.client, found.anchors.label, found.anchors.points, strict=True):
+    for client, label, point in zip(anchors.client, anchors.label, anchors.points, strict=True):
         np.testing.assert_array_equal(point, state[found.ids[client]]["anchors"][label].numpy())
-    assert len(found.anchors.label) == sum(int(state[id]["known"].sum()) for id in found.ids)
+    assert len(anchors.label) == sum(int(state[id]["known"].sum()) for id in found.ids)
     peers = trained("mapl", hidden=4)
-    kept = measure(peers, peers.federation)
-    assert kept is not None
-    assert kept.anchors is not None
-    params = peers.model(kept.ids[0])["prototypes.weight"]
-    rows = kept.anchors.client == 0
-    np.testing.assert_array_equal(kept.anchors.points[rows], params[kept.anchors.label[rows]].numpy())
+    kept = measured(peers)
+    anchors, params = present(kept.anchors), peers.model(kept.ids[0])["prototypes.weight"]
+    rows = anchors.client == 0
+    np.testing.assert_array_equal(anchors.points[rows], params[anchors.label[rows]].numpy())
 
 
 def test_a_servers_prototypes_are_points_of_nobody() -> None:
     engine = trained("fedproto")
-    found = measure(engine, engine.federation)
-    assert found is not None
+    found = measured(engine)
     server = found.features.client == -1
     state = engine.state()["server"]
     assert server.sum() == int(state["known"].sum()) > 0
@@ -100,8 +96,7 @@ def test_a_servers_prototypes_are_points_of_nobody() -> None:
 
 def test_one_model_for_all_has_no_heads_to_compare() -> None:
     engine = trained("fedavg")
-    found = measure(engine, engine.federation)
-    assert found is not None
+    found = measured(engine)
     assert found.heads is None
     assert found.anchors is None
 
@@ -120,20 +115,16 @@ def test_measuring_leaves_the_engine_as_it_was() -> None:
 
 
 def test_loopback_measures_the_same() -> None:
-    one, other = (measure(engine, engine.federation) for engine in (trained(), trained(engine="loopback")))
-    assert one is not None
-    assert other is not None
+    one, other = (measured(engine) for engine in (trained(), trained(engine="loopback")))
     assert one.to_bytes() == other.to_bytes()
 
 
 def test_too_many_points_leave_out_whole_clients_the_same_ones_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "_POINTS", 9)
     engine = trained(rounds=1)
-    first = measure(engine, engine.federation)
+    first = measured(engine)
     engine.round(2)
-    second = measure(engine, engine.federation)
-    assert first is not None
-    assert second is not None
+    second = measured(engine)
     assert first.ids == second.ids
     assert first.clients == len(engine.federation) > len(first.ids)
     assert len(first.features.label) <= 9
@@ -144,8 +135,7 @@ def test_too_many_points_leave_out_whole_clients_the_same_ones_each_round(monkey
 
 def test_file_and_back(tmp_path: Path) -> None:
     engine = trained()
-    found = measure(engine, engine.federation)
-    assert found is not None
+    found = measured(engine)
     Records(tmp_path).keep_features(found)
     path = tmp_path / "features" / "round-000002.safetensors"
     again = read_features(path)

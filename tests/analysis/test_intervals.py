@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedkin.analysis.intervals import Interval, auc_interval, components, mean_interval, over, wilson
+from support import present
 
 Values = npt.NDArray[np.float64]
 
@@ -59,14 +60,12 @@ def test_the_variance_of_an_auc_is_delongs() -> None:
 
 @pytest.mark.parametrize(("scores", "labels"), [([1, 2, 3, 4], [0, 0, 1, 1]), ([1.0, 2, 0, 0.5], [0, 1, 0, 0])])
 def test_an_auc_of_1_has_a_low_end_that_depends_on_the_events(scores: list[float], labels: list[int]) -> None:
-    found = auc_interval(scores, labels)
-    assert found is not None
+    found = present(auc_interval(scores, labels))
     assert found.high == 1.0
     assert 0.2 < found.low < 0.7
     turned = auc_interval([-score for score in scores], labels)
     assert turned == pytest.approx((0.0, 1 - found.low), abs=1e-6)
-    many = auc_interval(np.arange(200), np.repeat([0, 1], 100))
-    assert many is not None
+    many = present(auc_interval(np.arange(200), np.repeat([0, 1], 100)))
     assert many.low > 0.95
 
 
@@ -91,16 +90,13 @@ def test_the_bootstrap_repeats_itself_and_takes_any_values() -> None:
     values = np.random.default_rng(3).chisquare(2, 40)
     assert mean_interval(values) == mean_interval(values)
     assert mean_interval(values, seed=1) != mean_interval(values)
-    wide, narrow = mean_interval(values, 0.99), mean_interval(values, 0.8)
-    assert wide is not None
-    assert narrow is not None
+    wide, narrow = (present(mean_interval(values, level)) for level in (0.99, 0.8))
     assert wide.low < narrow.low < values.mean() < narrow.high < wide.high
     assert mean_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
     assert mean_interval([1.0]) is None
     assert mean_interval([1.0, math.nan, 2.0]) is None
     for few in ([1.0, 1.0, 1.0, 1.0, 1.0, 9.0], list(range(4)), list(range(2000))):
-        found = mean_interval(few)
-        assert found is not None
+        found = present(mean_interval(few))
         assert found.low < np.mean(few) < found.high
 
 

@@ -12,7 +12,7 @@ from fedkin.engines import LocalEngine
 from fedkin.graph import network
 from fedkin.methods.dfedavgm import DFedAvgM, metropolis_row
 from methods.plain_loops import floats
-from support import small_setup
+from support import present, small_setup
 
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
 
@@ -42,8 +42,7 @@ def test_floats_are_those_of_the_papers_formula(spec: str, edges: int) -> None:
 
 def test_peers_whose_messages_are_lost_weigh_on_oneself() -> None:
     setup = small_setup(DFedAvgM(), dropout=0.5)
-    graph = LocalEngine(setup).round(1).graph
-    assert graph is not None
+    graph = present(LocalEngine(setup).round(1).graph)
     mixing = np.asarray(graph.mixing)
     heard = (mixing > 0).sum(1)
     assert (heard < 6).any()
@@ -53,13 +52,12 @@ def test_peers_whose_messages_are_lost_weigh_on_oneself() -> None:
 
 def test_the_graph_of_a_round_is_what_was_mixed() -> None:
     setup = small_setup(DFedAvgM()).having(network="ring")
-    outcome = LocalEngine(setup).round(1)
-    assert outcome.graph is not None
-    ids = outcome.graph.ids
+    graph = present(LocalEngine(setup).round(1).graph)
+    ids = graph.ids
     near = network("ring", ids, setup.seed, 1)
     expected = np.array([[1 / 3 * (i == j or j in near[i]) for j in ids] for i in ids])
-    np.testing.assert_allclose(np.asarray(outcome.graph.mixing), expected)
-    np.testing.assert_allclose(np.asarray(outcome.graph.weights), expected - np.eye(6) / 3)
+    np.testing.assert_allclose(np.asarray(graph.mixing), expected)
+    np.testing.assert_allclose(np.asarray(graph.weights), expected - np.eye(6) / 3)
 
 
 def test_momentum_is_the_methods_own_and_of_adam_the_first_beta() -> None:

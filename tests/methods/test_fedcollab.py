@@ -19,7 +19,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedcollab import FedCollab, coalitions
 from fedkin.methods.local import Local
 from methods.plain_loops import HEAD, Plain, assert_params, combined, entropy, initial, logits, plain_training
-from support import after, newcomers, same, small_federation, small_setup
+from support import after, newcomers, present, same, small_federation, small_setup
 
 # -- the solver -------------------------------------------------------------------------------------------------------
 
@@ -151,8 +151,7 @@ def test_a_client_that_comes_later_is_compared_with_all_and_one_that_never_does_
     before = dict(engine.server.state["cluster"])
     assert set(before) == set(federation) - {late, unseen}
     engine.round(2)
-    state, planted = engine.server.state, federation.planted
-    assert planted is not None
+    state, planted = engine.server.state, present(federation.planted)
     assert all(len(state["divergence"][id]) == 4 for id in state["cluster"])
     assert all(
         (state["cluster"][i] == state["cluster"][j]) == (planted[i] == planted[j])

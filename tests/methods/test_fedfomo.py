@@ -10,7 +10,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.fedfomo import FedFomo, taken
 from fedkin.methods.local import Local
 from methods.plain_loops import assert_params
-from support import small_federation, small_setup
+from support import present, small_federation, small_setup
 
 
 def test_weights_are_gains_over_distances() -> None:
@@ -54,8 +54,7 @@ def test_clients_take_from_their_own_kind() -> None:
         engine.round(number)
         if number == 1:
             continue
-        graph = engine.server.graph
-        assert graph is not None
+        graph = present(engine.server.graph)
         weights = np.asarray(graph.weights)
         inside += weights[:3, :3].sum() + weights[3:, 3:].sum()
         across += weights[:3, 3:].sum() + weights[3:, :3].sum()

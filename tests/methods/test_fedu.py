@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.methods.fedu import FedU
 from fedkin.settings import parse
-from support import Watched, newcomers, small_federation, small_setup
+from support import Watched, newcomers, present, small_federation, small_setup
 
 
 def after(method: Any, rounds: int = 2, **training: Any) -> Watched:
@@ -37,12 +37,11 @@ def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbour
     engine = Watched(small_setup(method, dtype=torch.float64, lr=lr, local_steps=steps, clients_per_round=4))
     kept: dict[str, dict[str, Tensor]] = {}
     for number in (1, 2, 3):
-        outcome = engine.round(number)
-        assert outcome.graph is not None
+        graph = present(engine.round(number).graph)
         trained = {id: dict(reply["params"]) for id, reply in engine.replies("train").items()}
         ids = sorted({**kept, **trained} if neighbours == "all" else trained)
-        assert list(outcome.graph.ids) == ids
-        a, before = np.asarray(outcome.graph.weights), {**kept, **trained}
+        assert list(graph.ids) == ids
+        a, before = np.asarray(graph.weights), {**kept, **trained}
         assert np.array_equal(a, a.T)
         assert a.any()
         for id in engine.federation:
@@ -58,8 +57,7 @@ def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbour
 
 def test_similarity_of_updates_sees_the_planted_groups_and_layers_limit_what_it_reads() -> None:
     engine = after(FedU(lam=0.0, graph={"source": "cosine", "layers": 1}), 6, local_steps=20)
-    graph, planted = engine.outcome.graph, engine.federation.planted  # type: ignore[attr-defined]
-    assert planted is not None
+    graph, planted = engine.outcome.graph, present(engine.federation.planted)  # type: ignore[attr-defined]
     groups = np.array([planted[id] for id in graph.ids])
     same = groups[:, None] == groups[None, :]
     off = ~np.eye(6, dtype=bool)

@@ -46,7 +46,7 @@ from methods.flt_world import (
     with_public,
 )
 from methods.plain_loops import Plain, entropy, initial, logits, plain_training
-from support import play, same, small_federation, small_setup, stored
+from support import play, present, same, small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -79,10 +79,9 @@ def test_without_umap_learn_the_setting_is_named(monkeypatch: pytest.MonkeyPatch
 def test_planted_groups_are_found_for_shuffled_ids(kind: str, groups: Any) -> None:
     federation = grouped()
     method = raw(groups, k=2, encoder={"kind": kind, "fine_tune": 0})
-    outcome = LocalEngine(small_setup(method, federation)).round(1)
-    assert outcome.graph is not None
-    assert set(outcome.graph.ids) == set(federation)
-    assert score(dict(outcome.graph.groups or {}), federation) == 1.0
+    graph = present(LocalEngine(small_setup(method, federation)).round(1).graph)
+    assert set(graph.ids) == set(federation)
+    assert score(dict(graph.groups or {}), federation) == 1.0
 
 
 def test_labels_that_differ_are_seen_by_tests_and_not_by_centres() -> None:
@@ -135,8 +134,7 @@ def test_a_group_shares_one_object_also_after_a_restart(average: Any) -> None:
 
 
 def test_shuffled_groups_go_with_the_shuffled_graph() -> None:
-    graph = LocalEngine(small_setup(raw(k=2, graph={"control": "shuffled"}), grouped())).round(1).graph
-    assert graph is not None
+    graph = present(LocalEngine(small_setup(raw(k=2, graph={"control": "shuffled"}), grouped())).round(1).graph)
     linked = np.asarray(graph.weights) > 0
     same = graph.labels[:, None] == graph.labels[None]
     assert np.array_equal(linked, same & ~np.eye(12, dtype=bool))
@@ -553,8 +551,7 @@ def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
     assert engine.model(late.id) is engine.model(mates[0])
     assert [m.receiver for m in outcome.traffic if m.phase == "sign" and m.sender == "server"] == [late.id]
     assert score(groups_of(engine), federation) == 1.0
-    assert outcome.graph is not None
-    assert late.id in outcome.graph.ids
+    assert late.id in present(outcome.graph).ids
     trained = {m.sender for m in engine.round(4).traffic if m.phase == "train"}
     assert late.id in trained
 
@@ -677,11 +674,10 @@ def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None
 def test_the_tests_behind_groups_are_recorded() -> None:
     late = member(30, "b", joins=2)
     engine = engine_after(FltSame(), grouped(12, extra=[late]), 1)
-    graph = engine.round(2).graph
-    assert graph is not None
-    assert graph.evidence is not None
-    assert graph.evidence.nodes[0].rejected
-    assert set(graph.evidence.leaf) == set(grouped(12))
+    graph = present(engine.round(2).graph)
+    evidence = present(graph.evidence)
+    assert evidence.nodes[0].rejected
+    assert set(evidence.leaf) == set(grouped(12))
     assert set(graph.values["verdict"]) == {"same"}
 
 

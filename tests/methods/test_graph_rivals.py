@@ -18,7 +18,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddrift import FedDrift, accuracies, merged
 from fedkin.methods.local import Local
 from methods.plain_loops import Plain, assert_params, combined, entropy, initial, logits, plain_training
-from support import play, small_setup
+from support import play, present, small_setup
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
 
@@ -62,8 +62,7 @@ def test_pairs_of_cobo_that_disagree_part_and_equal_ones_stay() -> None:
     weights = {(i, j): weight_of(engine.server.state, f"c{i}", f"c{j}") for i, j in combinations(range(4), 2)}
     assert min(weights[0, 1], weights[2, 3]) > 0.9
     assert max(weights[0, 2], weights[0, 3], weights[1, 2], weights[1, 3]) == 0
-    graph = engine.server.graph
-    assert graph is not None
+    graph = present(engine.server.graph)
     assert np.asarray(graph.weights)[0].tolist() == [0, weights[0, 1], weights[0, 2], weights[0, 3]]
 
 
@@ -131,8 +130,7 @@ def test_a_client_of_dpfl_chooses_those_whose_mean_with_its_own_is_best() -> Non
 
 def test_dpfl_has_a_graph_of_who_chose_whom_and_clients_alone_are_local() -> None:
     engine = engine_of(Dpfl(every=1), federation(False, False, True, True), rounds=6)
-    graph = engine.server.graph
-    assert graph is not None
+    graph = present(engine.server.graph)
     weights = np.asarray(graph.weights)
     assert weights[:2, 2:].sum() + weights[2:, :2].sum() == 0
     one = engine_of(Dpfl(), federation(False), rounds=2)

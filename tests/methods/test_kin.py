@@ -30,7 +30,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin, best_candidate, held_out, in_proportion, leads_of, level_of_look
 from fedkin.running.suites import SUITES
 from fedkin.testing import PROMISES, Checked
-from support import play, same, small_setup
+from support import play, present, same, small_setup
 
 CENTRES = np.random.default_rng(7).normal(size=(4, 5)) * 2
 Draw = Callable[[np.random.Generator, int], tuple[Any, Any]]
@@ -162,11 +162,9 @@ def test_a_client_like_nobody_else_trains_alone() -> None:
 
 def test_records_say_which_tests_made_the_groups() -> None:
     engine = engine_of(federation([common_draw, swapped] * 4))
-    graph = engine.round(1).graph
-    assert graph is not None
+    graph = present(engine.round(1).graph)
     assert list(graph.values["verdict"]) == ["same"] * 8
-    evidence = graph.evidence
-    assert evidence is not None
+    evidence = present(graph.evidence)
     assert evidence.alpha == level_of_look(0.001, 1)
     root, *parts = evidence.nodes
     assert set(root.rejected) >= {"concept", "xy"}
@@ -175,8 +173,7 @@ def test_records_say_which_tests_made_the_groups() -> None:
     assert evidence.sizes == (8, 4, 4)
     assert {frozenset(id for id in graph.ids if evidence.leaf[id] == number) for number in (1, 2)} == members(engine)
     assert engine.server.info["groups"] == 2
-    smallest = engine.server.info["smallest_p"]
-    assert smallest is not None
+    smallest = present(engine.server.info["smallest_p"])
     assert smallest < 1e-6
     assert engine.round(2).graph is None
 
@@ -447,11 +444,9 @@ def test_newcomers_join_the_group_they_belong_to() -> None:
     engine = engine_of(Federation([*fed.values(), *late], fed.task))
     engine.round(1)
     before = dict(state(engine)["group"])
-    graph = engine.round(2).graph
+    graph = present(engine.round(2).graph)
     group = state(engine)["group"]
-    assert graph is not None
-    assert graph.evidence is not None
-    assert set(graph.evidence.leaf) == set(fed)  # nobody who came later is in the tree of tests
+    assert set(present(graph.evidence).leaf) == set(fed)  # nobody who came later is in the tree of tests
     assert dict(zip(graph.ids, graph.values["verdict"].tolist(), strict=True))["e"] == "alone"
     assert {id: group[id] for id in before} == before
     assert group["d"] == group["c1"]

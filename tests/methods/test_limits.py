@@ -43,7 +43,7 @@ from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.plain_loops import assert_params
-from support import after, play, same, small_federation, small_setup
+from support import after, play, present, same, small_federation, small_setup
 
 CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
 ALL = tuple(small_federation())
@@ -184,8 +184,7 @@ def test_planted_groups_with_conflicting_labels_are_found(
 ) -> None:
     federation = small_federation(12, seed)
     engine, outcome = after(method, rounds, federation, local_steps=10, clients_per_round=clients_per_round)
-    planted = federation.planted
-    assert planted is not None
+    planted = present(federation.planted)
     assert set(outcome.graph.ids) == set(federation)
     assert ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
     fedavg, _ = after(FedAvg(), rounds, federation, local_steps=10)

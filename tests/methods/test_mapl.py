@@ -31,7 +31,7 @@ from fedkin.methods.mapl import (
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
 from methods.plain_loops import Plain, assert_params, combined, entropy, plain_training
-from support import planted_similarities, play, same
+from support import planted_similarities, play, present, same
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -364,8 +364,7 @@ def test_rounds_are_those_of_plain_loops(name: str, step: str, similarity: str, 
         heads = {(m.sender, m.receiver) for m in outcome.traffic if m.phase == "head"}
         assert (floats, heads) == (sent, sent if number >= WARMUP else set())
         mixing = np.array([[loops.rows[i].get(j, 0.0) for j in ids] for i in ids])
-        assert outcome.graph is not None
-        np.testing.assert_allclose(np.asarray(outcome.graph.mixing), mixing, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(present(outcome.graph).mixing), mixing, atol=1e-5)
         assert (np.ptp(mixing) < 1e-9) == (number < WARMUP)
         for id in ids:
             assert_params(dict(engine.model(id)), loops.models[id], 1e-5)

@@ -23,7 +23,7 @@ from fedkin.graph import ari
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import centres_of
 from fedkin.methods.pca_km_hc import PcaKmHc, factor
-from support import after, small_federation, small_setup, stored
+from support import after, present, small_federation, small_setup, stored
 
 
 def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
@@ -44,8 +44,7 @@ THREE = [(0, 1)] * 4 + [(2, 3)] * 3 + [(4, 5)] * 5
 
 
 def agrees(federation: Federation, found: Any) -> bool:
-    planted = federation.planted
-    assert planted is not None
+    planted = present(federation.planted)
     return ari([planted[id] for id in found], list(found.values())) == 1
 
 

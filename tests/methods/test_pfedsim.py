@@ -30,7 +30,7 @@ from methods.plain_loops import (
     plain_training,
     sample_shares,
 )
-from support import small_federation, small_setup
+from support import play, present, small_federation, small_setup
 
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
 
@@ -113,16 +113,14 @@ def test_counters_take_the_largest_value_and_stay_integers() -> None:
 def test_the_graph_tells_clients_with_unlike_classes_apart() -> None:
     federation = classes_federation([(0, 1, 2)] * 3 + [(3, 4, 5)] * 3, [8] * 6)
     engine = LocalEngine(small_setup(PFedSim(warmup=0), federation, rounds=40))
-    for number in range(1, 41):
-        outcome = engine.round(number)
-    assert outcome.graph is not None
-    assert outcome.graph.ids == tuple(sorted(federation))
-    weights = np.asarray(outcome.graph.weights)
+    graph = present(play(engine, *range(1, 41)).graph)
+    assert graph.ids == tuple(sorted(federation))
+    weights = np.asarray(graph.weights)
     assert np.array_equal(weights, weights.T)
     within = [weights[i, j] for i in range(6) for j in range(i) if (i < 3) == (j < 3)]
     across = [weights[i, j] for i in range(6) for j in range(i) if (i < 3) != (j < 3)]
     assert min(within) > max(across)
-    np.testing.assert_allclose(np.asarray(outcome.graph.mixing).sum(1), 1.0)
+    np.testing.assert_allclose(np.asarray(graph.mixing).sum(1), 1.0)
 
 
 def test_heads_stay_at_home_once_they_are_personal() -> None:

@@ -24,7 +24,7 @@ from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.settings import parse
 from methods.flt_world import grouped, member, score
-from support import play, same, small_setup
+from support import play, present, same, small_setup
 
 COUNTED: dict[str, ServerMethod] = {
     "ifca": Ifca(clusters="same"),
@@ -82,8 +82,7 @@ def test_cfl_splits_until_no_leaf_has_clients_of_two_groups() -> None:
 
 
 def test_sfmtl_graph_mixes_inside_the_groups_found() -> None:
-    graph = after(SfmtlGraph(graph={"groups": "same"}), grouped(12)).round(2).graph
-    assert graph is not None
+    graph = present(after(SfmtlGraph(graph={"groups": "same"}), grouped(12)).round(2).graph)
     assert score(dict(graph.groups or {}), grouped(12)) == 1.0
     other = np.asarray(graph.labels)[:, None] != np.asarray(graph.labels)
     assert not np.asarray(graph.mixing)[other].any()

@@ -26,7 +26,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from support import Watched, play, same, small_setup, stored
+from support import Watched, play, present, same, small_setup, stored
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
@@ -246,14 +246,13 @@ def test_two_rounds_are_the_plain_loop(kind: str, match: str) -> None:
                     kept[ids[k]][label] = sum(
                         (data[ids[j]].size / total * anchors[j][label] for j in owners), torch.zeros(()).double()
                     )
-        graph = outcome.graph
-        assert graph is not None
+        graph = present(outcome.graph)
         assert graph.ids == tuple(ids)
-        assert graph.groups is not None
         np.testing.assert_allclose(np.asarray(graph.weights), a, atol=1e-9)
+        found = present(graph.groups)
         for group in groups:
-            assert all(graph.groups[ids[k]] == graph.groups[ids[j]] for k, j in pairwise(group))
-        assert len(set(graph.groups.values())) == len(groups)
+            assert all(found[ids[k]] == found[ids[j]] for k, j in pairwise(group))
+        assert len(set(found.values())) == len(groups)
         for id in data:
             for name, tensor in models[id].items():
                 torch.testing.assert_close(engine.model(id)[name], tensor, rtol=1e-8, atol=1e-10)
@@ -278,8 +277,7 @@ def models(run: Watched) -> dict[str, dict[str, Tensor]]:
 def test_bodies_are_the_communitys_mean_weighted_by_samples() -> None:
     run = watched("model", graph=ORACLE)
     replies = run.replies("train")
-    planted = run.federation.planted
-    assert planted is not None
+    planted = present(run.federation.planted)
     for id in run.federation:
         members = sorted(other for other in replies if planted[other] == planted[id])
         n = sum(replies[other]["n"] for other in members)
@@ -314,8 +312,7 @@ def test_a_dropped_client_keeps_its_body_and_is_in_no_mean(share: str) -> None:
     before = dict(run.model(lost))
     run.lose = lambda phase, id: phase == "train" and id == lost
     run.round(2)
-    replies, planted = run.replies("train"), run.federation.planted
-    assert planted is not None
+    replies, planted = run.replies("train"), present(run.federation.planted)
     assert lost not in replies
     members = [id for id in replies if planted[id] == planted[lost]]
     means = community_bodies({id: replies[id] for id in members}, np.zeros(len(members), dtype=np.int64))

@@ -33,7 +33,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import combined, nearest_on_simplex
-from support import Watched, newcomers, same, small_federation, small_setup
+from support import Watched, newcomers, present, same, small_federation, small_setup
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -185,8 +185,7 @@ def test_settings_are_checked_before_anything_runs() -> None:
 
 def test_graph_and_prior_against_plain_loops_and_networkx() -> None:
     engine = Watched(small_setup(Tfl(), dtype=torch.float64))
-    graph = engine.round(1).graph
-    assert graph is not None
+    graph = present(engine.round(1).graph)
     models = {id: reply["params"] for id, reply in engine.asks[0][2].items()}
     ids = sorted(models)
     inner = np.zeros((6, 6))
@@ -281,8 +280,7 @@ def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> Non
     method: Any = Tfl(graph=how)
     method.remember(engine.server, models, engine.initial)
     method.learn_topology(engine.server)
-    graph = engine.server.graph
-    assert graph is not None
+    graph = present(engine.server.graph)
     honest = [k for k, id in enumerate(ids) if id not in bad]
     for k, id in enumerate(ids):
         if id in bad:
@@ -294,14 +292,12 @@ def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> Non
 def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
     how = {"clusters": 2, "vectors": "updates", "every": 1, "similarity": "cosine"}
     engine = ran(Tfl(eta_lambda=0.0, graph=how), 1, local_steps=20)
-    graph, planted = engine.server.graph, engine.federation.planted
-    assert graph is not None
-    assert graph.groups is not None
-    assert planted is not None
-    assert len({(graph.groups[id], planted[id]) for id in graph.ids}) == 2
+    graph, planted = present(engine.server.graph), present(engine.federation.planted)
+    groups = present(graph.groups)
+    assert len({(groups[id], planted[id]) for id in graph.ids}) == 2
     for id, other in ((a, b) for a in graph.ids for b in graph.ids):
         k, j = graph.ids.index(id), graph.ids.index(other)
-        if graph.groups[id] == graph.groups[other]:
+        if groups[id] == groups[other]:
             assert graph.values["centrality"][k] == graph.values["centrality"][j]
             assert np.asarray(graph.weights)[k, j] == 0
 
