@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedkin import codec
 from fedkin.engines import Engine, LocalEngine, Outcome, Setup, Witness
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
@@ -90,6 +91,13 @@ def after(
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
     return engine, outcome
+
+
+def restarted(engine: LocalEngine) -> LocalEngine:
+    """Another engine that goes on from the bytes of this one's state."""
+    again = LocalEngine(engine.setup)
+    again.restore(codec.decode(codec.encode(engine.state())))
+    return again
 
 
 def present(value: T | None) -> T:

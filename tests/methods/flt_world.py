@@ -9,13 +9,11 @@ import torch
 
 from fedkin import graph as g
 from fedkin.data.dataset import Dataset, Part
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import Setup
 from fedkin.federation import Client, Federation, Samples, Scale, Task
-from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods.flt import Flt
-from support import play, same, small_setup
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
 PLACES = np.random.default_rng(5).normal(size=(6, 8)) * 6
@@ -40,14 +38,6 @@ def grouped(clients: int = 12, **more: Any) -> Federation:
     return Federation([*made, *more.get("extra", ())], Task(6, (8,)), "grouped")
 
 
-def engine_after(
-    method: ServerMethod, federation: Federation, rounds: int, kind: type[LocalEngine] = LocalEngine, **training: Any
-) -> Any:
-    engine = kind(small_setup(method, federation, **training))
-    play(engine, *range(1, rounds + 1))
-    return engine
-
-
 # FLT without UMAP, with the distances of the released code: of few clients, with groups that tests can foresee.
 RAW: dict[str, Any] = {"embedding": "none", "distance": "matching", "gamma": "groups", "cluster": "distances"}
 
@@ -64,15 +54,6 @@ def groups_of(engine: Any) -> dict[str, int]:
 def score(found: dict[str, int], federation: Federation) -> float:
     ids = sorted(found)
     return float(g.ari([str(federation[id].group) for id in ids], [found[id] for id in ids]))
-
-
-def models(engine: Any) -> dict[str, Any]:
-    return {id: dict(engine.model(id)) for id in sorted(engine.federation)}
-
-
-def assert_equal_models(one: dict[str, Any], other: dict[str, Any]) -> None:
-    for id in one:
-        assert same(one[id], other[id])
 
 
 def images(count: int, bright: int | None, seed: int) -> Samples:

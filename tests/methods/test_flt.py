@@ -18,7 +18,6 @@ from scipy.spatial.distance import squareform
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from fedkin import codec
 from fedkin import graph as g
 from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, Setup, Witness
@@ -31,14 +30,11 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.local import Local
 from fedkin.settings import parse
 from methods.flt_world import (
-    assert_equal_models,
-    engine_after,
     grouped,
     groups_of,
     image_federation,
     images,
     member,
-    models,
     public,
     raw,
     samples,
@@ -46,7 +42,7 @@ from methods.flt_world import (
     with_public,
 )
 from methods.plain_loops import Plain, entropy, initial, logits, plain_training
-from support import play, present, same, small_federation, small_setup, stored
+from support import after, play, present, restarted, same, small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -64,7 +60,7 @@ def test_flt_finds_the_groups_and_their_number_with_umap_and_without_a_warning()
     federation = grouped(12)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        engine = engine_after(Flt(), federation, 1)
+        engine = after(Flt(), 1, federation)[0]
     assert score(groups_of(engine), federation) == 1.0
 
 
@@ -87,8 +83,8 @@ def test_planted_groups_are_found_for_shuffled_ids(kind: str, groups: Any) -> No
 def test_labels_that_differ_are_seen_by_tests_and_not_by_centres() -> None:
     """The planted groups of the shared tests differ in labels only."""
     federation = small_federation()
-    assert score(groups_of(engine_after(raw("ratio"), federation, 1)), federation) < 0.5
-    assert score(groups_of(engine_after(FltSame(), federation, 1)), federation) == 1.0
+    assert score(groups_of(after(raw("ratio"), 1, federation)[0]), federation) < 0.5
+    assert score(groups_of(after(FltSame(), 1, federation)[0]), federation) == 1.0
 
 
 # -- averages ---------------------------------------------------------------------------------------------------------
@@ -112,16 +108,15 @@ def test_complete_graphs_are_fedavg_and_empty_ones_local_training(
     method: Taskonomy, limit: Any, clients_per_round: Any
 ) -> None:
     federation = grouped()
-    one, other = (engine_after(each, federation, 3, clients_per_round=clients_per_round) for each in (method, limit))
-    assert_equal_models(models(one), models(other))
+    one, other = (after(each, 3, federation, clients_per_round=clients_per_round)[0] for each in (method, limit))
+    assert same(one.models(), other.models())
 
 
 @pytest.mark.parametrize("average", ["groups", "neighbours"])
 def test_a_group_shares_one_object_also_after_a_restart(average: Any) -> None:
     federation = grouped()
-    engine = engine_after(raw(k=2, average=average), federation, 2)
-    again = LocalEngine(engine.setup)
-    again.restore(codec.decode(codec.encode(engine.state())))
+    engine = after(raw(k=2, average=average), 2, federation)[0]
+    again = restarted(engine)
     for own in (engine, again):
         assert len(own.server.state["models"]) == 3
         objects = {id: own.model(id) for id in federation}
@@ -213,13 +208,13 @@ def test_of_very_many_clients_some_make_the_groups_and_the_others_join_them(
 ) -> None:
     monkeypatch.setattr("fedkin.methods.blocks.stages.LARGEST", 12)
     federation = grouped(36)
-    engine, again = (engine_after(method, federation, 2) for _ in range(2))
+    engine, again = (after(method, 2, federation)[0] for _ in range(2))
     assert engine.server.state["founders"] == 12
     assert engine.server.state["adjacency"].shape == (12, 12)
     assert score(groups_of(engine), federation) == 1.0
-    graph = engine_after(method, federation, 1).server.graph
+    graph = after(method, 1, federation)[1].graph
     assert len(graph.ids) == 36
-    assert_equal_models(models(engine), models(again))
+    assert same(engine.models(), again.models())
 
 
 # -- whole rounds against loops from the paper; shared: the federation, initial values, and the batches drawn ---
@@ -399,7 +394,7 @@ def test_a_newcomers_edges_are_those_that_all_together_would_get(average: Any) -
     """A gamma that does not depend on who is there, and no embedding."""
     late = [member(30 + number, "abc"[number], joins=2) for number in range(3)]
     method = raw(k=3, average=average, graph={"gamma": 1.5})
-    engine = engine_after(method, grouped(12, extra=late), 2)
+    engine = after(method, 2, grouped(12, extra=late))[0]
     state = engine.server.state
     assert state["founders"] == 12
     sets = [state["signatures"][id].double().numpy() for id in sorted(state["row"], key=state["row"].__getitem__)]
@@ -484,7 +479,7 @@ def test_clients_with_one_sample_one_class_or_constant_images(kind: str, tune: i
     encoder = {"kind": kind, "fine_tune": 0 if kind == "none" else tune, "dims": 6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        engine = engine_after(raw("ratio", encoder=encoder), federation, 2)
+        engine = after(raw("ratio", encoder=encoder), 2, federation)[0]
     state = engine.server.state
     assert [len(state["signatures"][f"c{place}"]) for place in range(5)] == [1, 1, 1, 5, 1]
     assert set(state["group"]) == set(federation)
@@ -501,12 +496,11 @@ def test_an_encoder_is_pretrained_once_and_survives_a_restart() -> None:
     method = raw("ratio", encoder=encoder, regroup_every=1)
     engine = LocalEngine(with_public(method, image_federation(), given))
     engine.round(1)
-    again = LocalEngine(engine.setup)
-    again.restore(codec.decode(codec.encode(engine.state())))
+    again = restarted(engine)
     for own in (engine, again):
         own.round(2)
     assert asked == ["clothes"]
-    assert_equal_models(models(engine), models(again))
+    assert same(engine.models(), again.models())
     encoder = engine.server.state["encoder"]
     start = method.encoder.net((1, 8, 8)).initial  # type: ignore[union-attr]
     assert not torch.equal(encoder["body.0.weight"], start["body.0.weight"])
@@ -525,7 +519,7 @@ def test_tables_are_standardised_as_the_pretraining_data_are() -> None:
 def test_fine_tuning_changes_centres_and_sends_the_decoder_too() -> None:
     federation = image_federation()
     plain, tuned = (
-        engine_after(raw("ratio", encoder={"kind": "grey", "fine_tune": j, "dims": 5}), federation, 1) for j in (0, 1)
+        after(raw("ratio", encoder={"kind": "grey", "fine_tune": j, "dims": 5}), 1, federation)[0] for j in (0, 1)
     )
     assert any(name.startswith("head.") for name in tuned.server.state["encoder"])
     for id in federation:
@@ -540,13 +534,13 @@ def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
     late = member(50, "b", joins=3)
     federation = grouped(extra=[late])
     method = raw()
-    engine = engine_after(method, federation, 2)
-    without = engine_after(method, grouped(), 2)
+    engine = after(method, 2, federation)[0]
+    without = after(method, 2, grouped())[0]
     outcome = engine.round(3)
     without.round(3)
     # It signed in this round and trains from the next: the others are as if it were not there.
-    known = models(without)
-    assert_equal_models(known, models(engine))
+    known = without.models()
+    assert same(known, {id: engine.model(id) for id in known})
     mates = [id for id in known if federation[id].group == "b"]
     assert engine.model(late.id) is engine.model(mates[0])
     assert [m.receiver for m in outcome.traffic if m.phase == "sign" and m.sender == "server"] == [late.id]
@@ -560,12 +554,11 @@ def test_a_newcomer_gets_its_groups_model_at_once_and_moves_nobody() -> None:
 def test_newcomers_after_a_restart_are_those_without_one(average: Any) -> None:
     federation = grouped(extra=[member(50, "b", joins=3), member(51, "c", joins=4)])
     method = raw(average=average, encoder={"kind": "mlp", "fine_tune": 0}, graph={"embedding": "pca"})
-    engine = engine_after(method, federation, 2)
-    again = LocalEngine(engine.setup)
-    again.restore(codec.decode(codec.encode(engine.state())))
+    engine = after(method, 2, federation)[0]
+    again = restarted(engine)
     for own in (engine, again):
         play(own, 3, 4, 5)
-    assert_equal_models(models(engine), models(again))
+    assert same(engine.models(), again.models())
     assert score(groups_of(again), federation) == 1.0
 
 
@@ -573,7 +566,7 @@ def test_more_newcomers_than_founders_make_the_groups_anew() -> None:
     few = [member(number, "abc"[number % 3]) for number in range(3)]
     late = [member(number, "abc"[number % 3], joins=2) for number in range(3, 12)]
     federation = Federation([*few, *late], Task(6, (8,)))
-    engine = engine_after(raw(), federation, 2)
+    engine = after(raw(), 2, federation)[0]
     assert engine.server.state["founders"] == 12
     assert score(groups_of(engine), federation) == 1.0
 
@@ -599,7 +592,7 @@ def drifting(number: int = 12, at: int = 3) -> tuple[str, Federation]:
 
 def test_a_client_whose_data_changed_moves_to_its_new_group() -> None:
     id, federation = drifting()
-    engine = engine_after(raw(), federation, 2)
+    engine = after(raw(), 2, federation)[0]
     before = groups_of(engine)
     assert score(before, federation) == 1.0
     engine.round(3)  # it trains on the new samples, and says so
@@ -618,12 +611,12 @@ def test_groups_wait_for_enough_flags() -> None:
     first, federation = drifting(12)
     second, more = drifting(15)
     both = Federation([*federation.values(), more[second]], federation.task)
-    engine = engine_after(raw(regroup_changed=2), federation, 6)
+    engine = after(raw(regroup_changed=2), 6, federation)[0]
     assert engine.server.state["changed"] == {first: True}
     assert score(groups_of(engine), federation) == 1.0
-    engine = engine_after(raw(regroup_changed=2), both, 4)
+    engine = after(raw(regroup_changed=2), 4, both)[0]
     assert score(groups_of(engine), both.at(4)) == 1.0
-    engine = engine_after(raw(regroup_changed=None), both, 5)
+    engine = after(raw(regroup_changed=None), 5, both)[0]
     assert engine.server.state["changed"] == {}
     assert score(groups_of(engine), both) == 1.0
 
@@ -645,7 +638,7 @@ def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
     without = Client("none", empty, samples("a", 5, 1), group="a", seen=False)
     federation = grouped(extra=[unseen, without])
     method = raw(average="groups")
-    engine = engine_after(method, federation, 2)
+    engine = after(method, 2, federation)[0]
     before = engine.server.state
     found = engine.models()
     mate = next(id for id in groups_of(engine) if federation[id].group == "c")
@@ -653,8 +646,7 @@ def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
     assert unseen.id not in engine.server.state["group"]
     assert engine.server.state is before
     mean = {name: torch.stack([m[name] for m in before["models"].values()]).mean(0) for name in found["none"]}
-    for name, tensor in mean.items():
-        torch.testing.assert_close(found["none"][name], tensor)
+    torch.testing.assert_close(dict(found["none"]), mean)
 
 
 # -- FLT-same: groups from tests of signatures, in FLT's rounds ---
@@ -673,7 +665,7 @@ def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None
 
 def test_the_tests_behind_groups_are_recorded() -> None:
     late = member(30, "b", joins=2)
-    engine = engine_after(FltSame(), grouped(12, extra=[late]), 1)
+    engine = after(FltSame(), 1, grouped(12, extra=[late]))[0]
     graph = present(engine.round(2).graph)
     evidence = present(graph.evidence)
     assert evidence.nodes[0].rejected
@@ -681,18 +673,13 @@ def test_the_tests_behind_groups_are_recorded() -> None:
     assert set(graph.values["verdict"]) == {"same"}
 
 
-def test_one_distribution_is_one_group() -> None:
-    federation = Federation([member(number, "a") for number in range(12)], Task(6, (8,)), "one")
-    assert len(set(groups_of(engine_after(FltSame(), federation, 1)).values())) == 1
-
-
 def test_changed_data_are_signed_again_and_the_client_moves() -> None:
     change = member(40, "a", changes=[Change(2, samples("b", 30, 7), samples("b", 10, 8), "b")])
     federation = grouped(12, extra=[change])
-    engine = engine_after(FltSame(), federation, 1)
+    engine = after(FltSame(), 1, federation)[0]
     before = groups_of(engine)[change.id]
     engine.round(2)
     engine.round(3)
-    after = groups_of(engine)
+    now = groups_of(engine)
     fellows = [id for id in federation if federation[id].group == "b"]
-    assert after[change.id] == after[fellows[0]] != before
+    assert now[change.id] == now[fellows[0]] != before

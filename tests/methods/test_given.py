@@ -7,22 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.learning.sgd import infer
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.given import Given
 from fedkin.methods.local import Local
 from fedkin.settings import parse
-from support import play, same, small_federation, small_setup
+from support import after, same, small_federation, small_setup
 
 IDS = sorted(small_federation())
 
 
-def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any) -> dict[str, Any]:
-    engine = LocalEngine(small_setup(method, federation, **training))
-    play(engine, *range(1, rounds + 1))
-    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any) -> Any:
+    return after(method, rounds, federation, **training)[0].models()
 
 
 def test_groups_do_not_hear_of_each_other_and_who_is_in_none_is_alone() -> None:

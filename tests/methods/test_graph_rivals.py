@@ -14,11 +14,10 @@ from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.cobo import CoBo, weight_of
 from fedkin.methods.dpfl import Dpfl
-from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddrift import FedDrift, accuracies, merged
 from fedkin.methods.local import Local
 from methods.plain_loops import Plain, assert_params, combined, entropy, initial, logits, plain_training
-from support import play, present, small_setup
+from support import after, present, small_setup
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
 
@@ -41,24 +40,12 @@ def federation(*flipped: bool, same: bool = False) -> Federation:
     return Federation(clients, Task(4, (5,)))
 
 
-def engine_of(method: Any, fed: Federation | None = None, rounds: int = 0, **training: Any) -> LocalEngine:
-    engine = LocalEngine(small_setup(method, fed, **training))
-    play(engine, *range(1, rounds + 1))
-    return engine
-
-
 # -- CoBo -------------------------------------------------------------------------------------------------------------
-
-
-def test_cobo_without_a_pull_is_local_training() -> None:
-    one, other = engine_of(CoBo(rho=0), rounds=2), engine_of(Local(), rounds=2)
-    for id in sorted(one.setup.federation):
-        assert_params(one.model(id), dict(other.model(id)), 1e-6)
 
 
 def test_pairs_of_cobo_that_disagree_part_and_equal_ones_stay() -> None:
     fed = federation(False, False, True, True)
-    engine = engine_of(CoBo(rho=0.01, gamma=2.0, pairs=3), fed, rounds=20, batch_size=60)
+    engine, _ = after(CoBo(rho=0.01, gamma=2.0, pairs=3), 20, fed, batch_size=60)
     weights = {(i, j): weight_of(engine.server.state, f"c{i}", f"c{j}") for i, j in combinations(range(4), 2)}
     assert min(weights[0, 1], weights[2, 3]) > 0.9
     assert max(weights[0, 2], weights[0, 3], weights[1, 2], weights[1, 3]) == 0
@@ -68,12 +55,12 @@ def test_pairs_of_cobo_that_disagree_part_and_equal_ones_stay() -> None:
 
 def test_clients_with_equal_data_keep_their_weights_in_cobo() -> None:
     fed = federation(False, False, False, same=True)
-    engine = engine_of(CoBo(rho=0.1, gamma=2.0, pairs=2), fed, rounds=4, batch_size=60)
+    engine, _ = after(CoBo(rho=0.1, gamma=2.0, pairs=2), 4, fed, batch_size=60)
     assert all(weight_of(engine.server.state, f"c{i}", f"c{j}") == 1 for i, j in combinations(range(3), 2))
 
 
 def test_two_rounds_of_cobo_are_those_of_a_plain_loop() -> None:
-    engine = engine_of(CoBo(rho=0.4, gamma=0.0))
+    engine = LocalEngine(small_setup(CoBo(rho=0.4, gamma=0.0)))
     setup, ids = engine.setup, sorted(engine.setup.federation)
     own = {id: initial(setup) for id in ids}
     for number in (1, 2):
@@ -113,7 +100,7 @@ def chosen_by(fed: Federation, models: dict[str, Plain], me: str, budget: int) -
 
 def test_a_client_of_dpfl_chooses_those_whose_mean_with_its_own_is_best() -> None:
     fed = federation(False, False, True, True)
-    trained = engine_of(Local(), fed, rounds=3)
+    trained, _ = after(Local(), 3, fed)
     models: dict[str, Plain] = {id: dict(trained.model(id)) for id in sorted(fed)}
     assert chosen_by(fed, models, "c0", 10) in ([], ["c1"])
     twins = {**models, "c0": {name: torch.zeros_like(tensor) for name, tensor in models["c0"].items()}}
@@ -129,22 +116,15 @@ def test_a_client_of_dpfl_chooses_those_whose_mean_with_its_own_is_best() -> Non
 
 
 def test_dpfl_has_a_graph_of_who_chose_whom_and_clients_alone_are_local() -> None:
-    engine = engine_of(Dpfl(every=1), federation(False, False, True, True), rounds=6)
+    engine, _ = after(Dpfl(every=1), 6, federation(False, False, True, True))
     graph = present(engine.server.graph)
     weights = np.asarray(graph.weights)
     assert weights[:2, 2:].sum() + weights[2:, :2].sum() == 0
-    one = engine_of(Dpfl(), federation(False), rounds=2)
-    assert np.asarray(one.server.graph.weights).tolist() == [[0.0]]  # type: ignore[union-attr]
+    alone, _ = after(Dpfl(), 2, federation(False))
+    assert np.asarray(present(alone.server.graph).weights).tolist() == [[0.0]]
 
 
 # -- FedDrift ---------------------------------------------------------------------------------------------------------
-
-
-def test_feddrift_without_drift_is_fedavg() -> None:
-    one, other = engine_of(FedDrift(every=2), rounds=5), engine_of(FedAvg(), rounds=5)
-    assert set(one.server.state["cluster"].values()) == {"0"}
-    for id in sorted(one.setup.federation):
-        assert_params(one.model(id), dict(other.model(id)), 1e-6)
 
 
 def test_clusters_merge_only_if_neither_loses_more_than_delta() -> None:

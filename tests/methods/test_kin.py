@@ -134,19 +134,6 @@ def test_planted_rotations_are_found_with_nothing_told(seed: int) -> None:
     assert result.summary["groups"]["ari"] == 1
 
 
-def test_groups_are_averaged_apart() -> None:
-    """Each group's model is FedAvg's of its members alone."""
-    fed = federation([common_draw, swapped] * 4)
-    engine = engine_of(fed)
-    engine.round(1)
-    assert members(engine) == {frozenset(f"c{k}" for k in range(start, 8, 2)) for start in (0, 1)}
-    for start in (0, 1):
-        part = fed.reorder([f"c{k}" for k in range(start, 8, 2)])
-        plain = engine_of(part, FedAvg())
-        plain.round(1)
-        assert same(engine.model(f"c{start}"), plain.model(f"c{start}"))
-
-
 def test_a_client_like_nobody_else_trains_alone() -> None:
     fed = federation([common_draw] * 6 + [far])
     kin, local = engine_of(fed), engine_of(fed, METHODS["local"]())
@@ -463,15 +450,6 @@ def test_groups_are_found_anew_once_newcomers_are_the_majority() -> None:
     engine.round(2)
     assert state(engine)["looks"] == 2
     assert members(engine) == {frozenset(fed), frozenset(c.id for c in late)}
-
-
-def test_unseen_clients_get_their_groups_model() -> None:
-    fed = federation([common_draw, swapped] * 4)
-    new = replace(client("new", swapped, 80, 95), seen=False)
-    engine = engine_of(Federation([*fed.values(), new], fed.task))
-    engine.round(1)
-    assert same(engine.model("new"), engine.model("c1"))
-    assert "new" not in state(engine)["group"]
 
 
 def test_unseen_clients_of_no_group_get_the_mean_of_all() -> None:

@@ -17,6 +17,7 @@ from fedkin.graph import ari
 from fedkin.learning import Net
 from fedkin.methods.apfl import APFL
 from fedkin.methods.cfl import Cfl
+from fedkin.methods.cobo import CoBo
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.ditto import Ditto
 from fedkin.methods.drfa import Drfa
@@ -25,6 +26,7 @@ from fedkin.methods.fedamp import FedAMP
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT
 from fedkin.methods.fedbn import FedBN
+from fedkin.methods.feddrift import FedDrift
 from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedper import FedPer
@@ -33,15 +35,19 @@ from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.fedsim import FedSim
 from fedkin.methods.fedu import FedU
+from fedkin.methods.flt_same import FltSame
 from fedkin.methods.given import Given
 from fedkin.methods.ifca import Ifca
+from fedkin.methods.kin import Kin
 from fedkin.methods.lg_fedavg import LGFedAvg
 from fedkin.methods.local import Local
+from fedkin.methods.pacfl import Pacfl
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.perfedavg import PerFedAvg
 from fedkin.methods.pfedsim import PFedSim
 from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfmtl_graph import SfmtlGraph
+from methods.flt_world import grouped, raw
 from methods.plain_loops import assert_params
 from support import after, play, present, same, small_federation, small_setup
 
@@ -49,8 +55,12 @@ CLUSTERED = [Cfl(eps1=0.0), Ifca(clusters=1), FedSem(clusters=1)]
 ALL = tuple(small_federation())
 
 
-def assert_equal_models(one: Any, other: Any) -> None:
-    assert same(one.models(), other.models())
+def members_of(federation: Federation) -> dict[str, tuple[str, ...]]:
+    """The ids of each planted group."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for id, group in present(federation.planted).items():
+        groups[group] = (*groups.get(group, ()), id)
+    return groups
 
 
 def assert_close_models(one: Any, other: Any) -> None:
@@ -63,7 +73,7 @@ def assert_close_models(one: Any, other: Any) -> None:
 def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
     options: dict[str, Any] = {"clients_per_round": 3, "momentum": 0.5}
     one, outcome = after(method.model_copy(update={"weights": weights}), 4, **options)
-    assert_equal_models(one, after(FedAvg.model_validate({"weights": weights}), 4, **options)[0])
+    assert same(one.models(), after(FedAvg.model_validate({"weights": weights}), 4, **options)[0].models())
     assert outcome.graph is None or set(outcome.graph.groups.values()) == {0}
 
 
@@ -76,13 +86,34 @@ def test_one_cluster_is_fedavg(method: Any, weights: str) -> None:
         (PFedSim(warmup=3), FedAvg()),
         (Given(groups={"all": ALL}), FedAvg()),
         (Given(), Local()),
+        (FedDrift(every=2), FedAvg()),
+        (CoBo(rho=0), Local()),
         (FedU(lam=0.0), Local()),
         (FedU(lam=0.5, graph={"control": "self"}), Local()),
     ],
-    ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone", "fedu", "fedu-self"],
+    ids=["fedprox", "pca-km-hc", "drfa", "pfedsim", "given", "given-alone", "feddrift", "cobo", "fedu", "fedu-self"],
 )
 def test_it_is_a_simpler_method(method: Any, limit: Any) -> None:
-    assert_equal_models(after(method, 3)[0], after(limit, 3)[0])
+    assert same(*(after(each, 3)[0].models() for each in (method, limit)))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        raw(k=2),
+        FltSame(),
+        PcaKmHc(clusters=3, centres=2),
+        Pacfl(vectors=1, threshold=15.0),
+        Kin(degrees="groups"),
+        Given(groups=members_of(grouped())),
+    ],
+    ids=lambda method: method.name,
+)
+def test_each_group_is_fedavg_among_its_members(method: Any) -> None:
+    engine, _ = after(method, 3, grouped())
+    for ids in members_of(grouped()).values():
+        alone, _ = after(FedAvg(), 3, grouped().reorder(ids))
+        assert same({id: engine.model(id) for id in ids}, alone.models())
 
 
 # With all samples in one batch there is no draw in which the two could differ.

@@ -12,7 +12,8 @@ from fedkin import graph as g
 from fedkin.errors import ConfigError
 from fedkin.methods.fedu import FedU
 from fedkin.methods.tfl import Tfl, Topology, learned
-from methods.flt_world import engine_after, grouped, member
+from methods.flt_world import grouped, member
+from support import after
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +47,8 @@ def test_all_pairs_of_too_many_are_refused_before_the_run_with_the_clients_that_
 
 def test_too_many_answers_of_a_round_are_refused() -> None:
     with pytest.raises(ConfigError, match="let fewer clients take part in a round"):
-        engine_after(FedU(), grouped(12), 1)
-    engine_after(FedU(), grouped(12), 1, clients_per_round=8)
+        after(FedU(), 1, grouped(12))
+    after(FedU(), 1, grouped(12), clients_per_round=8)
 
 
 def test_tfl_joins_clusters_of_very_many_clients() -> None:

@@ -7,10 +7,9 @@ import pytest
 import torch
 from scipy.linalg import subspace_angles
 
-from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.pacfl import Pacfl, angles, directions
-from support import play, small_setup
+from support import after
 
 
 @pytest.mark.parametrize("measure", ["smallest", "sum"])
@@ -35,8 +34,8 @@ def test_directions_span_the_leading_left_singular_vectors_of_each_class() -> No
         np.testing.assert_allclose(basis @ (basis.T @ left), left, atol=1e-10)
 
 
-def by_subspace(late: int = 0) -> Federation:
-    """Eight clients whose samples lie near one of two planes; `late`: how many join in round 2."""
+def by_subspace() -> Federation:
+    """Eight clients whose samples lie near one of two planes."""
     draw = np.random.default_rng(2)
     planes = [np.linalg.qr(draw.normal(size=(10, 2)))[0] for _ in range(2)]
     clients = []
@@ -48,14 +47,12 @@ def by_subspace(late: int = 0) -> Federation:
             Samples(torch.from_numpy(x[rows].astype(np.float32)), y[rows]) for rows in (slice(40), slice(40, None))
         )
         train, test = parts
-        clients.append(Client(f"c{number}", train, test, f"g{number % 2}", joins=2 if number >= 8 - late else 1))
+        clients.append(Client(f"c{number}", train, test, f"g{number % 2}"))
     return Federation(clients, Task(2, (10,)))
 
 
-@pytest.mark.parametrize("late", [0, 2])
-def test_clients_of_one_plane_share_a_model(late: int) -> None:
-    engine = LocalEngine(small_setup(Pacfl(vectors=2), by_subspace(late)))
-    play(engine, 1, 2)
+def test_clients_of_one_plane_share_a_model() -> None:
+    engine, _ = after(Pacfl(vectors=2), 2, by_subspace())
     cluster = engine.server.state["cluster"]
     assert len(set(cluster.values())) == 2
     assert all((cluster[f"c{i}"] == cluster[f"c{j}"]) == (i % 2 == j % 2) for i in range(8) for j in range(8))

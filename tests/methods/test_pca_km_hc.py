@@ -91,17 +91,6 @@ def test_planted_groups_of_classes_are_found(clusters: int | None, seed: int) ->
     assert len(engine.server.state["models"]) == 3
 
 
-def test_each_group_is_fedavg_among_its_members() -> None:
-    federation = places(THREE)
-    engine, _ = after(PcaKmHc(clusters=3, centres=2), 3, federation)
-    for group in set(federation.planted.values()):  # type: ignore[union-attr]
-        ids = [id for id in federation if federation[id].group == group]
-        alone, _ = after(FedAvg(), 3, federation.reorder(ids))
-        for id in ids:
-            for name, tensor in engine.model(id).items():
-                assert torch.equal(tensor, alone.model(id)[name])
-
-
 def test_groups_are_scipys_hierarchy_on_distances_written_out() -> None:
     federation = places([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 1), (3, 4)], each=20)
     method = PcaKmHc(clusters=4, centres=3, components=5)

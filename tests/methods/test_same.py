@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedkin import graph as g
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.federation.inputs import parts
@@ -24,7 +23,7 @@ from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.settings import parse
 from methods.flt_world import grouped, member, score
-from support import play, present, same, small_setup
+from support import after, play, present, same
 
 COUNTED: dict[str, ServerMethod] = {
     "ifca": Ifca(clusters="same"),
@@ -40,22 +39,16 @@ def one_distribution() -> Federation:
     return Federation([member(number, "a") for number in range(9)], Task(6, (8,)), "one")
 
 
-def after(method: ServerMethod, federation: Federation, rounds: int = 1, **more: Any) -> LocalEngine:
-    engine = LocalEngine(small_setup(method, federation, **more))
-    play(engine, *range(1, rounds + 1))
-    return engine
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_three_planted_groups_are_found(name: str) -> None:
-    engine = after(ALL[name], grouped(12))
+    engine, _ = after(ALL[name], 1, grouped(12))
     assert score(engine.server.state["same"]["group"], grouped(12)) == 1.0
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_distribution_is_one_group(name: str) -> None:
     federation = one_distribution()
-    engine = after(ALL[name], federation, rounds=2)
+    engine, _ = after(ALL[name], 2, federation)
     assert set(engine.server.state["same"]["group"].values()) == {0}
     graph = engine.round(3).graph
     assert graph is None or len(set((graph.groups or {}).values())) == 1
@@ -66,14 +59,14 @@ def test_a_number_from_the_test_is_the_number_given(name: str) -> None:
     """From the round in which it is known, the method is the one that was given this number, bit for bit."""
     federation = grouped(12)
     given = COUNTED[name].model_copy(update={"clusters": 3})
-    one, other = after(COUNTED[name], federation, rounds=3), after(given, federation, rounds=3)
+    (one, _), (other, _) = after(COUNTED[name], 3, federation), after(given, 3, federation)
     assert one.server.state["models"].keys() == other.server.state["models"].keys()
     assert same(one.models(), other.models())
 
 
 def test_cfl_splits_until_no_leaf_has_clients_of_two_groups() -> None:
     federation = grouped(12)
-    engine = after(Cfl(split="same"), federation, rounds=12)
+    engine, _ = after(Cfl(split="same"), 12, federation)
     state = engine.server.state
     of_leaf: dict[str, set[int]] = {}
     for id, node in state["node"].items():
@@ -82,7 +75,7 @@ def test_cfl_splits_until_no_leaf_has_clients_of_two_groups() -> None:
 
 
 def test_sfmtl_graph_mixes_inside_the_groups_found() -> None:
-    graph = present(after(SfmtlGraph(graph={"groups": "same"}), grouped(12)).round(2).graph)
+    graph = present(after(SfmtlGraph(graph={"groups": "same"}), 2, grouped(12))[1].graph)
     assert score(dict(graph.groups or {}), grouped(12)) == 1.0
     other = np.asarray(graph.labels)[:, None] != np.asarray(graph.labels)
     assert not np.asarray(graph.mixing)[other].any()
@@ -93,8 +86,10 @@ def test_a_newcomer_joins_its_group_and_moves_nobody(name: str) -> None:
     late, alone = member(30, "b", joins=2), member(31, "a", joins=3)
     shifted = replace(alone.train, x=alone.train.inputs(slice(None)) + 40.0)
     federation = grouped(12, extra=[late, replace(alone, id="far", train=shifted)])
-    first = dict(after(ALL[name], federation).server.state["same"]["group"])
-    last = after(ALL[name], federation, rounds=3).server.state["same"]["group"]
+    engine, _ = after(ALL[name], 1, federation)
+    first = dict(engine.server.state["same"]["group"])
+    play(engine, 2, 3)
+    last = engine.server.state["same"]["group"]
     assert {id: last[id] for id in first} == first
     fellow = next(id for id in first if federation[id].group == "b")
     assert last[late.id] == last[fellow]
@@ -103,7 +98,7 @@ def test_a_newcomer_joins_its_group_and_moves_nobody(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_lost_signatures_are_asked_for_again(name: str) -> None:
-    engine = after(ALL[name], grouped(12), rounds=6, dropout=0.6, seed=5)
+    engine, _ = after(ALL[name], 6, grouped(12), dropout=0.6, seed=5)
     assert set(engine.server.state["same"]["group"]) <= set(grouped(12))
     assert all(bool(torch.isfinite(t).all()) for id in grouped(12) for t in engine.model(id).values())
 

@@ -26,7 +26,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
-from support import Watched, play, present, same, small_setup, stored
+from support import Watched, after, present, same, small_setup, stored
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:
@@ -42,14 +42,10 @@ def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Fe
     return Federation(clients, Task(6, (8,)))
 
 
-def graph_after(method: SfmtlGraph, federation: Federation, rounds: int = 15, **training: Any) -> Any:
-    return play(Watched(small_setup(method, federation, **training)), *range(1, rounds + 1)).graph
-
-
 @pytest.mark.parametrize("match", ["union", "shared"])
 def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
     federation = two_class_federation([(0, 1), (0, 1), (0, 2), (3, 4), (3, 4)])
-    graph = graph_after(SfmtlGraph(graph={"match": match}), federation)
+    graph = after(SfmtlGraph(graph={"match": match}), 15, federation)[1].graph
     assert graph.ids == tuple(f"client-{k}" for k in range(5))
     weights = np.asarray(graph.weights)
     assert np.array_equal(weights, weights.T)
@@ -89,8 +85,7 @@ def test_the_papers_upload_is_6154_floats() -> None:
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
-    one, other = Watched(small_setup(strong)), Watched(small_setup(still))
-    assert same(models(one.rounds(2)), models(other.rounds(2)))
+    assert same(*(after(method, 2)[0].models() for method in (strong, still)))
 
 
 def test_an_unknown_stage_is_refused_before_anything_runs() -> None:
@@ -270,10 +265,6 @@ def watched(share: str, rounds: int = 3, federation: Any = None, graph: Any = No
     return Watched(small_setup(method, federation, **settings)).rounds(rounds)
 
 
-def models(run: Watched) -> dict[str, dict[str, Tensor]]:
-    return {id: dict(run.model(id)) for id in sorted(run.federation)}
-
-
 def test_bodies_are_the_communitys_mean_weighted_by_samples() -> None:
     run = watched("model", graph=ORACLE)
     replies = run.replies("train")
@@ -302,7 +293,7 @@ def test_sharing_the_head_leaves_bodies_and_sharing_the_body_leaves_heads() -> N
 
 @pytest.mark.parametrize("share", ["head", "body", "model"])
 def test_without_edges_all_three_are_the_same(share: str) -> None:
-    assert same(models(watched(share, graph={"control": "self"})), models(watched("head", graph={"control": "self"})))
+    assert same(*(watched(each, graph={"control": "self"}).engine.models() for each in (share, "head")))
 
 
 @pytest.mark.parametrize("share", ["body", "model"])
@@ -342,11 +333,6 @@ def in_groups(clients: int, seed: int = 0, classes: int = 4) -> Federation:
     return Federation(made, Task(classes, (6,)))
 
 
-def after(method: SfmtlGraph, federation: Federation, rounds: int = 1) -> tuple[Watched, Any]:
-    engine = Watched(small_setup(method, federation, dtype=torch.float64))
-    return engine, play(engine, *range(1, rounds + 1))
-
-
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(
     clients=st.integers(3, 14),
@@ -360,24 +346,25 @@ def test_with_complete_neighbours_it_is_the_matrix_of_all_pairs(
 ) -> None:
     federation = in_groups(clients, seed)
     method = SfmtlGraph(lam=0.3, graph={"similarity": similarity, "match": match, "sparsify": sparsify})
-    one, dense = after(method, federation)
+    one, dense = after(method, 1, federation, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LARGEST, 2)
-        other, sparse = after(method, federation)
+        other, sparse = after(method, 1, federation, dtype=torch.float64)
     assert isinstance(sparse.graph.weights, sp.csr_array)
     np.testing.assert_allclose(sparse.graph.weights.toarray(), np.asarray(dense.graph.weights), atol=1e-12)
     assert sparse.graph.groups == dense.graph.groups
     for id in federation:
-        for name, tensor in one.model(id).items():
-            torch.testing.assert_close(tensor, other.model(id)[name], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(dict(one.model(id)), dict(other.model(id)), rtol=1e-9, atol=1e-11)
 
 
 def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LARGEST, 20)
     federation = in_groups(90)
-    (one, first), (other, second) = (after(SfmtlGraph(share="model"), federation, rounds=2) for _ in range(2))
+    (one, first), (other, second) = (
+        after(SfmtlGraph(share="model"), 2, federation, dtype=torch.float64) for _ in range(2)
+    )
     assert np.array_equal(first.graph.weights.toarray(), second.graph.weights.toarray())
-    assert same(models(one), models(other))
+    assert same(one.models(), other.models())
 
 
 @pytest.mark.parametrize(
@@ -400,5 +387,5 @@ def test_what_compares_all_pairs_is_refused(graph: Any, message: str, monkeypatc
 
     monkeypatch.setattr(SfmtlGraph, "train", noting)
     with pytest.raises(ConfigError, match=message):
-        after(SfmtlGraph(graph=graph), in_groups(12))
+        after(SfmtlGraph(graph=graph), 1, in_groups(12))
     assert trained == []
