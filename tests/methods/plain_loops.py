@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,25 +37,59 @@ def entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.exp().sum(1).log() - outputs[torch.arange(len(y)), y]).mean()
 
 
+def cross_entropy(params: Plain, x: Tensor, y: Tensor) -> Tensor:
+    """Of a model's outputs, in its own precision."""
+    return entropy(logits(params, x.to(params["head.bias"].dtype)), y)
+
+
+def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """Supervised contrast of two equal views, one anchor and one positive after another."""
+    z, y = torch.cat([z, z]), torch.cat([y, y])
+    unit = z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    total = torch.zeros(())
+    for q in range(len(z)):
+        others = [r for r in range(len(z)) if r != q]
+        scores = {r: unit[q] @ unit[r] / temperature for r in others}
+        below = torch.stack([scores[r].exp() for r in others]).sum()
+        positives = [r for r in others if y[r] == y[q]]
+        total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
+    return total / len(z)
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    """The cosine of two vectors."""
+    found: Tensor = one @ other / (one.norm() * other.norm())
+    return found
+
+
 def plain_training(
     setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
     phase: str = "train", momentum: float = 0.0, fit: int = 0,
     training: Training | None = None,
 ) -> Plain:  # fmt: skip
     """Gradient descent of this client in this round; momentum as y_k+1 = y_k - lr g + momentum (y_k - y_k-1)."""
+    return plain_steps(setup, id, round, params, loss, phase, momentum, fit, training)[-1]
+
+
+def plain_steps(
+    setup: Setup, id: str, round: int, params: Plain, loss: Callable[[Plain, Tensor, Tensor], Tensor],
+    phase: str = "train", momentum: float = 0.0, fit: int = 0,
+    training: Training | None = None,
+) -> list[Plain]:  # fmt: skip
+    """The same; the parameters after 0, 1, ... steps."""
     draw = rng(setup.seed, id, round, f"{phase}.fit{fit}")
     draw.integers(2**63)
-    client, now, before = setup.federation[id], dict(params), dict(params)
+    client, path = setup.federation[id], [dict(params)]
     for rows in (training or setup.training).batches(client.size, draw):
+        now, before = path[-1], path[max(len(path) - 2, 0)]
         leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in now.items()}
         value = loss(leaves, client.train.x[rows], client.train.y[rows])
         gradient = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))
-        stepped = {
+        path.append({
             name: tensor - setup.training.lr * gradient[name] + momentum * (tensor - before[name])
             for name, tensor in now.items()
-        }
-        before, now = now, stepped
-    return now
+        })  # fmt: skip
+    return path
 
 
 def initial(setup: Setup) -> Plain:
@@ -90,6 +124,18 @@ def nearest_on_simplex(v: np.ndarray[Any, Any], floor: float = 0.0) -> np.ndarra
         constraints=sums_to_one, options={"ftol": 1e-15, "maxiter": 500},
     )  # fmt: skip
     return np.asarray(found.x)
+
+
+def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to split these into groups."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for smaller in partitions(rest):
+        yield [[first], *smaller]
+        for k, group in enumerate(smaller):
+            yield [*smaller[:k], [first, *group], *smaller[k + 1 :]]
 
 
 def assert_params(found: object, expected: Plain, tolerance: float = 1e-5) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fedkin.engines import LocalEngine
 from fedkin.federation import Task
@@ -18,20 +17,6 @@ from methods.plain_loops import (
     HEAD,
 )
 from support import small_federation, small_setup
-
-
-def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Supervised contrast of two equal views, one anchor and one positive after another."""
-    z, y = torch.cat([z, z]), torch.cat([y, y])
-    unit = z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    total = torch.zeros(())
-    for q in range(len(z)):
-        others = [r for r in range(len(z)) if r != q]
-        scores = {r: unit[q] @ unit[r] / temperature for r in others}
-        below = torch.stack([scores[r].exp() for r in others]).sum()
-        positives = [r for r in others if y[r] == y[q]]
-        total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
-    return total / len(z)
 
 
 def test_two_views_differ_and_are_drawn_from_the_clients_key() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
@@ -18,20 +17,20 @@ from fedkin.engines import Setup
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedcollab import FedCollab, coalitions
 from fedkin.methods.local import Local
-from methods.plain_loops import HEAD, Plain, assert_params, combined, entropy, initial, logits, plain_training
+from methods.plain_loops import (
+    HEAD,
+    Plain,
+    assert_params,
+    combined,
+    entropy,
+    initial,
+    logits,
+    partitions,
+    plain_training,
+)
 from support import after, newcomers, present, same, small_federation, small_setup
 
 # -- the solver -------------------------------------------------------------------------------------------------------
-
-
-def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    if not items:
-        yield []
-        return
-    for smaller in partitions(items[1:]):
-        yield [[items[0]], *smaller]
-        for k, part in enumerate(smaller):
-            yield [*smaller[:k], [items[0], *part], *smaller[k + 1 :]]
 
 
 def objective(parts: list[list[int]], n: Any, d: Any, c: float) -> float:

@@ -41,7 +41,7 @@ from methods.flt_world import (
     score,
     with_public,
 )
-from methods.plain_loops import Plain, entropy, initial, logits, plain_training
+from methods.plain_loops import Plain, combined, entropy, initial, logits, plain_training
 from support import after, play, present, restarted, same, small_federation, small_setup, stored
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -279,17 +279,6 @@ def relatedness(centres: dict[str, Any], distance: str) -> tuple[dict[Any, float
     return weight, dict(zip(ids, group.tolist(), strict=True))
 
 
-def mean(models: list[Plain], weights: list[float]) -> Plain:
-    """sum of weights times models over the sum of weights, in double precision."""
-    made: Plain = {}
-    for name in models[0]:
-        total = torch.zeros_like(models[0][name], dtype=torch.float64)
-        for model, weight in zip(models, weights, strict=True):
-            total = total + weight * model[name].double()
-        made[name] = (total / sum(weights)).to(models[0][name].dtype)
-    return made
-
-
 def round_by_hand(
     setup: Setup, number: int, sampled: list[str], held: dict[str, Plain], case: str, stale: bool, distance: str
 ) -> dict[str, Plain]:
@@ -301,15 +290,16 @@ def round_by_hand(
     }
     new = {}
     for m in held:
-        models, weights = [], []
+        weights = {}
         for j in held:
             a_mj = float(group[m] == group[j]) if case == "groups" else weight[m, j]
             if j == m:
                 a_mj = 1.0
             if (j in came or stale) and a_mj > 0:
-                models.append(came.get(j, held[j]))
-                weights.append(a_mj * setup.federation[j].size)
-        new[m] = mean(models, weights) if models else held[m]
+                weights[j] = a_mj * setup.federation[j].size
+        total = sum(weights.values())
+        shares = {j: weight / total for j, weight in weights.items()}
+        new[m] = combined({**held, **came}, shares) if shares else held[m]
     return new
 
 
@@ -333,9 +323,7 @@ def test_two_rounds_are_the_papers(case: str, distance: str, stale: bool) -> Non
         assert 0 < len(outcome.sampled) < len(federation)
         held = round_by_hand(setup, number, list(outcome.sampled), held, case, stale, distance)
         for id, expected in held.items():
-            found = engine.model(id)
-            for name, tensor in expected.items():
-                torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+            torch.testing.assert_close(dict(engine.model(id)), expected, rtol=0, atol=1e-6)
         if outcome.graph is not None:
             assert score(dict(outcome.graph.groups or {}), federation) == 1.0
     assert any(not torch.equal(held[id]["head.bias"], initial(setup)["head.bias"]) for id in held)

@@ -16,14 +16,10 @@ from fedkin.methods.cobo import CoBo, weight_of
 from fedkin.methods.dpfl import Dpfl
 from fedkin.methods.feddrift import FedDrift, accuracies, merged
 from fedkin.methods.local import Local
-from methods.plain_loops import Plain, assert_params, combined, entropy, initial, logits, plain_training
+from methods.plain_loops import Plain, assert_params, combined, cross_entropy, initial, logits, plain_training
 from support import after, present, small_setup
 
 PLACES = np.random.default_rng(1).normal(size=(4, 5)) * 2
-
-
-def cross_entropy(params: Plain, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return entropy(logits(params, x), y)
 
 
 def client(name: str, seed: int, flipped: bool = False, n: int = 60) -> Client:

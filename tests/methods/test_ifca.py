@@ -21,10 +21,8 @@ from fedkin.learning.sgd import fit, load
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca
 from fedkin.views import ServerView
+from methods.plain_loops import BODY, HEAD
 from support import after, small_federation, small_setup
-
-HEAD = ("head.weight", "head.bias")
-BODY = ("body.1.weight", "body.1.bias")
 
 
 def loss_of(engine: LocalEngine, params: Any, id: str) -> float:

@@ -30,7 +30,7 @@ from fedkin.methods.mapl import (
 )
 from fedkin.views import PeerView
 from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, same_bits, setup_of, two_groups
-from methods.plain_loops import Plain, assert_params, combined, entropy, plain_training
+from methods.plain_loops import Plain, assert_params, combined, cosine, entropy, plain_training
 from support import planted_similarities, play, present, same
 
 # -- the local objective ---------------------------------------------------------------------------------------
@@ -161,11 +161,6 @@ def projected(params: Plain, z: Tensor) -> Tensor:
     return h @ params["projection.out.weight"].T + params["projection.out.bias"]
 
 
-def cos(a: Tensor, b: Tensor) -> Tensor:
-    cosine: Tensor = a.dot(b) / (a.norm() * b.norm())
-    return cosine
-
-
 def contrast(p: Tensor, y: Tensor, released: bool) -> Tensor:
     """l_cont over all views, anchor after anchor."""
     unit, terms = p / p.norm(dim=1, keepdim=True), []
@@ -189,7 +184,7 @@ def to_prototypes(p: Tensor, y: Tensor, xi: Tensor, released: bool) -> Tensor:
 def apart(xi: Tensor, released: bool) -> Tensor:
     """l_uni, pair after pair."""
     pairs = [(k, r) for k in range(CLASSES) for r in range(k)]
-    terms = [torch.exp(xi[k] @ xi[r] / SPREAD) if released else cos(xi[k], xi[r]) for k, r in pairs]
+    terms = [torch.exp(xi[k] @ xi[r] / SPREAD) if released else cosine(xi[k], xi[r]) for k, r in pairs]
     return 2 * torch.stack(terms).sum() / CLASSES
 
 
@@ -301,11 +296,11 @@ class Loops:
         head, own = {j: trained[j]["head.weight"] for j in heard}, heard.index(i)
         if self.similarity == "change":
             begun = self.start[i]["head.weight"]
-            s = [float(cos((head[i] - begun).flatten(), (head[j] - begun).flatten())) for j in heard]
+            s = [float(cosine((head[i] - begun).flatten(), (head[j] - begun).flatten())) for j in heard]
         elif self.similarity == "weights":
-            s = [float(cos(head[i].flatten(), head[j].flatten())) for j in heard]
+            s = [float(cosine(head[i].flatten(), head[j].flatten())) for j in heard]
         else:
-            s = [float(sum(cos(head[i][k], head[j][k]) for k in range(CLASSES)) / CLASSES) for j in heard]
+            s = [float(sum(cosine(head[i][k], head[j][k]) for k in range(CLASSES)) / CLASSES) for j in heard]
         s[own] = 1.0
         n = np.array([float(self.setup.federation[j].size) for j in heard])
         last = np.array([self.rows[i].get(j, 0.0) for j in heard])

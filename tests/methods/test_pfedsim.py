@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fedkin.engines import LocalEngine, Witness
 from fedkin.engines.results import SERVER
@@ -19,14 +18,13 @@ from fedkin.views import ServerView
 from methods.plain_loops import (
     BODY,
     HEAD,
-    Plain,
     assert_params,
     classes_federation,
     combined,
-    entropy,
+    cosine,
+    cross_entropy,
     floats,
     initial,
-    logits,
     plain_training,
     sample_shares,
 )
@@ -35,25 +33,17 @@ from support import play, present, small_federation, small_setup
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
 
 
-def cosine(one: Tensor, other: Tensor) -> float:
-    return float(one @ other / (one.norm() * other.norm()))
-
-
-def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
-    return entropy(logits(params, x), y)
-
-
 def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
     setup = small_setup(PFedSim(warmup=1))
     engine = LocalEngine(setup)
     ids = sorted(setup.federation)
     start = initial(setup)
     engine.round(1)
-    trained = {id: plain_training(setup, id, 1, start, loss) for id in ids}
+    trained = {id: plain_training(setup, id, 1, start, cross_entropy) for id in ids}
     shared = combined(trained, sample_shares(setup.federation))
     for id in ids:
         assert_params(engine.model(id), shared)
-    models = {id: plain_training(setup, id, 2, shared, loss) for id in ids}
+    models = {id: plain_training(setup, id, 2, shared, cross_entropy) for id in ids}
     engine.round(2)
     for id in ids:
         assert_params(engine.model(id), models[id])
@@ -61,7 +51,7 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
     for i in ids:
         weight = {}
         for j in ids:
-            rows = [cosine(models[i]["head.weight"][c], models[j]["head.weight"][c]) for c in range(4)]
+            rows = [float(cosine(models[i]["head.weight"][c], models[j]["head.weight"][c])) for c in range(4)]
             s = 0.9999 if i == j else min(max(sum(rows) / 4, 0.0), 0.9999)
             weight[j] = -math.log(1 - s)
         whole = sum(weight.values())
@@ -69,7 +59,7 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
         begun[i] = {**models[i], **body}
     engine.round(3)
     for id in ids:
-        assert_params(engine.model(id), plain_training(setup, id, 3, begun[id], loss), 1e-4)
+        assert_params(engine.model(id), plain_training(setup, id, 3, begun[id], cross_entropy), 1e-4)
 
 
 @pytest.mark.parametrize(("warmup", "rounds", "warm"), [(0.5, 7, 3), (0.5, 1, 0), (0, 9, 0), (1, 9, 1), (4, 9, 4)])
@@ -96,10 +86,10 @@ def test_cosines_by_rows_and_of_whole_heads(seed: int) -> None:
     ]
     for i, one in enumerate(heads):
         for j, other in enumerate(heads):
-            rows = [cosine(one["head.weight"][c], other["head.weight"][c]) for c in range(3)]
+            rows = [float(cosine(one["head.weight"][c], other["head.weight"][c])) for c in range(3)]
             assert head_cosines(heads)[i, j] == pytest.approx(sum(rows) / 3)
             flat = [torch.cat([head["head.bias"], head["head.weight"].flatten()]) for head in (one, other)]
-            assert head_cosines(heads, whole=True)[i, j] == pytest.approx(cosine(*flat))
+            assert head_cosines(heads, whole=True)[i, j] == pytest.approx(float(cosine(*flat)))
 
 
 def test_counters_take_the_largest_value_and_stay_integers() -> None:

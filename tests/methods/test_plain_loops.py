@@ -42,10 +42,10 @@ from methods.plain_loops import (
     Plain,
     assert_params,
     combined,
-    entropy,
+    contrast,
+    cross_entropy,
     features,
     initial,
-    logits,
     plain_training,
     sample_shares,
 )
@@ -53,10 +53,6 @@ from support import play, small_federation, small_setup
 
 ROUNDS = (1, 2)
 Models = dict[str, Plain]
-
-
-def cross_entropy(params: Plain, x: Tensor, y: Tensor) -> Tensor:
-    return entropy(logits(params, x.to(params["head.bias"].dtype)), y)
 
 
 def gradient(params: Plain, x: Tensor, y: Tensor) -> Plain:
@@ -373,20 +369,6 @@ def lg_fedavg(setup: Setup) -> Models:
     own = {id: plain_training(setup, id, 2, common, cross_entropy, "train_own_body") for id in shares}
     head = combined(own, shares, HEAD)
     return {id: {**own[id], **head} for id in shares}
-
-
-def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Supervised contrast of two equal views, one anchor and one positive after another."""
-    z, y = torch.cat([z, z]), torch.cat([y, y])
-    unit = z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    total = torch.zeros(())
-    for q in range(len(z)):
-        others = [r for r in range(len(z)) if r != q]
-        scores = {r: unit[q] @ unit[r] / temperature for r in others}
-        below = torch.stack([scores[r].exp() for r in others]).sum()
-        positives = [r for r in others if y[r] == y[q]]
-        total = total - sum(torch.log(scores[r].exp() / below) for r in positives) / len(positives)
-    return total / len(z)
 
 
 def fedclassavg(setup: Setup) -> Models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -26,6 +25,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from fedkin.settings import parse
+from methods.plain_loops import cosine, partitions
 from support import Watched, after, present, same, small_setup, stored
 
 
@@ -160,10 +160,6 @@ def trained(w: Plain, anchors: dict[int, Tensor], client: Client, number: int, k
     return w, anchors
 
 
-def cosine(a: Tensor, b: Tensor) -> float:
-    return float(a @ b / (a.norm() * b.norm()))
-
-
 def affinity(models: list[Plain], anchors: list[dict[int, Tensor]], match: str) -> Any:
     """Eq. (7-10), pair by pair."""
     n = len(models)
@@ -177,21 +173,10 @@ def affinity(models: list[Plain], anchors: list[dict[int, Tensor]], match: str) 
             heads = []
             for label in sorted(classes):
                 own = [side[label] for side in (anchors[k], anchors[j]) if label in side]
-                heads.append(np.mean([cosine(outputs(models[k], h), outputs(models[j], h)) for h in own]))
-            same = sum(cosine(anchors[k][label], anchors[j][label]) for label in both) / len(classes)
+                heads.append(np.mean([float(cosine(outputs(models[k], h), outputs(models[j], h))) for h in own]))
+            same = sum(float(cosine(anchors[k][label], anchors[j][label])) for label in both) / len(classes)
             a[k, j] = max(0.0, ALPHA * np.mean(heads) + (1 - ALPHA) * same)
     return a
-
-
-def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    if not items:
-        yield []
-        return
-    first, *rest = items
-    for smaller in partitions(rest):
-        yield [[first], *smaller]
-        for k, group in enumerate(smaller):
-            yield [*smaller[:k], [first, *group], *smaller[k + 1 :]]
 
 
 def communities(a: Any) -> list[list[int]]:
@@ -249,8 +234,7 @@ def test_two_rounds_are_the_plain_loop(kind: str, match: str) -> None:
             assert all(found[ids[k]] == found[ids[j]] for k, j in pairwise(group))
         assert len(set(found.values())) == len(groups)
         for id in data:
-            for name, tensor in models[id].items():
-                torch.testing.assert_close(engine.model(id)[name], tensor, rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(dict(engine.model(id)), models[id], rtol=1e-8, atol=1e-10)
     assert min(moved) > 0.01
 
 

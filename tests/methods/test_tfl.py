@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,25 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import softmax
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-import fedkin
+from fedkin.engines import LocalEngine, Setup
 from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.server_side import ServerSide
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, ServerMethod
 from fedkin.keys import rng
-from fedkin.learning import Training
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
-from methods.plain_loops import combined, nearest_on_simplex
-from support import Watched, newcomers, present, same, small_federation, small_setup
+from methods.plain_loops import Plain, combined, cross_entropy, initial, nearest_on_simplex, plain_steps, plain_training
+from support import Watched, newcomers, present, same, small_federation, small_setup, stored
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -85,9 +83,9 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
         v = np.zeros(6)
         for k, id in enumerate(sorted(federation)):
             if id in replies:
-                loss = loss_of(asked[id]["params"], federation[id].train)
-                assert float(replies[id]["loss"]) == pytest.approx(float(loss))
-                v[k] = 6 / len(replies) * float(loss)
+                (loss,) = losses_of(asked[id]["params"], engine.engine.setup, [id])
+                assert float(replies[id]["loss"]) == pytest.approx(loss)
+                v[k] = 6 / len(replies) * loss
         known = engine.server.state["prior"]
         prior = np.array([len(known) / 6 * float(known[id]) if id in known else 1 / 6 for id in sorted(federation)])
         slope = before - prior
@@ -306,12 +304,9 @@ def test_clusters_share_their_centrality_and_find_separated_clients() -> None:
 
 
 SEED, DRAWN, CLASSES = 2, 4, 3
-TRAINING = Training(rounds=3, clients_per_round=DRAWN, local_steps=3, batch_size=5, lr=0.1)
 SIZES = {"ash": 40, "birch": 4, "cedar": 6, "date": 25, "elm": 5, "fir": 9}
-NAMES = ("body.weight", "body.bias", "head.weight", "head.bias")
 
 Array = Any
-Plain = dict[str, Tensor]
 
 
 def unequal() -> Federation:
@@ -325,40 +320,6 @@ def unequal() -> Federation:
         samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
         clients.append(Client(id, samples, samples))
     return Federation(clients, Task(CLASSES, (3,)), "unequal")
-
-
-def modules() -> tuple[nn.Module, nn.Module]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return nn.Linear(3, 5), nn.Linear(5, CLASSES)
-
-
-def initial() -> Plain:
-    body, head = modules()
-    parts = [*body.parameters(), *head.parameters()]
-    return {name: part.detach().double() for name, part in zip(NAMES, parts, strict=True)}
-
-
-def loss_of(w: Plain, samples: Samples, rows: Any = slice(None)) -> Tensor:
-    """Of the net of `modules`, or of the small federation's, which has a hidden layer."""
-    x = samples.x[rows].double()
-    if "body.weight" in w:
-        z = F.linear(x, w["body.weight"], w["body.bias"])
-    else:
-        z = F.relu(F.linear(x, w["body.1.weight"], w["body.1.bias"]))
-    return F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), samples.y[rows])
-
-
-def path(w: Plain, client: Client, number: int, training: Training = TRAINING, seed: int = SEED) -> list[Plain]:
-    """The parameters after 0, 1, ... local steps."""
-    draw = rng(seed, client.id, number, "train.fit0")
-    draw.integers(2**63)
-    steps = [w]
-    for rows in training.batches(client.size, draw):
-        leaf = {name: tensor.clone().requires_grad_() for name, tensor in steps[-1].items()}
-        slopes = torch.autograd.grad(loss_of(leaf, client.train, rows), list(leaf.values()))
-        steps.append({name: t.detach() - training.lr * g for (name, t), g in zip(leaf.items(), slopes, strict=True)})
-    return steps
 
 
 def draw_of(lam: Array, number: int) -> Counter[str]:
@@ -377,17 +338,23 @@ def projected(v: Array, floor: float) -> Array:
     return np.maximum(v - t, floor)
 
 
-def plain_tfl(federation: Federation, rounds: int, eta: float, q: float) -> tuple[Plain, Array]:
+def losses_of(w: Plain, setup: Setup, ids: Iterable[str]) -> Array:
+    """This model's loss on all training samples of each of these clients."""
+    trains = [setup.federation[id].train for id in ids]
+    return np.array([float(cross_entropy(w, stored(train), train.labels())) for train in trains])
+
+
+def plain_tfl(setup: Setup, rounds: int, eta: float, q: float) -> tuple[Plain, Array]:
     """TFL's Algorithm 1, graph of the last known models renewed every round."""
-    ids, w, lam = sorted(SIZES), initial(), np.full(len(SIZES), 1 / len(SIZES))
+    ids, w, lam = sorted(SIZES), initial(setup), np.full(len(SIZES), 1 / len(SIZES))
     known: dict[str, Plain] = {}
     for number in range(1, rounds + 1):
         times = draw_of(lam, number)
-        models = {id: path(w, federation[id], number)[-1] for id in times}
+        models = {id: plain_training(setup, id, number, w, cross_entropy) for id in times}
         w = mean(models, times)
         known |= models
         met = [id for id in ids if id in known]
-        rows = [np.concatenate([known[id][name].flatten().numpy() for name in NAMES]) for id in met]
+        rows = [np.concatenate([tensor.flatten().numpy() for tensor in known[id].values()]) for id in met]
         assert len(met) > 2  # two clients are one pair, which has no scale
         inner = np.array([[float(a @ b) for b in rows] for a in rows])
         pairs = inner[np.triu_indices(len(met), 1)]
@@ -397,50 +364,43 @@ def plain_tfl(federation: Federation, rounds: int, eta: float, q: float) -> tupl
         among = dict(zip(met, softmax([central[k] for k in range(len(met))]), strict=True))
         # One that was never met has 1 / K, and the others share the rest.
         prior = np.array([among[id] * len(met) / len(ids) if id in among else 1 / len(ids) for id in ids])
-        losses = np.array([float(loss_of(w, federation[id].train)) for id in ids])
-        lam = projected(lam + eta * (losses - q * (lam - prior)), 0.0)
+        lam = projected(lam + eta * (losses_of(w, setup, ids) - q * (lam - prior)), 0.0)
     return w, lam
 
 
-def plain_drfa(federation: Federation, rounds: int, gamma: float, floor: float) -> tuple[Plain, Array]:
+def plain_drfa(setup: Setup, rounds: int, gamma: float, floor: float) -> tuple[Plain, Array]:
     """DRFA's Algorithm 1."""
-    ids, w, lam = sorted(SIZES), initial(), np.full(len(SIZES), 1 / len(SIZES))
+    ids, w, lam = sorted(SIZES), initial(setup), np.full(len(SIZES), 1 / len(SIZES))
     for number in range(1, rounds + 1):
         times = draw_of(lam, number)
         at = math.ceil((1 - rng(SEED, "", number, "snapshot").random()) * 3)
-        paths = {id: path(w, federation[id], number) for id in times}
+        paths = {id: plain_steps(setup, id, number, w, cross_entropy) for id in times}
         w = mean({id: steps[-1] for id, steps in paths.items()}, times)
         judged = mean({id: steps[at] for id, steps in paths.items()}, times)
         v = np.zeros(len(ids))
         for row in rng(SEED, "", number, "losses").permutation(len(ids))[:DRAWN]:
-            v[row] = len(ids) / DRAWN * float(loss_of(judged, federation[ids[row]].train))
+            v[row] = len(ids) / DRAWN * losses_of(judged, setup, [ids[row]])[0]
         lam = projected(lam + gamma * 3 * v, floor)
     return w, lam
 
 
 @pytest.mark.parametrize("name", ["tfl", "drfa"])
 def test_three_rounds_of_a_few_unequal_clients_are_the_plain_loops(name: str) -> None:
-    federation = unequal()
     method: ServerMethod
     method = Tfl(eta_lambda=0.1, q=0.3, graph={"every": 1}) if name == "tfl" else Drfa(gamma=0.04, floor=0.01)
-    twice = 0
+    plan = {"clients_per_round": DRAWN, "local_steps": 3, "batch_size": 5}
+    setup = small_setup(method, unequal(), torch.float64, seed=SEED, **plan)
+    engine, twice = LocalEngine(setup), 0
     for rounds in (1, 2, 3):
-        if name == "tfl":
-            w, lam = plain_tfl(federation, rounds, 0.1, 0.3)
-        else:
-            w, lam = plain_drfa(federation, rounds, 0.04, 0.01)
-        result = fedkin.run(
-            method, federation, rounds=rounds, seed=SEED, model=modules(), training=TRAINING,
-            settings={"dtype": "float64"},
-        )  # fmt: skip
-        for id in federation:
-            for key, tensor in w.items():
-                torch.testing.assert_close(result.models[id][key], tensor, rtol=1e-6, atol=1e-6)
-        figures = result.rounds[-1]["figures"]
+        outcome = engine.round(rounds)
+        w, lam = plain_tfl(setup, rounds, 0.1, 0.3) if name == "tfl" else plain_drfa(setup, rounds, 0.04, 0.01)
+        for id in setup.federation:
+            torch.testing.assert_close(dict(engine.model(id)), w, rtol=1e-6, atol=1e-6)
+        figures = engine.server.info
         assert figures["lambda_largest"] == pytest.approx(lam.max(), abs=1e-6)
         assert figures["lambda_entropy"] == pytest.approx(-(lam[lam > 0] * np.log(lam[lam > 0])).sum(), abs=1e-6)
-        trained = {sender for number, sender, _, phase, *_ in result.messages if (number, phase) == (rounds, "train")}
-        assert trained - {"server"} <= set(result.rounds[-1]["sampled"])
+        trained = {message.sender for message in outcome.traffic if message.phase == "train"}
+        assert trained - {"server"} <= set(outcome.sampled)
         twice += DRAWN - len(trained - {"server"})
     assert twice > 0  # else a client drawn twice was never seen to count twice
 
@@ -499,22 +459,21 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
     setup = small_setup(Drfa(gamma=gamma, floor=floor), federation, dtype=torch.float64, **training)
     engine = Watched(setup)
     ids = sorted(federation)
-    w: dict[str, Tensor] = dict(setup.net.initial)
+    w = initial(setup)
     lam = np.full(len(ids), 1 / len(ids))
     for number in (1, 2, 3):
         engine.round(number)
         share = 1 - rng(setup.seed, "", number, "snapshot").random()
-        paths = {id: path(w, federation[id], number, setup.training, setup.seed) for id in ids}
+        paths = {id: plain_steps(setup, id, number, w, cross_entropy) for id in ids}
         steps = [len(path) - 1 for path in paths.values()]
         counted = dict(zip(ids, lam.tolist(), strict=True))
         w = combined({id: path[-1] for id, path in paths.items()}, counted)
         at = combined({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, counted)
-        v = np.array([float(loss_of(at, federation[id].train)) for id in ids])
+        v = losses_of(at, setup, ids)
         lam = nearest_on_simplex(lam + gamma * float(np.mean(steps)) * v, floor)
         np.testing.assert_allclose(vector(engine, "lam"), lam, atol=1e-6)
         lam = vector(engine, "lam")
-        for name, tensor in w.items():
-            torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(dict(engine.server.state["params"]), w, rtol=1e-6, atol=1e-8)
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 4))
