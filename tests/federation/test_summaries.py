@@ -100,12 +100,12 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
 
 def test_classes_that_are_numbers_everywhere_keep_the_order_of_numbers() -> None:
     both = {site: told(kind="classification", x=[1, 2], y=[9, 12]) for site in "ab"}
-    assert agree(both, Reading("y", "who", kind="classification")).target.classes == ("9", "12")
+    assert agree(both, Reading(target="y", client="who", kind="classification")).target.classes == ("9", "12")
 
 
 def told(kind: str | None = None, **columns: Any) -> TableSummary:
     table = as_table({"who": ["a"] * len(columns["y"]), **columns})
-    return summary_of(table, Reading("y", "who", kind=kind, test_fraction=0), "rows")  # type: ignore[arg-type]
+    return summary_of(table, Reading(target="y", client="who", kind=kind, test_fraction=0), "rows")
 
 
 def test_nothing_is_told_of_a_target_that_is_not_needed() -> None:
@@ -141,7 +141,7 @@ def test_tables_that_do_not_fit_are_refused_by_name(case: str) -> None:
     one, other, words = REFUSED[case]
     kind: Any = "regression" if case == "no spread" else None
     with pytest.raises(DataError, match=words):
-        agree({"a": one, "b": other}, Reading("y", "who", kind=kind))
+        agree({"a": one, "b": other}, Reading(target="y", client="who", kind=kind))
 
 
 @pytest.mark.parametrize("change", ["{}", "[", '"x"', "types", "target", "values", "rows", "moments"])
@@ -210,5 +210,5 @@ def test_texts_that_are_numbers_or_nearly_all_different_are_not_told_one_by_one(
 ) -> None:
     table = pa.table({"who": ["ann"] * 30, "y": [0, 1] * 15, "code": values})
     with nullcontext() if not words else pytest.raises(DataError, match=f"^rows: column 'code': {words}"):
-        told = summary_of(table, Reading("y", "who", test_fraction=0, **more), "rows")
+        told = summary_of(table, Reading(target="y", client="who", test_fraction=0, **more), "rows")
         assert sum(told.profile.categories["code"].values()) == 30

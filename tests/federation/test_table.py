@@ -122,6 +122,8 @@ def test_arrow_dicts_and_categories_are_the_same() -> None:
         ({"kind": "risk", "target": "day"}, "has 120 values; a risk has two"),
         ({"leave_out": ["age", "sex", "day", "stay"]}, "no column is left for the inputs"),
         ({"client": "stay"}, "column 'stay': expected texts or whole numbers"),
+        ({"kind": "segmentation"}, "kind: Input should be 'classification', 'risk' or 'regression'"),
+        ({"test_fraction": 1}, "test_fraction: Input should be less than 1"),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, Any], said: str) -> None:
@@ -171,7 +173,7 @@ def test_rows_of_a_person_stay_on_one_side() -> None:
         assert federation.encoding is not None
         assert "patient" not in federation.encoding.kinds
         assert 15 <= sum(len(client.test) for client in federation.values()) <= 33
-        columns = columns_of(as_table(whole), Reading("died", "hospital", person="patient", **more))
+        columns = columns_of(as_table(whole), Reading(target="died", client="hospital", person="patient", **more))
         pairs = dict[tuple[str, int], bool]()
         for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.held, strict=True):
             assert pairs.setdefault((hospital, patient), held) == held

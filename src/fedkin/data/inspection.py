@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -491,4 +491,4 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
 def without(reading: Reading, inspection: Inspection) -> Reading:
     """The reading without columns that are ids or constant."""
     dull = [name for finding in inspection.findings if finding.kind in ("id", "constant") for name in finding.about]
-    return replace(reading, leave_out=(*reading.leave_out, *dull))
+    return reading.model_copy(update={"leave_out": (*reading.leave_out, *dull)})

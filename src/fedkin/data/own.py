@@ -21,6 +21,7 @@ from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, wa
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
+from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import said, shown
 
@@ -55,9 +56,8 @@ class OwnTable:
         if source.client in table.column_names:
             table = table.drop_columns([source.client])
         self.table = table.append_column(_WHOSE, pa.array([name] * table.num_rows, pa.string()))
-        self.reading = replace(source.reading(_WHOSE), group=None)
-        if source.group in table.column_names:
-            self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
+        left_out = (*source.leave_out, source.group) if source.group in table.column_names else source.leave_out
+        self.reading: Reading = source.model_copy(update={"client": _WHOSE, "group": None, "leave_out": left_out})
         warn(self.table, self.reading, data)
         self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
@@ -71,7 +71,7 @@ class OwnTable:
                             "again")  # fmt: skip
         extra = [name for name in self.told.types if name not in columns.types]
         self.told = self.told.of(columns.types)
-        self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, *extra))
+        self.reading = self.reading.model_copy(update={"leave_out": (*self.reading.leave_out, *extra)})
         return extra
 
     def client(self, shared: SharedEncoding) -> tuple[Client, Task]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedkin.errors import DataError
@@ -225,10 +226,15 @@ class Federation(Mapping[str, Client]):
         """
         from fedkin.federation.table import Reading, as_table, encoded
 
-        reading = Reading(
-            target, client, time, group, kind, positive, split, test_fraction, leave_out, categories, least, seed,
-            person,
-        )  # fmt: skip
+        try:
+            reading = Reading(
+                target=target, client=client, time=time, group=group, person=person, kind=kind, positive=positive,
+                split=split, test_fraction=test_fraction, leave_out=tuple(leave_out), categories=tuple(categories),
+                least=least, seed=seed,
+            )  # fmt: skip
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DataError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         return cls.of_encoded(encoded(as_table(frame), reading), name)
 
     @classmethod

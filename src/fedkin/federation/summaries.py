@@ -161,7 +161,7 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
     typed: whether the files of all store types, so that numbers which name categories must be numbers everywhere.
 
     >>> rows = pa.table({"who": ["ann"] * 3, "age": [50, 70, 60], "ill": [0, 1, 0]})
-    >>> summary = summary_of(rows, Reading("ill", "who", test_fraction=0), "rows")
+    >>> summary = summary_of(rows, Reading(target="ill", client="who", test_fraction=0), "rows")
     >>> summary.types, summary.profile.numbers["age"], summary.values
     ({'age': 'number'}, Moments(count=3, mean=60.0, squares=200.0), ('0', '1'))
     """

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkin.errors import DataError, nearest
 from fedkin.federation.arrays import check_ids, hold_out, hold_out_last, rows_by_name, which_test
@@ -46,23 +46,24 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(BaseModel):
     """What the columns of a table are for. See `Federation.from_frame`."""
+
+    model_config = ConfigDict(frozen=True)
 
     target: str
     client: str
     time: str | None = None
     group: str | None = None
+    person: str | None = None
     kind: Kind | None = None
     positive: str | None = None
     split: str | None = None
-    test_fraction: float = 0.2
-    leave_out: Sequence[str] = ()
-    categories: Sequence[str] = ()
-    least: int = 10
-    seed: int = 0
-    person: str | None = None
+    test_fraction: float = Field(0.2, ge=0, lt=1)
+    leave_out: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    least: int = Field(10, ge=1)
+    seed: int = Field(0, ge=0)
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,15 @@ def test_token_ids_stay_whole_numbers(save: Save) -> None:
         Hub(path=path, target="label", tokens="say").load(Path())
 
 
+def test_rows_of_a_person_stay_on_one_side(save: Save) -> None:
+    columns = {"ids": [[row] for row in range(40)], "label": [row % 2 for row in range(40)], "who": ["a"] * 40,
+               "person": [row // 4 for row in range(40)]}  # fmt: skip
+    made = Hub(path=save(columns), target="label", client="who", tokens="ids", person="person").load(Path())
+    train, test = (set((part.x[:, 0] // 4).tolist()) for part in (made.train, made.test))
+    assert (len(train), len(test)) == (8, 2)
+    assert not train & test
+
+
 def test_numbers_are_deviations_from_their_mean_as_in_tables(save: Save) -> None:
     path = save({"ids": [[row, 1] for row in range(20)], "stars": [float(row % 5) for row in range(20)]})
     made = Hub(path=path, target="stars", tokens="ids").load(Path())

@@ -27,16 +27,16 @@ from fedkin.untrusted import said
 _SPLIT, _WHOSE = "(split)", "(client)"  # columns that are added
 
 
-class Hub(Source):
+class Hub(Reading, Source):
     """A Hugging Face dataset: from a folder that `save_to_disk` wrote (path), or by its name on the Hub (hub).
 
     path: absolute, or below the data root, or else below the current folder. hub, config, revision: the dataset's name,
     its configuration, and the commit or branch of it. train, test: its splits; without the split `test`, and in a
-    dataset without splits, `test_fraction` of each client's samples is held out, drawn by `seed`. target, client,
-    group: columns. Inputs are the column `image` (bytes, channels first, divided by 255; of unlike sizes only with
-    size, to which all are stretched), the column `tokens` (whole numbers that stay so, cut to `length` and filled up
-    with `padding`), or else all other columns, as of a table (`Federation.from_frame`); leave_out: but for these. A
-    name is looked up on the Hub, or read from its cache if HF_HUB_OFFLINE is set; no code of a dataset is run.
+    dataset without splits, samples are held out as of a table. Inputs are the column `image` (bytes, channels first,
+    divided by 255; of unlike sizes only with size, to which all are stretched), the column `tokens` (whole numbers that
+    stay so, cut to `length` and filled up with `padding`), or else all other columns, as of a table. What the other
+    settings mean is said at `Federation.from_frame`. A name is looked up on the Hub, or read from its cache if
+    HF_HUB_OFFLINE is set; no code of a dataset is run.
     """
 
     source: Literal["hub"] = "hub"
@@ -46,18 +46,12 @@ class Hub(Source):
     revision: str | None = None
     train: str = "train"
     test: str | None = None
-    target: str
-    client: str | None = None
-    group: str | None = None
+    client: str | None = None  # type: ignore[assignment]
     image: str | None = None
     size: int | None = Field(None, ge=1)
     tokens: str | None = None
     length: int | None = Field(None, ge=1)
     padding: int = 0
-    kind: Literal["classification", "risk", "regression"] | None = None
-    leave_out: tuple[str, ...] = ()
-    test_fraction: float = Field(0.2, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -81,14 +75,11 @@ class Hub(Source):
                 raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, held.column_names)}")
         if odd := {_SPLIT, _WHOSE} & set(held.column_names):
             raise DataError(f"{where}: a column is called {odd.pop()!r}; rename it")
-        reading = Reading(
-            self.target, self.client or _WHOSE, group=self.group, kind=self.kind, test_fraction=self.test_fraction,
-            leave_out=self.leave_out, seed=self.seed,
-        )  # fmt: skip
         if self.image is None and self.tokens is None:
-            return dataset_of(*_with_split(_with_names(held), reading, is_test), where)
-        roles = dict.fromkeys(name for name in (self.target, self.client, self.group) if name is not None)
-        table, named = _with_names(held.select_columns(list(roles))), getattr(held.features[self.target], "names", ())
+            return dataset_of(*self._with_split(_with_names(held), {}, is_test), where)
+        roles = {self.target, self.client, self.group, self.person, self.time, self.split}
+        table = _with_names(held.select_columns([name for name in held.column_names if name in roles]))
+        named = getattr(held.features[self.target], "names", ())
         kind = self.kind or (
             "regression" if pa.types.is_floating(table.schema.field(self.target).type) else "classification"
         )
@@ -96,7 +87,8 @@ class Hub(Source):
             classes = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
             whose = pa.array(["(all)"] * len(table)) if kind == "regression" else classes
             table = table.append_column(_WHOSE, whose)
-        table, reading = _with_split(table, replace(reading, kind=kind, leave_out=()), is_test)
+        changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
+        table, reading = self._with_split(table, changes, is_test)
         target = Target(kind, tuple(named)) if len(named) > 1 and kind != "regression" else None
         scale = Scale() if self.image is not None else None
         x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
@@ -138,6 +130,15 @@ class Hub(Source):
             raise DataError(f"{where}: the splits {self.train!r} and {other!r} have unlike columns; expected the same")
         test = np.arange(sum(map(len, both))) >= len(both[0])
         return datasets.concatenate_datasets(both), test
+
+    def _with_split(
+        self, table: pa.Table, changes: dict[str, Any], is_test: npt.NDArray[np.bool_] | None
+    ) -> tuple[pa.Table, Reading]:
+        """The table, and what its columns are for: with one more if the dataset has a split for testing."""
+        if is_test is not None and self.split is None:
+            table = table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train")))
+            changes = {**changes, "split": _SPLIT}
+        return table, self.model_copy(update=changes)
 
     def _pictures(self, held: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""
@@ -183,12 +184,3 @@ def _with_names(held: Any) -> pa.Table:
             names = [None if one is None or one < 0 else feature.int2str(one) for one in known]
             table = table.set_column(place, name, pa.array(names, pa.string()))
     return table
-
-
-def _with_split(
-    table: pa.Table, reading: Reading, is_test: npt.NDArray[np.bool_] | None
-) -> tuple[pa.Table, Reading]:  # fmt: skip
-    """The table with a column of the split, if the dataset has a split for testing."""
-    if is_test is None:
-        return table, reading
-    return table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train"))), replace(reading, split=_SPLIT)

@@ -6,7 +6,6 @@ import logging
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ from fedkin.untrusted import most, said, shown
 _LOG = logging.getLogger("fedkin")
 
 
-class TableSource(Source):
+class TableSource(Reading, Source):
     """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
 
     path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the
@@ -38,19 +37,7 @@ class TableSource(Source):
     """
 
     path: Path
-    target: str
-    client: str | None = None
-    time: str | None = None
-    group: str | None = None
-    person: str | None = None
-    kind: Literal["classification", "risk", "regression"] | None = None
-    positive: str | None = None
-    split: str | None = None
-    test_fraction: float = Field(0.2, ge=0, lt=1)
-    leave_out: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    least: int = Field(10, ge=1)
-    seed: int = Field(0, ge=0)
+    client: str | None = None  # type: ignore[assignment]
     tokens: str | None = None
     length: int | None = Field(None, ge=1)
     padding: int = Field(0, ge=0)
@@ -92,8 +79,7 @@ class TableSource(Source):
 
     def reading(self, client: str) -> Reading:
         """What the columns are for; client: the column of the clients."""
-        names = [field.name for field in fields(Reading) if field.name != "client"]
-        return Reading(client=client, **{name: getattr(self, name) for name in names})
+        return self.model_copy(update={"client": client})
 
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file, the column and the row."""
