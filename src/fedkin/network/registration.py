@@ -429,9 +429,8 @@ class Registration:
         return hello is not None and hello.life != self.lives.get(name)
 
     def moved(self) -> dict[str, Any]:
-        """Return who joined later or left, for the state of a run."""
-        moved = {id: member for id, member in sorted(self.members.items()) if member != Member(about=member.about)}
-        return {id: member.model_dump(mode="json") for id, member in moved.items()}
+        """Return the members, of whom some joined later or left, for the state of a run."""
+        return {id: member.model_dump(mode="json") for id, member in sorted(self.members.items())}
 
     def recall(self, moved: Mapping[str, Any]) -> None:
         """Go back to what `moved` returned; who has said hello meanwhile is answered."""
