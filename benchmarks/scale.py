@@ -29,11 +29,12 @@ import torch
 from fedkin import graph
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Federation
+from fedkin.federation.samples import hash_of
 from fedkin.flow import Message, phase
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods import FedAvg, Flt, FltSame, SfmtlGraph
-from fedkin.methods.flt import RelatednessSettings, Taskonomy, content
+from fedkin.methods.flt import RelatednessSettings, Taskonomy
 from fedkin.views import ClientView
 
 GROUPS, CLASSES, FEATURES, TRAIN, TEST = 10, 4, 16, 20, 5
@@ -66,7 +67,7 @@ class Quick(Flt):
     @phase
     def sign(self, client: ClientView[Any], message: Message) -> Message:
         rows, y = client.train.inputs(slice(None)), client.train.labels()
-        client.state["signed"] = content(client.train)
+        client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=torch.stack([rows[y == one].mean(0) for one in y.unique().tolist()]))
 
 
