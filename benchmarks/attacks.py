@@ -117,7 +117,7 @@ def run(method: str, attack: str, defence: str, place: str, seed: int) -> dict[s
         found = engine.round(number).graph
         groups = {**found.groups} if found is not None and found.groups else groups
     honest = {id: federation[id].group or "" for id in federation.seen if id not in adversaries}
-    victims = Forgery(attacks, adversaries, honest, setup.seed, setup.net_of).victims
+    victims = Forgery(attacks, adversaries, federation, setup.seed, setup.net_of).victims
     aimed = federation[victims[0] if place == "spread" else min(adversaries)].group or ""
     foreign = [id for id in sorted(adversaries) if federation[id].group != aimed and attack != "none" and groups]
     most = Counter(groups[id] for id in victims if id in groups).most_common(1)

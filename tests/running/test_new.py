@@ -43,7 +43,7 @@ def test_the_test_of_a_new_part_passes_and_its_file_is_read(
 
 def test_the_kinds_that_a_new_method_names_are_kinds() -> None:
     template = (Path(new.__file__).parent / "templates" / "method.txt").read_text()
-    (line,) = [line for line in template.splitlines() if line.strip().startswith("kind:")]
+    (line,) = [line for line in template.splitlines() if line.strip().startswith("kind =")]
     kinds = get_args(get_args(get_type_hints(ServerMethod)["kind"])[0])
     assert set(re.findall(r'"(\w+)"', line)) <= {*kinds}
     assert "personalised" in line

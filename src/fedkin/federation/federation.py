@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from fedkin.errors import DataError
@@ -224,6 +223,8 @@ class Federation(Mapping[str, Client]):
         >>> fed.task.kind, fed.encoding.names, fed.target.classes
         ('risk', ('age',), ('0', '1'))
         """
+        from pydantic import ValidationError  # it takes long, and most of the command line does without
+
         from fedkin.federation.table import Reading, as_table, encoded
 
         try:

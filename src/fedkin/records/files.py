@@ -24,7 +24,6 @@ from typing import Any, BinaryIO, NamedTuple
 from fedkin._version import __version__
 from fedkin.errors import RunError, some
 from fedkin.folders import LOCKS, held, made, synced
-from fedkin.settings import differing, flat
 from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
 
 # A line for the person who runs this; without a handler of their own it is on standard error.
@@ -215,6 +214,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
+    from fedkin.settings import flat  # with pydantic, which takes long to import
+
     lines = [
         {cell(name): len(value) if isinstance(value, list) else cell(value) for name, value in flat(row).items()}
         for row in rows
@@ -309,6 +310,8 @@ def check_claim(folder: Path, text: str) -> None:
 
 def _unlike(text_there: str, here: str) -> str:
     """Return the first settings in which two experiments differ, as a sentence."""
+    from fedkin.settings import differing
+
     differences = (
         shown(f"{name}: {one} there, {other} here", 200)
         for name, one, other in differing(toml_of(text_there), toml_of(here))
