@@ -159,19 +159,6 @@ def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> Non
     assert {row["row"] for row in merged} == {"local", "fedavg-slow", "fedavg-slow@self"}
 
 
-def test_tuning_goes_beyond_a_border_until_the_best_is_inside(folder: Path) -> None:
-    slow = {"rates": [0.01, 0.02], "candidates": 3, "seeds": [0]}
-    part = {**ONE, "set": {"training.rounds": 12, "training.local_steps": 8, "training.lr": 0.05}, "widen": 2}
-    small = {**SMALL, "methods": ["local"], "row": [], "claim": [], "tune": slow, "seeds": [0], "federation": [part]}
-    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(small))
-    ran("tiny", "--out", "runs", "--pages", "pages")
-    tried = sorted(path.parent.name for path in (folder / "runs" / "tiny").rglob("tuning/**/summary.json"))
-    assert len(tried) == 5  # far below what is best, twice the rate is better each time
-    rows = results.csv_rows((folder / "pages" / "tiny.csv").read_text())
-    assert {(row["tuned"], row["border"]) for row in rows} == {("lr 0.2", "lr: the largest tried")}
-    assert "and beyond a border up to 2 candidates more" in (folder / "pages" / "tiny.md").read_text()
-
-
 def pages_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

@@ -254,31 +254,3 @@ def test_a_border_is_said_for_numbers() -> None:
 def test_what_is_wrong_is_said(text: str, rates: str | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Equal.parse(text, rates)
-
-
-def test_a_candidate_beyond_a_border_moves_one_setting_a_step_further() -> None:
-    base = experiment("fedprox")
-    lower = Equal(3, (base.training.lr / 100, base.training.lr / 10))
-    tried = [{}, {RATE: base.training.lr / 2, "method.mu": 0.001}, {RATE: base.training.lr / 4, "method.mu": 0.5}]
-    assert lower.beyond(base, {}, tried) == {RATE: 2 * base.training.lr}
-    assert lower.beyond(base, tried[1], tried) == {**tried[1], "method.mu": 0.0005}
-    assert lower.beyond(base, {RATE: base.training.lr / 2, "method.mu": 0.1}, tried) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "values", "beyond"),
-    [
-        ("apfl", "method.alpha", (0.5, 0.9), None),  # 1.1 is refused
-        ("apfl", "method.alpha", (0.3, 0.7), 0.9),
-        ("ifca", "method.clusters", (2, 6), 8),
-        ("ifca", "method.clusters", (2, 8), None),  # the last of the list
-    ],
-)
-def test_a_setting_that_can_go_no_further_is_at_no_border(
-    name: str, path: str, values: tuple[float, float], beyond: float | None
-) -> None:
-    base = experiment(name)
-    equal = Equal(2, fixed=(RATE,))
-    tried = [{path: value} for value in values]
-    assert equal.beyond(base, tried[1], tried) == (None if beyond is None else {path: beyond})
-    assert equal.border(base, tried[1], tried) == ([] if beyond is None else [f"{path[7:]}: the largest tried"])

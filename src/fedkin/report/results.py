@@ -452,8 +452,7 @@ def _rates(part: Part, table: PaperTable, presets: Path) -> str:
             changed = experiment.for_method(row.method).with_changes(**row.set)
             equal = table.tune.equal(tuple(row.set))
             rates |= {each.get(RATE, changed.training.lr) for each in equal.settings(changed)}
-    further = f", and beyond a border up to {part.widen} candidates more" if part.widen else ""
-    return ", ".join(f"{rate:g}" for rate in sorted(rates)) + further
+    return ", ".join(f"{rate:g}" for rate in sorted(rates))
 
 
 def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:

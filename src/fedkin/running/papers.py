@@ -71,8 +71,6 @@ class Part(Settings):
     """A federation of the table: an experiment file (a path from the definition's folder), and changes of its settings.
 
     paper: the paper's figure of each row, as printed there. paper_rounds: the paper's rounds; None: it does not say.
-    widen: at most so many more candidates of a row, each a step beyond a border of what was tried, while the best one
-    sits at one.
     """
 
     name: str = Field(pattern=r"^[\w+.,' -]+$")
@@ -80,7 +78,6 @@ class Part(Settings):
     set: dict[str, Any] = Field(default_factory=dict)
     paper: dict[str, float | str] = Field(default_factory=dict)
     paper_rounds: int | None = Field(None, ge=1)
-    widen: int = Field(0, ge=0)
 
 
 class Claim(Settings):
@@ -236,7 +233,7 @@ class PaperTable(Settings):
     def shortened(self) -> PaperTable:
         """The table for `--quick`: every row once, with few rounds, seeds and candidates, which takes minutes."""
         quick, tune = self.quick, self.tune
-        parts = tuple(part.model_copy(update={"set": part.set | quick.set, "widen": 0}) for part in self.federation)
+        parts = tuple(part.model_copy(update={"set": part.set | quick.set}) for part in self.federation)
         less = None if tune is None else tune.model_copy(
             update={"candidates": quick.candidates, "seeds": tune.seeds[:1]}
         )  # fmt: skip

@@ -16,10 +16,10 @@ from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.grid import Choice, Hears, HoldOut, Runs
+from fedkin.running.grid import Hears, HoldOut, Runs
 from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tune import FAILED, Candidate, Equal, attempt, best, tune
+from fedkin.running.tune import FAILED, attempt, best, tune
 from fedkin.tasks import METRICS, Metric
 
 # In the CSV of a page.
@@ -180,7 +180,7 @@ class _TableRuns:
         for row in _tuned_rows(self.table):
             assert self.table.tune is not None
             chosen[row.name] = self._tune(part, base, self.table.tune, row)
-            self.done += _tries(self.table.tune, part)
+            self.done += _tries(self.table.tune)
         for row in self.table.rows():
             if row.tuned_as is not None:
                 chosen[row.name] = chosen[row.tuned_as]
@@ -210,28 +210,16 @@ class _TableRuns:
     def _tune(self, part: Part, base: Runs, how: Equally, row: Row) -> TunedRow:
         equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)
         folder = self.folder_of(part) / "tuning" / row.name
-        hold_out = HoldOut.parse(row.hold_out or how.hold_out)
-
-        def hears(what: str, done: int, total: int) -> Watcher:
-            return self._hear(part, f"tuning {row.name}: {what}", self.done + done)
-
-        def tuned(choices: Equal | list[Choice], place: Path) -> list[Candidate]:
-            told = None if self.hears is None else hears
-            results = tune(experiment, [row.method], choices, hold_out, how.seeds, self.data_root, place, hears=told)
-            return results[row.method]
-
-        candidates = tuned(equal, folder)
-        higher = base.dataset().task.metric.higher
-        for number in range(1, part.widen + 1):
-            winner, tried = best(candidates, higher), [candidate.settings for candidate in candidates]
-            further = None if winner is None else equal.beyond(experiment, winner.settings, tried)
-            if further is None:
-                break
-            choices = [Choice(path, (value,), row.method) for path, value in further.items()]
-            candidates += tuned(choices, folder / f"beyond-{number}")
+        candidates = tune(
+            experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
+            folder,
+            hears=None if self.hears is None else lambda what, done, total: self._hear(
+                part, f"tuning {row.name}: {what}", self.done + done
+            ),
+        )[row.method]  # fmt: skip
         self._lighten(folder)
         failed = sum(candidate.failed is not None for candidate in candidates)
-        winner = best(candidates, higher)
+        winner = best(candidates, base.dataset().task.metric.higher)
         if winner is None:
             return TunedRow({}, failed=failed)
         tried = [candidate.settings for candidate in candidates]
@@ -262,16 +250,13 @@ def _tuned_rows(table: PaperTable) -> list[Row]:
 
 def runs_of(table: PaperTable) -> int:
     """How many runs a table has at most: candidates and compared ones."""
-    return sum(
-        (0 if table.tune is None else len(_tuned_rows(table)) * _tries(table.tune, part))
-        + len(table.names(planted=True)) * len(table.seeds)
-        for part in table.federation
-    )
+    tries = 0 if table.tune is None else len(_tuned_rows(table)) * _tries(table.tune)
+    return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
 
 
-def _tries(how: Equally, part: Part) -> int:
-    """The runs of one row's tuning, at most."""
-    return len(how.seeds) * (how.candidates + part.widen)
+def _tries(how: Equally) -> int:
+    """The runs of one row's tuning."""
+    return len(how.seeds) * how.candidates
 
 
 def _changed(

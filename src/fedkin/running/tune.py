@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,74 +96,13 @@ class Equal:
     def border(
         self, experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
     ) -> list[str]:
-        """Do `at_the_border` for settings that could go further; what a candidate does not change is as before."""
-        further = self._further(experiment, chosen, tried)
-        return [_border_text(path, word) for path, (word, _) in further.items()]
-
-    def beyond(
-        self, experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any] | None:
-        """Return a candidate beyond a border: the chosen one with one of its settings a step further; None if none."""
-        for path, (_, value) in self._further(experiment, chosen, tried).items():
-            return {**chosen, path: value}
-        return None
-
-    def _further(
-        self, experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
-    ) -> dict[str, tuple[str, Any]]:
-        """Return the settings at a border of what was tried, with the border and the value beyond it.
-
-        A setting whose values end there, or of which the method refuses the next value, is left out.
-        """
-        before, ranges = self.values(experiment), self.ranges(experiment)
-        further: dict[str, tuple[str, Any]] = {}
-        for path, word in _borders({**before, **chosen}, [{**before, **settings} for settings in tried]):
-            value = _next(ranges[path], {**before, **chosen}[path], up=word == "largest")
-            if value is not None and _accepted(experiment, {**chosen, path: value}):
-                further[path] = (word, value)
-        return further
+        """Do `at_the_border`; a candidate has the experiment's value of what it does not change."""
+        before = self.values(experiment)
+        return at_the_border({**before, **chosen}, [{**before, **settings} for settings in tried])
 
 
 def _value_at(span: Range, share: float) -> Any:
     return span.at(share) if isinstance(span, Span) else span[min(int(share * len(span)), len(span) - 1)]
-
-
-def _next(span: Range, value: float, up: bool) -> Any:
-    """Return the value after this one: twice or half of it, a quarter of a linear range further, or the next of a list.
-
-    None at the end of a list.
-    """
-    if not isinstance(span, Span):
-        place = span.index(value) + (1 if up else -1) if value in span else -1
-        return span[place] if 0 <= place < len(span) else None
-    step = value if up else -value / 2
-    if not span.log:
-        step = (span.high - span.low) / 4 * (1 if up else -1)
-    return float(f"{value + step:.3g}")
-
-
-def _accepted(experiment: Experiment, settings: Mapping[str, Any]) -> bool:
-    try:
-        experiment.with_changes(**settings)
-    except ConfigError:
-        return False
-    return True
-
-
-def _borders(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that have the smallest or largest of the numbers tried, with that word."""
-    for path, value in chosen.items():
-        numbers = [settings[path] for settings in tried if isinstance(settings.get(path), (int, float))]
-        if isinstance(value, bool) or len(set(numbers)) < 2:
-            continue
-        if value == min(numbers):
-            yield path, "smallest"
-        if value == max(numbers):
-            yield path, "largest"
-
-
-def _border_text(path: str, word: str) -> str:
-    return f"{path.rpartition('.')[2]}: the {word} tried"
 
 
 def at_the_border(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,7 +111,15 @@ def at_the_border(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]])
     >>> at_the_border({"training.lr": 1.0}, [{"training.lr": 0.1}, {"training.lr": 1.0}, {}])
     ['lr: the largest tried']
     """
-    return [_border_text(path, word) for path, word in _borders(chosen, tried)]
+    texts = []
+    for path, value in chosen.items():
+        numbers = [settings[path] for settings in tried if isinstance(settings.get(path), (int, float))]
+        if isinstance(value, bool) or len(set(numbers)) < 2 or value not in numbers:
+            continue
+        for word, end in (("smallest", min(numbers)), ("largest", max(numbers))):
+            if value == end:
+                texts.append(f"{path.rpartition('.')[2]}: the {word} tried")
+    return texts
 
 
 # -- tuning ------------------------------------------------------------------------------------------------------------
