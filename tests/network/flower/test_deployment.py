@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, town: Town) -> Iterator[Deplo
 
 
 def trial(made: Deployment, method: str) -> Trial:
-    network = {"clients": list(NAMES), "classes": 10, "shape": [1, 8, 8], "deadline": 600.0, "grace": 300.0}
+    network = {"clients": list(NAMES), "classes": 10, "deadline": 600.0, "grace": 300.0}
     return made.trial(method, {**experiment(method, clients=3, rounds=3).table, "network": network})
 
 
