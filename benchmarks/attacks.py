@@ -108,7 +108,6 @@ def run(method: str, attack: str, defence: str, place: str, seed: int) -> dict[s
     federation = plan.scenario.federation(plan.data.load(Path()), seed)
     # The same clients are drawn in every run of a seed, as adversaries and as those whom forgers aim at.
     attacks = Attacks.parse(f"copy:{share}:params")
-    assert attacks is not None
     adversaries = attacks.clients(federation.seen, seed)
     federation = gathered(federation, adversaries) if place == "together" else federation
     setup = plan.setup(federation, Path())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from fedkin.errors import ConfigError, nearest
@@ -150,20 +150,36 @@ class Timm(Pretrained):
     path: Path | None = None
     options: dict[str, Any] = Field({})
 
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Refuse options that load values from elsewhere, such as pickles, and those that the task decides."""
+        for name in options:
+            if name.startswith("pretrained") or name in ("checkpoint_path", "cache_dir"):
+                raise ValueError(f"{name}: values are read from a .safetensors file only: set model.path")
+            if name in ("num_classes", "in_chans"):
+                raise ValueError(f"{name}: the task decides it; leave it out")
+        return options
+
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         """Return (body, head); raises ConfigError for a net that timm has not, and for another's values."""
         timm = library("timm")
         shape = self.image_shape(task)
         if self.net not in timm.list_models():
             raise ConfigError(f"model.net: timm has no {self.net!r}; {nearest(self.net, timm.list_models())}")
-        options = {**self.options, "pretrained": False, "num_classes": 0, "in_chans": shape[0]}
-        net = timm.create_model(self.net, **options)
-        if self.path is not None:
-            from safetensors.torch import load_file
+        options = {**self.options, "num_classes": 0, "in_chans": shape[0]}
+        try:
+            net = timm.create_model(self.net, **options)
+            if self.path is not None:
+                from safetensors.torch import load_file
 
-            check_values(self.path, net.load_state_dict(load_file(self.path), strict=False).missing_keys)
-        with torch.no_grad():
-            size = net.eval()(torch.zeros(1, *shape)).shape[1]
+                check_values(self.path, net.load_state_dict(load_file(self.path), strict=False).missing_keys)
+            with torch.no_grad():
+                size = net.eval()(torch.zeros(1, *shape)).shape[1]
+        except ConfigError:
+            raise
+        except Exception as error:  # of the file, and of options and shapes that the net does not take
+            raise ConfigError(f"model: {self.net} for inputs {list(shape)}: {said(error)}") from None
         body, _ = backbone(net.train(), nn.Identity(), adapters=self.adapters or False, frozen=self.frozen)
         return self.with_head(body, size, task)
 

@@ -21,6 +21,7 @@ from fedkin.learning import Net
 from fedkin.learning.models import MODELS, Mixed, transformer
 from fedkin.learning.models.pretrained import library
 from fedkin.running.experiment import Experiment, load
+from fedkin.settings import parse
 from support import module_at
 
 gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]
@@ -256,3 +257,46 @@ def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path,
         wrong.setup(wrong.federation(tmp_path))
     result = run_experiment(experiment(0), tmp_path, tmp_path / "run")
     assert result.summary["parameters"] == 34
+
+
+# -- which files and options are refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("pretrained", "set model.path"), ("checkpoint_path", "set model.path"), ("pretrained_cfg", "set model.path"),
+        ("pretrained_cfg_overlay", "set model.path"), ("cache_dir", "set model.path"),
+        ("num_classes", "the task decides"), ("in_chans", "the task decides"),
+    ],
+)  # fmt: skip
+def test_options_that_load_values_from_elsewhere_are_refused(option: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model.options.*{option}: .*{why}"):
+        parse(Timm, {"net": "resnet18", "options": {option: "x", "img_size": 8}}, "model")
+
+
+def test_a_net_of_timm_has_the_values_of_a_safetensors_file_and_of_no_other(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    task, path = Task(2, (1, 32, 32)), tmp_path / "values.safetensors"
+    drawn = library("timm").create_model("resnet18", num_classes=0, in_chans=1)
+    save_file(drawn.state_dict(), path)
+    body, _ = Timm(net="resnet18", path=path).build(task)
+    pairs = list(zip(body.state_dict().values(), drawn.state_dict().values(), strict=True))
+    assert pairs
+    assert all(torch.equal(one, other) for one, other in pairs)
+    torch.save(drawn.state_dict(), tmp_path / "values.pth")
+    for file in ("values.pth", "gone.safetensors"):
+        with pytest.raises(ConfigError, match=r"model: resnet18 for inputs \[1, 32, 32\]: "):
+            Timm(net="resnet18", path=tmp_path / file).build(task)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model-1.safetensors", "model.safetensors.index.json", "other.json"])
+def test_the_hash_is_of_all_settings_and_values(tmp_path: Path, file: str) -> None:
+    for name in ("config.json", "model-1.safetensors", "README.md"):
+        (tmp_path / name).write_text("one")
+    before = nets.digest_of(tmp_path)
+    (tmp_path / "README.md").write_text("three")
+    assert nets.digest_of(tmp_path) == before
+    (tmp_path / file).write_text("three")
+    assert nets.digest_of(tmp_path) != before

@@ -210,7 +210,7 @@ def test_a_setting_without_a_value_is_unset_and_then_has_its_default(path: Path)
 
 @pytest.mark.parametrize("name", ["training.lrr", "model.hidden.x", "privacy", "privacy.clip"])
 def test_a_setting_that_is_not_there_cannot_be_unset(path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--set {name}=: {name} is not set there, so that nothing can be unset"):
+    with pytest.raises(ConfigError, match=rf"--set {name}=: {name} is not set, so it cannot be unset"):
         load(path, [f"{name}="])
 
 

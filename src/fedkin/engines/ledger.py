@@ -44,7 +44,7 @@ def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps:
 class Ledger:
     """All releases of one participant, of every run.
 
-    folder: where they are; None: in one that ends with this object, for tests and trials.
+    folder: where they are; None: in a temporary one, which ends with this object.
     beside: what leaves as it is before a run begins. limit: the owner's own epsilon, over all runs in this folder,
     above which nothing more is released; None: no limit.
     Raises RunError for a file that is damaged, because then nobody knows how much was released.

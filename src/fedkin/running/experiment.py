@@ -211,7 +211,7 @@ def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Exp
         if not equals:
             raise ConfigError(f"{option}: expected section.field=value")
         if not text and not _is_set(new, path):
-            raise ConfigError(f"{option}: {path} is not set there, so that nothing can be unset")
+            raise ConfigError(f"{option}: {path} is not set, so it cannot be unset")
         assign(new, path, setting_value(text, option) if text else None, option)
         paths.add(path)
     new = taken_in(without_none(new), Path())

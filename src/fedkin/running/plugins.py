@@ -34,7 +34,7 @@ from fedkin.untrusted import plain_word, shown
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _LOG = logging.getLogger("fedkin")
-# Entry points fedkin.GROUP, which `fedkin list` names too, and the section in which what they bring is named.
+# Entry points fedkin.GROUP, also the kinds of `fedkin list`, and the section of an experiment that names such a part.
 GROUPS = {
     "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
     "graph": "graph",
