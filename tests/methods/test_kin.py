@@ -452,6 +452,15 @@ def test_groups_are_found_anew_once_newcomers_are_the_majority() -> None:
     assert members(engine) == {frozenset(fed), frozenset(c.id for c in late)}
 
 
+def test_unseen_clients_get_their_groups_model() -> None:
+    fed = federation([common_draw, swapped] * 4)
+    new = replace(client("new", swapped, 80, 95), seen=False)
+    engine = engine_of(Federation([*fed.values(), new], fed.task))
+    engine.round(1)
+    assert same(engine.model("new"), engine.model("c1"))
+    assert "new" not in state(engine)["group"]
+
+
 def test_unseen_clients_of_no_group_get_the_mean_of_all() -> None:
     fed = federation([common_draw, swapped] * 4)
     new = replace(client("new", far, 80, 95), seen=False)

@@ -14,7 +14,7 @@ from fedkin.errors import RunError
 from fedkin.records.files import read_seal
 from fedkin.records.reading import MEND
 from fedkin.records.recorder import Checkpoints, Records
-from fedkin.records.run import Result
+from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
@@ -182,6 +182,20 @@ def test_a_seal_without_its_checkpoint_was_a_kill_and_is_no_checkpoint(
     resumed(folder)
     assert caplog.messages == []
     assert_equal_runs(runs / "whole", folder)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet"])
+def test_harm_to_a_finished_run_is_found(runs: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    # A digit of a number: the file stays readable.
+    text = (folder / name).read_bytes()
+    middle = len(text) // 2
+    place = middle if name.endswith("parquet") else next(at for at in range(middle, 0, -1) if 48 <= text[at] < 56)
+    (folder / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    with pytest.raises(RunError, match=name):
+        read_run(folder)
+    with pytest.raises(RunError, match=name):
+        resumed(folder)
 
 
 def test_a_harmed_seal_is_named_and_says_what_to_do(runs: Path, tmp_path: Path) -> None:
