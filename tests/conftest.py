@@ -18,6 +18,14 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, max_exa
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
 
+# Their few tests are long: begun last, one process would run them while the other waits.
+LONGEST = ("test_resume.py", "test_last_line.py", "test_tutorials.py", "test_fuzz.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of long tests first."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture
 def federation() -> Federation:

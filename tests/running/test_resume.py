@@ -197,7 +197,7 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "every"), [("run sfmtl-graph one-by-one", 16), ("run mapl fast", 24), ("compare", 32), ("tune", 20)]
+    ("case", "every"), [("run sfmtl-graph one-by-one", 30), ("run mapl fast", 40), ("compare", 80), ("tune", 80)]
 )
 def test_more_kills(tmp_path: Path, case: str, every: int) -> None:
     found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "2")
