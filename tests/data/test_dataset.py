@@ -1,4 +1,4 @@
-"""Dataset and Part, and how samples are held out and cut."""
+"""Dataset and Part, and the ids of clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios.base import shuffled_ids
-from fedkin.data.scenarios.dealing import cut
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 
@@ -41,18 +40,6 @@ def test_refuses_parts_that_do_not_fit() -> None:
         Part(x, y, np.array(["a"]))
     with pytest.raises(DataError, match=r"mine: test inputs have shape \(4,\), the task's is \(1,\)"):
         Dataset("mine", Part(x, y), Part(torch.zeros(3, 4), y), TASK)
-
-
-@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=12), st.integers(0, 300))
-def test_cut(shares: list[float], more: int) -> None:
-    rows = np.arange(len(shares) + more)[::-1]
-    parts = cut(rows, np.array(shares))
-    assert np.concatenate(parts).tolist() == rows.tolist()
-    assert len(parts) == len(shares)
-    assert min(map(len, parts)) >= 1
-    exact = np.array(shares) / sum(shares) * len(rows)
-    if exact.min() >= 1:
-        assert np.abs(exact - [len(part) for part in parts]).max() < 1
 
 
 @given(st.integers(1, 300), st.integers(0, 3))

@@ -62,10 +62,8 @@ class Scenario(Settings):
             return set_apart(federation, excluded, self.unseen_test, seed) if excluded else federation
         names = (unseen,) if isinstance(unseen, str) else unseen
         if excluded and (isinstance(names, float) or set(names) != set(excluded)):
-            raise ConfigError(
-                f"scenario.unseen: {unseen!r}, but {dataset.name} was prepared without {', '.join(excluded)}; "
-                "choose who is unseen in [data], and leave scenario.unseen out"
-            )
+            prepared = f"{dataset.name} was prepared without {', '.join(excluded)}"
+            raise ConfigError(f"scenario.unseen: {unseen!r}, but {prepared}; choose who is unseen in [data] alone")
         return set_apart(federation, unseen, self.unseen_test, seed)
 
     @abstractmethod
@@ -134,12 +132,16 @@ def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: in
     an unseen client is tested on: its test samples, or all its samples, so that none are left for training.
     Raises ConfigError for an unknown name, or if no client would be left.
     """
-    ids = _drawn(federation, unseen, seed) if isinstance(unseen, float) else _named(federation, unseen)
-    if len(ids) == len(federation):
-        raise ConfigError(
-            f"scenario.unseen: {unseen!r} makes all {len(ids)} clients unseen; leave at least one client to train"
-        )
-    clients = [_unseen(client, test) if id in ids else client for id, client in federation.items()]
+    if isinstance(unseen, float):  # at least one; independent of the order of clients
+        ids = sorted(federation)
+        drawn = rng(seed, "unseen").permutation(len(ids))[: max(1, round(unseen * len(ids)))]
+        chosen = {ids[place] for place in drawn}
+    else:
+        chosen = _named(federation, (unseen,) if isinstance(unseen, str) else unseen)
+    if len(chosen) == len(federation):
+        made = f"{unseen!r} makes all {len(chosen)} clients unseen"
+        raise ConfigError(f"scenario.unseen: {made}; leave at least one client to train")
+    clients = [_unseen(client, test) if id in chosen else client for id, client in federation.items()]
     return type(federation)(clients, federation.task, federation.name)
 
 
@@ -147,47 +149,35 @@ def groups_of(federation: Federation) -> list[str]:
     """The groups that can be left out one after another, sorted; raises ConfigError for fewer than two."""
     groups = sorted({client.group for client in federation.values() if client.group is not None})
     if len(groups) < 2:
-        raise ConfigError(
-            f"--leave-out each: {federation.name} has {'one group' if groups else 'no groups'} of clients; it takes "
-            "two or more, such as the domains of a folder of images"
-        )
+        has = f"{federation.name} has {'one group' if groups else 'no groups'} of clients"
+        raise ConfigError(f"--leave-out each: {has}; it takes two or more, such as the domains of a folder of images")
     return groups
 
 
-def _drawn(federation: Federation, share: float, seed: int) -> set[str]:
-    """A share of the clients, at least one; independent of their order."""
-    ids = sorted(federation)
-    count = max(1, round(share * len(ids)))
-    return {ids[place] for place in rng(seed, "unseen").permutation(len(ids))[:count]}
-
-
-def _named(federation: Federation, unseen: str | Sequence[str]) -> set[str]:
+def _named(federation: Federation, unseen: Sequence[str]) -> set[str]:
     """Clients by id, or by their group."""
     ids: set[str] = set()
-    for name in (unseen,) if isinstance(unseen, str) else unseen:
-        if name.startswith(GROUP):
-            wanted = name.removeprefix(GROUP)
-            members = {id for id, client in federation.items() if client.group == wanted}
-            known = {client.group for client in federation.values() if client.group is not None}
-            if not members:
-                hint = nearest(wanted, known) if known else f"the clients of {federation.name} are in no groups"
-                raise ConfigError(f"scenario.unseen: no client is in group {wanted!r}; {hint}")
-            ids |= members
-        elif name in federation:
-            ids.add(name)
+    for name in unseen:
+        wanted = name.removeprefix(GROUP)
+        if name == wanted:
+            members = {name} & set(federation)
         else:
-            raise ConfigError(
-                f'scenario.unseen: no client {name!r}; {nearest(name, federation)} (a group is "{GROUP}NAME")'
-            )
+            members = {id for id, client in federation.items() if client.group == wanted}
+        if not members and name == wanted:
+            hint = f'{nearest(name, federation)} (a group is "{GROUP}NAME")'
+            raise ConfigError(f"scenario.unseen: no client {name!r}; {hint}")
+        if not members:
+            known = {client.group for client in federation.values() if client.group is not None}
+            hint = nearest(wanted, known) if known else f"the clients of {federation.name} are in no groups"
+            raise ConfigError(f"scenario.unseen: no client is in group {wanted!r}; {hint}")
+        ids |= members
     return ids
 
 
 def _unseen(client: Client, test: UnseenTest) -> Client:
-    client = replace(client, seen=False)
     if test == "test":
-        return client
-    changes = tuple(_all_as_test(change) for change in client.changes)
-    return replace(_all_as_test(client), changes=changes)
+        return replace(client, seen=False)
+    return replace(_all_as_test(client), changes=tuple(map(_all_as_test, client.changes)), seen=False)
 
 
 def _all_as_test(phase: Phase) -> Phase:
@@ -206,9 +196,8 @@ def pooled(federation: Federation) -> Federation:
     """
     seen = [federation[id] for id in federation.seen]
     if moving := [client.id for client in seen if not client.still]:
-        raise ConfigError(
-            f"scenario.pooled: client {moving[0]!r} joins later or leaves, or its data change; pooled data stand still"
-        )
+        what = "joins later or leaves, or its data change"
+        raise ConfigError(f"scenario.pooled: client {moving[0]!r} {what}; pooled data stand still")
     if POOLED in federation.unseen:
         raise ConfigError(f"scenario.pooled: an unseen client has the id {POOLED!r} already")
     train = _joined([client.train for client in seen], "scenario.pooled: training samples")

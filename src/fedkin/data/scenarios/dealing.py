@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
@@ -25,33 +26,14 @@ def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, s
     per_client: the number of samples for each client. Raises ConfigError if there are too few samples.
     """
     total = len(dataset.part(split))
+    have = f"the {total} {split} samples of {dataset.name}; at most"
     if per_client is not None and clients * per_client > total:
-        raise ConfigError(
-            f"scenario.{split}_per_client: {clients} clients x {per_client} are more than the {total} "
-            f"{split} samples of {dataset.name}; at most {total // clients}"
-        )
+        asked = f"{clients} clients x {per_client}"
+        raise ConfigError(f"scenario.{split}_per_client: {asked} are more than {have} {total // clients}")
     if clients > total:
-        raise ConfigError(
-            f"scenario.clients: {clients} clients cannot share the {total} {split} samples of "
-            f"{dataset.name}; at most {total}"
-        )
+        raise ConfigError(f"scenario.clients: {clients} clients cannot share {have} {total}")
     order = rng(seed, "deal", split).permutation(total)
     return [part[:per_client] for part in np.array_split(order, clients)]
-
-
-def cut(rows: Rows, shares: npt.NDArray[np.float64]) -> list[Rows]:
-    """`rows` in consecutive parts proportional to `shares`, to within a sample; no part is empty.
-
-    All rows are used. There must be at least as many rows as shares.
-
-    >>> [part.tolist() for part in cut(np.arange(6), np.array([2.0, 1.0]))]
-    [[0, 1, 2, 3], [4, 5]]
-    """
-    sizes = apportion(len(rows), shares)
-    for empty in np.flatnonzero(sizes == 0):
-        sizes[np.argmax(sizes)] -= 1
-        sizes[empty] = 1
-    return np.split(rows, np.cumsum(sizes)[:-1])
 
 
 def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
@@ -80,24 +62,15 @@ def lifted(sizes: Rows, least: Rows | int) -> Rows:
     raised = np.maximum(sizes, floor)
     if missing == 0:
         return raised
+
+    def freed(level: int) -> Rows:
+        return np.maximum(raised - np.maximum(floor, level), 0)
+
     # The highest level that frees enough; the surplus is given back, one each.
-    low, high = 0, int(sizes.max())
-    while low < high:
-        level = (low + high + 1) // 2
-        if _freed(raised, floor, level).sum() >= missing:
-            low = level
-        else:
-            high = level - 1
-    freed = _freed(raised, floor, low)
-    back = np.flatnonzero(freed)[: int(freed.sum()) - missing]
-    freed[back] -= 1
-    lowered: Rows = raised - freed
-    return lowered
-
-
-def _freed(sizes: Rows, floor: Rows, level: int) -> Rows:
-    cut: Rows = np.maximum(sizes - np.maximum(floor, level), 0)
-    return cut
+    level = bisect_left(range(int(sizes.max()) + 1), True, key=lambda level: freed(level).sum() < missing) - 1
+    given = freed(level)
+    given[np.flatnonzero(given)[: int(given.sum()) - missing]] -= 1
+    return raised - given
 
 
 def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Shares:
@@ -109,9 +82,8 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     # Below this the logarithms overflow; one share is 1 long before.
     alpha = max(alpha, 1e-300)
     logs = np.log(draw.standard_gamma(alpha + 1, shape)) + np.log1p(-draw.random(shape)) / alpha
-    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-    normalised: Shares = shares / shares.sum(axis=1, keepdims=True)
-    return normalised
+    shares: Shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
 
 
 def rows_of(owner: Rows, clients: int) -> list[Rows]:
@@ -129,18 +101,15 @@ def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, 
     ConfigError if a class has fewer samples than a client would draw.
     """
     pools = dataset.test.by_class(dataset.task.classes)
-    labels = dataset.train.y.numpy()
+    labels, have = dataset.train.y.numpy(), np.array([len(rows) for rows in pools])
     counts = np.stack([np.bincount(labels[rows], minlength=len(pools)) for rows in train])
     if per_client is None:
-        return _cut_tests(shuffled_classes(dataset, "test", seed, purpose), counts, len(dataset.test))
+        return dealt(shuffled_classes(dataset, "test", seed, purpose), _shared_out(have, counts))
     wanted = np.stack([apportion(per_client, own) for own in counts])
-    have = np.array([len(rows) for rows in pools])
     if (wanted > have).any():
         label = int(np.argmax((wanted > have).any(axis=0)))
-        raise ConfigError(
-            f"scenario.test_per_client: a client would draw {wanted[:, label].max()} test samples of class {label} for "
-            f"its share of that class, but {dataset.name} has {have[label]}; take fewer"
-        )
+        raise ConfigError(f"scenario.test_per_client: a client's share would be {wanted[:, label].max()} test samples "
+                          f"of class {label}, but {dataset.name} has {have[label]}; take fewer")  # fmt: skip
     drawn = []
     for client, sizes in enumerate(wanted):
         draw = rng(seed, purpose, "tests", client)
@@ -149,19 +118,15 @@ def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, 
     return drawn
 
 
-def _cut_tests(pools: Sequence[Rows], counts: Rows, total: int) -> list[Rows]:
-    owner = np.full(total, -1)
-    main = counts.argmax(axis=1)
-    for label, rows in enumerate(pools):
+def _shared_out(have: Rows, counts: Rows) -> Rows:
+    """[clients, classes] how many samples of each class a client gets, in the proportions of these counts."""
+    shares, main = np.zeros_like(counts), counts.argmax(axis=1)
+    for label in np.flatnonzero(counts.any(axis=0) & (have > 0)):
         owners = np.flatnonzero(counts[:, label])
-        if not len(owners) or not len(rows):
-            continue
-        sizes = apportion(len(rows), counts[owners, label])
+        sizes = apportion(have[label], counts[owners, label])
         least = (main[owners] == label).astype(np.int64)
-        if least.sum() <= len(rows):
-            sizes = lifted(sizes, least)
-        owner[rows] = np.repeat(owners, sizes)
-    return rows_of(owner, len(counts))
+        shares[owners, label] = lifted(sizes, least) if least.sum() <= have[label] else sizes
+    return shares
 
 
 def blocks(total: int, count: int, shared: int = 0) -> list[tuple[int, ...]]:
@@ -187,10 +152,9 @@ def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
     """Raise ConfigError if the training split has fewer than `min_size` samples for each of the clients."""
     total = len(dataset.train)
     if clients * min_size > total:
-        raise ConfigError(
-            f"scenario.clients: {clients} clients with at least {min_size} training samples each are more than the "
-            f"{total} of {dataset.name}; at most {total // min_size} clients, or a smaller min_size"
-        )
+        raise ConfigError(f"scenario.clients: {clients} clients with at least {min_size} training samples each are "
+                          f"more than the {total} of {dataset.name}; at most {total // min_size} clients, or a smaller "
+                          "min_size")  # fmt: skip
 
 
 def checked_sets(sets: Sets, apart: bool = False) -> Sets:
@@ -217,7 +181,18 @@ def spread(clients: int, groups: int, what: str) -> list[int]:
     return [client % groups for client in range(clients)]
 
 
+def owners_of(member: Sequence[int], sets: Sequence[Sequence[int]], total: int) -> Rows:
+    """[clients, classes] 1 for the classes that a client's group owns; member: each client's group."""
+    return np.array([np.isin(np.arange(total), sets[group]) for group in member], np.int64)
+
+
 def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) -> list[Rows]:
     """The rows of every class, shuffled."""
     pools = dataset.part(split).by_class(dataset.task.classes)
     return [rng(seed, purpose, "rows", split, label).permutation(rows) for label, rows in enumerate(pools)]
+
+
+def dealt(pools: Sequence[Rows], counts: Rows) -> list[Rows]:
+    """The rows of every client, ascending: of each pool the next so many; counts: [clients, pools]."""
+    parts = [np.split(pool, np.cumsum(own))[:-1] for pool, own in zip(pools, counts.T, strict=True)]
+    return [np.sort(np.concatenate(own)) for own in zip(*parts, strict=True)]

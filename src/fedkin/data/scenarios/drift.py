@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, SerializeAsAny, field_validator
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import Scenario
 from fedkin.data.scenarios.label_skew import GroupedClasses
 from fedkin.errors import ConfigError
-from fedkin.federation import Change, Client, Federation
+from fedkin.federation import Change, Federation
 from fedkin.keys import rng
 from fedkin.settings import choose, parse
 
@@ -54,9 +55,9 @@ class Drift(Scenario):
 
     name: Literal["drift"] = "drift"
     of: SerializeAsAny[Annotated[Scenario, BeforeValidator(_inner)]] = Field(default_factory=GroupedClasses)
-    drifting: int = Field(10, ge=0)
+    drifting: NonNegativeInt = 10
     rounds: int | tuple[int, ...] = 50
-    newcomers: int = Field(0, ge=0)
+    newcomers: NonNegativeInt = 0
     joins: int | tuple[int, ...] = 50
 
     planted: ClassVar[str] = "those of the other scenario; drifting clients start in one and end in another"
@@ -84,35 +85,29 @@ class Drift(Scenario):
         inner = self.of.federation(dataset, seed)
         asked = 2 * self.drifting + self.newcomers
         if asked >= len(inner.seen):
-            raise ConfigError(
-                f"scenario.of: {self.of.name} makes {len(inner.seen)} clients that take part; {self.drifting} drifting "
-                f"ones need 2 each, {self.newcomers} newcomers 1 each, and one must be there in round 1: "
-                f"at least {asked + 1}"
-            )
+            need = f"{self.drifting} drifting ones need 2 each, {self.newcomers} newcomers 1 each"
+            raise ConfigError(f"scenario.of: {self.of.name} makes {len(inner.seen)} clients that take part; {need}, "
+                              f"and one must be there in round 1: at least {asked + 1}")  # fmt: skip
         draw = rng(seed, self.name, "clients")
         left = _Groups(inner, draw)
         changed, gone = self._drifted(inner, left)
         late = [left.take() for _ in range(self.newcomers)]
         joins = dict(zip(late, _spread(self.joins, len(late)), strict=True))
 
-        def role(client: Client) -> Client:
-            id, about = client.id, dict(client.about)
+        clients = []
+        for id in (id for id in inner if id not in gone):
+            role = "drifting" if id in changed else "newcomer" if id in joins else "stays"
+            client = replace(inner[id], about={**inner[id].about, "role": role})
             if id in changed:
-                return replace(client, changes=(changed[id],), about={**about, "role": "drifting"})
-            if id in joins:
-                return replace(client, joins=joins[id], about={**about, "role": "newcomer"})
-            return replace(client, about={**about, "role": "stays"})
-
-        clients = [role(client) for client in inner.values() if client.id not in gone]
+                client = replace(client, changes=(changed[id],))
+            clients.append(replace(client, joins=joins.get(id, client.joins)))
         return Federation(clients, inner.task, f"{inner.name}-{self.name}")
 
     def _drifted(self, inner: Federation, left: _Groups) -> tuple[dict[str, Change], set[str]]:
         """(the change of every drifting client, the clients whose samples it takes)."""
         if self.drifting and (inner.planted is None or len(set(inner.planted.values())) < 2):
-            raise ConfigError(
-                f"scenario.drifting: {self.of.name} plants no two groups between which a client could move; "
-                f"expected drifting = 0, or another scenario"
-            )
+            lacks = f"{self.of.name} plants no two groups between which a client could move"
+            raise ConfigError(f"scenario.drifting: {lacks}; expected drifting = 0, or another scenario")
         changed: dict[str, Change] = {}
         gone: set[str] = set()
         for round in _spread(self.rounds, self.drifting):
@@ -143,16 +138,14 @@ class _Groups:
 
     def take(self, other_than: str | None = None) -> str:
         """A client not drawn yet; from another group than `other_than`, if given."""
-        others = {
-            group: own for group, own in self._left.items() if own and (other_than is None or group != other_than)
-        }
-        if not others:
-            raise ConfigError(
-                f"scenario.drifting: only clients of group {other_than!r} are left to draw, and none can move to "
-                f"another group; expected fewer, or groups of more equal size"
-            )
-        open_ = {group: (len(own), 0) for group, own in others.items()}
-        return self._left[self._fullest(open_)].pop()
+        counts = {
+            group: (len(own), 0)
+            for group, own in self._left.items() if own and (other_than is None or group != other_than)
+        }  # fmt: skip
+        if not counts:
+            left = f"only clients of group {other_than!r} are left to draw, and none can move to another group"
+            raise ConfigError(f"scenario.drifting: {left}; expected fewer, or groups of more equal size")
+        return self._left[self._fullest(counts)].pop()
 
     def _fullest(self, counts: Mapping[str | None, tuple[int, int]]) -> str | None:
         """A group with the largest counts, ties drawn at random."""
@@ -167,4 +160,4 @@ def _listed(rounds: int | Sequence[int]) -> tuple[int, ...]:
 
 def _spread(rounds: int | Sequence[int], count: int) -> list[int]:
     """The round of each of `count` clients: every round gets the same number, to within one."""
-    return [_listed(rounds)[k % len(_listed(rounds))] for k in range(count)]
+    return list(islice(cycle(_listed(rounds)), count))

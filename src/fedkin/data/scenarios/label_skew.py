@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario
@@ -20,10 +20,11 @@ from fedkin.data.scenarios.dealing import (
     blocks,
     check_classes,
     check_least,
-    cut,
     deal,
+    dealt,
     dirichlet,
     lifted,
+    owners_of,
     rows_of,
     shuffled_classes,
     spread,
@@ -54,11 +55,11 @@ class Dirichlet(Scenario):
     """
 
     name: Literal["dirichlet"] = "dirichlet"
-    clients: int = Field(20, ge=1)
-    alpha: float = Field(0.5, gt=0)
+    clients: PositiveInt = 20
+    alpha: PositiveFloat = 0.5
     sizes: Literal["drawn", "equal"] = "drawn"
-    min_size: int = Field(1, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    min_size: PositiveInt = 1
+    test_per_client: PositiveInt | None = None
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if the data have fewer than `min_size` samples for each client."""
@@ -137,18 +138,16 @@ class Shards(Scenario):
     """
 
     name: Literal["shards"] = "shards"
-    clients: int = Field(100, ge=1)
-    shards: int = Field(2, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    clients: PositiveInt = 100
+    shards: PositiveInt = 2
+    test_per_client: PositiveInt | None = None
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError if there are more shards than training samples."""
         total, count = len(dataset.train), self.clients * self.shards
         if count > total:
-            raise ConfigError(
-                f"scenario.clients: {self.clients} clients with {self.shards} shards each are more than the {total} "
-                f"training samples of {dataset.name}; at most {total // self.shards} clients"
-            )
+            asked = f"{self.clients} clients with {self.shards} shards each are more than the {total} training samples"
+            raise ConfigError(f"scenario.clients: {asked} of {dataset.name}; at most {total // self.shards} clients")
         draw = rng(seed, self.name, "shards")
         by_label = np.concatenate([draw.permutation(rows) for rows in dataset.train.by_class(dataset.task.classes)])
         holder = draw.permutation(np.repeat(np.arange(self.clients), self.shards))
@@ -176,9 +175,9 @@ class ClassesPerClient(Scenario):
     """
 
     name: Literal["classes-per-client"] = "classes-per-client"
-    clients: int = Field(30, ge=1)
-    classes: int = Field(2, ge=1)
-    spare_slots: int = Field(1, ge=0)
+    clients: PositiveInt = 30
+    classes: PositiveInt = 2
+    spare_slots: NonNegativeInt = 1
     share: tuple[float, float] = (0.4, 0.6)
     train_fraction: float = Field(0.8, gt=0, le=1)
 
@@ -195,14 +194,22 @@ class ClassesPerClient(Scenario):
         """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         total = dataset.task.classes
         if self.classes > total:
-            raise ConfigError(
-                f"scenario.classes: {self.classes} per client, but {dataset.name} has {total} classes; at most {total}"
-            )
+            have = f"{dataset.name} has {total} classes; at most {total}"
+            raise ConfigError(f"scenario.classes: {self.classes} per client, but {have}")
         slots = -(-self.clients * self.classes // total) + self.spare_slots
-        train, test = (self._shuffled(dataset, split, slots, seed) for split in SPLITS)
+        pools = [self._shuffled(dataset, split, slots, seed) for split in SPLITS]
         shares = rng(seed, self.name, "shares").uniform(*self.share, (total, slots))
         owned = self._owned(total, seed)
-        return self.assembled(dataset, seed, _dealt(train, shares, owned), _dealt(test, shares, owned), classes=owned)
+        # The client's slot of each of its classes, counted from 1.
+        slot = np.cumsum(owned, axis=0) * owned
+        parts = []
+        for split in pools:
+            sizes = [lifted(apportion(len(rows), share), 1) for rows, share in zip(split, shares, strict=True)]
+            counts = [np.append(0, own)[of] for own, of in zip(sizes, slot.T, strict=True)]
+            parts.append(dealt(split, np.column_stack(counts)))
+        train, test = parts
+        classes = [np.flatnonzero(own).tolist() for own in owned]
+        return self.assembled(dataset, seed, train, test, classes=classes)
 
     def _shuffled(self, dataset: Dataset, split: Split, slots: int, seed: int) -> list[Rows]:
         """The used rows of every class, in random order; at least as many as slots."""
@@ -211,30 +218,19 @@ class ClassesPerClient(Scenario):
         for label, rows in enumerate(shuffled_classes(dataset, split, seed, self.name)):
             count = round(len(rows) * fraction)
             if count < slots:
-                raise ConfigError(
-                    f"scenario.clients: {self.clients} clients with {self.classes} classes each cut every "
-                    f"class into {slots} slots; {dataset.name} has {count} {split} samples of class {label} "
-                    f"to deal, so at most {count} slots"
-                )
+                asked = f"{self.clients} clients with {self.classes} classes each cut every class into {slots} slots"
+                have = f"{dataset.name} has {count} {split} samples of class {label}"
+                raise ConfigError(f"scenario.clients: {asked}; {have} to deal, so at most {count} slots")
             used.append(rows[:count])
         return used
 
-    def _owned(self, total: int, seed: int) -> list[list[int]]:
-        """The classes of every client, ascending: those with most slots left, ties drawn at random."""
+    def _owned(self, total: int, seed: int) -> Rows:
+        """[clients, classes] 1 for the classes of a client: those with most slots left, ties drawn at random."""
         draw = rng(seed, self.name, "classes")
-        taken = np.zeros(total, np.int64)
-        owned = []
-        for _ in range(self.clients):
-            chosen = np.lexsort((draw.random(total), taken))[: self.classes]
-            taken[chosen] += 1
-            owned.append(sorted(int(label) for label in chosen))
+        owned = np.zeros((self.clients, total), np.int64)
+        for own in owned:
+            own[np.lexsort((draw.random(total), owned.sum(axis=0)))[: self.classes]] = 1
         return owned
-
-
-def _dealt(pool: list[Rows], shares: npt.NDArray[np.float64], owned: list[list[int]]) -> list[Rows]:
-    """The rows of every client: the next slot of each of its classes."""
-    slots = [iter(cut(rows, share)) for rows, share in zip(pool, shares, strict=True)]
-    return [np.sort(np.concatenate([next(slots[label]) for label in classes])) for classes in owned]
 
 
 class Iid(Scenario):
@@ -244,9 +240,9 @@ class Iid(Scenario):
     """
 
     name: Literal["iid"] = "iid"
-    clients: int = Field(20, ge=1)
-    train_per_client: int | None = Field(None, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    clients: PositiveInt = 20
+    train_per_client: PositiveInt | None = None
+    test_per_client: PositiveInt | None = None
 
     planted: ClassVar[str] = 'one group, "all"'
 
@@ -272,11 +268,11 @@ class QuantitySkew(Scenario):
     """
 
     name: Literal["quantity-skew"] = "quantity-skew"
-    clients: int = Field(20, ge=1)
+    clients: PositiveInt = 20
     law: Literal["dirichlet", "power"] = "dirichlet"
-    alpha: float = Field(0.5, gt=0)
-    min_size: int = Field(1, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    alpha: PositiveFloat = 0.5
+    min_size: PositiveInt = 1
+    test_per_client: PositiveInt | None = None
 
     planted: ClassVar[str] = 'one group, "all"'
 
@@ -322,10 +318,10 @@ class GroupedClasses(Scenario):
     """
 
     name: Literal["grouped-classes"] = "grouped-classes"
-    clients: int = Field(100, ge=1)
+    clients: PositiveInt = 100
     classes: Literal["disjoint", "ring"] | ClassSets = "disjoint"
-    per_class: int | None = Field(None, ge=1)
-    test_per_class: int | None = Field(None, ge=1)
+    per_class: PositiveInt | None = None
+    test_per_class: PositiveInt | None = None
 
     planted: ClassVar[str] = 'the set of classes, such as "3+5"'
 
@@ -341,27 +337,20 @@ class GroupedClasses(Scenario):
         member = spread(self.clients, len(sets), "groups")
         pools = shuffled_classes(dataset, "test", seed, self.name)
         tests = [np.sort(np.concatenate([pools[label][: self.test_per_class] for label in one])) for one in sets]
+        counts = owners_of(member, sets, dataset.task.classes)
+        train = shuffled_classes(dataset, "train", seed, self.name)
+        for label, pool in enumerate(train):
+            owners = int(counts[:, label].sum())
+            each = self.per_class or len(pool) // max(owners, 1)
+            if owners and not 0 < each * owners <= len(pool):
+                setting = "clients" if self.per_class is None else "per_class"
+                asked = f"{owners} clients own class {label} and would get {max(each, 1)} samples each"
+                raise ConfigError(f"scenario.{setting}: {asked}, but {dataset.name} has {len(pool)}")
+            counts[:, label] *= each
         return self.assembled(
-            dataset, seed, self._dealt(dataset, member, seed), [tests[group] for group in member],
+            dataset, seed, dealt(train, counts), [tests[group] for group in member],
             classes=[sorted(sets[group]) for group in member],
         )  # fmt: skip
-
-    def _dealt(self, dataset: Dataset, member: Sequence[int], seed: int) -> list[Rows]:
-        """Training rows of every client: an equal share of each of its classes."""
-        rows: list[list[Rows]] = [[] for _ in range(self.clients)]
-        for label, pool in enumerate(shuffled_classes(dataset, "train", seed, self.name)):
-            owners = [client for client in range(self.clients) if label in self.sets[member[client]]]
-            if not owners:
-                continue
-            each = len(pool) // len(owners) if self.per_class is None else self.per_class
-            if each == 0 or each * len(owners) > len(pool):
-                raise ConfigError(
-                    f"scenario.{'clients' if self.per_class is None else 'per_class'}: {len(owners)} clients own "
-                    f"class {label} and would get {max(each, 1)} samples each, but {dataset.name} has {len(pool)}"
-                )
-            for place, client in enumerate(owners):
-                rows[client].append(pool[place * each : (place + 1) * each])
-        return [np.sort(np.concatenate(own)) for own in rows]
 
 
 class Mapl(Scenario):
@@ -384,11 +373,11 @@ class Mapl(Scenario):
     """
 
     name: Literal["mapl"] = "mapl"
-    clients: int = Field(20, ge=1)
-    clusters: Annotated[int, Field(ge=1)] | ClassSets = 2
-    shared: int = Field(0, ge=0)
+    clients: PositiveInt = 20
+    clusters: PositiveInt | ClassSets = 2
+    shared: NonNegativeInt = 0
     per_class: int | tuple[int, int] = 300
-    test_per_class: int = Field(15, ge=0)
+    test_per_class: NonNegativeInt = 15
 
     planted: ClassVar[str] = 'the cluster, by its classes: "0-4" when they are consecutive, else such as "0+2+7"'
 
@@ -404,13 +393,11 @@ class Mapl(Scenario):
         """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         sets = self._sets(dataset)
         member = spread(self.clients, len(sets), "clusters")
-        owns = np.zeros((self.clients, dataset.task.classes), bool)
-        for client, number in enumerate(member):
-            owns[client, list(sets[number])] = True
+        owns = owners_of(member, sets, dataset.task.classes)
         low, high = (self.per_class,) * 2 if isinstance(self.per_class, int) else self.per_class
         counts = rng(seed, self.name, "sizes").integers(low, high + 1, owns.shape) * owns
         train = self._dealt(dataset, "train", "per_class", counts, seed)
-        test = self._dealt(dataset, "test", "test_per_class", self.test_per_class * owns.astype(np.int64), seed)
+        test = self._dealt(dataset, "test", "test_per_class", self.test_per_class * owns, seed)
         return self.assembled(
             dataset, seed, train, test, groups=[_name(sets[number]) for number in member],
             classes=[sets[number] for number in member],
@@ -424,39 +411,27 @@ class Mapl(Scenario):
             check_classes("clusters", self.clusters, dataset)
             return [tuple(sorted(own)) for own in self.clusters]
         total = dataset.task.classes
+        asked = f"{self.clusters} clusters of {total} classes"
         if self.clusters > total:
-            raise ConfigError(
-                f"scenario.clusters: {self.clusters}, but {dataset.name} has {total} classes; at most {total}"
-            )
+            raise ConfigError(f"scenario.clusters: {asked} of {dataset.name}; at most {total}")
         sets = blocks(total, self.clusters, self.shared)
         if self.clusters > 1 and min(map(len, sets)) <= self.shared:
-            raise ConfigError(
-                f"scenario.shared: {self.clusters} clusters of {total} classes would lie within one another when "
-                f"neighbours share {self.shared}; expected fewer"
-            )
+            within = f"would lie within one another when neighbours share {self.shared}"
+            raise ConfigError(f"scenario.shared: {asked} {within}; expected fewer")
         return sets
 
     def _dealt(self, dataset: Dataset, split: Split, setting: str, counts: Rows, seed: int) -> list[Rows]:
         """Rows of every client; counts: [clients, classes] how many of each class."""
-        pools = dataset.part(split).by_class(dataset.task.classes)
-        self._check(dataset, split, setting, counts, np.array([len(pool) for pool in pools]))
-        rows: list[list[Rows]] = [[np.empty(0, np.int64)] for _ in counts]
-        for label, order in enumerate(shuffled_classes(dataset, split, seed, self.name)):
-            for own, part in zip(rows, np.split(order, np.cumsum(counts[:, label]))[:-1], strict=True):
-                own.append(part)
-        return [np.sort(np.concatenate(own)) for own in rows]
-
-    def _check(self, dataset: Dataset, split: Split, setting: str, counts: Rows, have: Rows) -> None:
-        wanted = counts.sum(axis=0)
-        if not (wanted > have).any():
-            return
-        label = int(np.argmax(wanted / np.maximum(have, 1)))
-        takers = int((counts[:, label] > 0).sum())
-        raise ConfigError(
-            f"scenario.{setting}: {takers} clients take {wanted[label]} {split} samples of class {label}, "
-            f"{counts[:, label].max()} at most each, but {dataset.name} has {have[label]}; "
-            f"{have[label] // takers} each would do, or fewer clients"
-        )
+        pools = shuffled_classes(dataset, split, seed, self.name)
+        wanted, have = counts.sum(axis=0), np.array([len(pool) for pool in pools])
+        if (wanted > have).any():
+            label = int(np.argmax(wanted / np.maximum(have, 1)))
+            takers = int((counts[:, label] > 0).sum())
+            asked = f"{takers} clients take {wanted[label]} {split} samples of class {label}"
+            raise ConfigError(f"scenario.{setting}: {asked}, {counts[:, label].max()} at most each, but "
+                              f"{dataset.name} has {have[label]}; {have[label] // takers} each would do, or fewer "
+                              "clients")  # fmt: skip
+        return dealt(pools, counts)
 
 
 def _name(classes: Sequence[int]) -> str:
@@ -484,11 +459,11 @@ class Structured(Scenario):
     """
 
     name: Literal["structured"] = "structured"
-    clients: int = Field(100, ge=1)
-    clusters: Annotated[int, Field(ge=1)] | DisjointSets = 5
-    per_class: int | None = Field(None, ge=1)
-    min_size: int = Field(1, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    clients: PositiveInt = 100
+    clusters: PositiveInt | DisjointSets = 5
+    per_class: PositiveInt | None = None
+    min_size: PositiveInt = 1
+    test_per_client: PositiveInt | None = None
 
     planted: ClassVar[str] = 'the cluster, by its classes, such as "0+1"'
 
@@ -519,21 +494,17 @@ class Structured(Scenario):
         total = dataset.task.classes
         width = -(-total // self.clusters)
         if (self.clusters - 1) * width >= total:
-            raise ConfigError(
-                f"scenario.clusters: {self.clusters} clusters of {width} classes need more than the {total} of "
-                f"{dataset.name}; expected another number, or a list of classes for each cluster"
-            )
+            asked = f"{self.clusters} clusters of {width} classes need more than the {total} of {dataset.name}"
+            raise ConfigError(f"scenario.clusters: {asked}; expected another number, or a list of classes for each")
         return [tuple(range(start, min(start + width, total))) for start in range(0, total, width)]
 
     def _cut(self, pool: Rows, own: tuple[int, ...], members: Rows) -> list[Rows]:
         """The pool in parts of skewed sizes, one per member."""
         sizes = skewed_sizes(len(pool), len(members))
         if sizes.min() < self.min_size:
-            raise ConfigError(
-                f"scenario.clients: {len(members)} clients share the {len(pool)} training samples of classes "
-                f"{'+'.join(map(str, own))}, and the smallest would get {sizes.min()}; expected at least "
-                f"{self.min_size} (min_size): take fewer clients"
-            )
+            asked = f"share the {len(pool)} training samples of classes {'+'.join(map(str, own))}"
+            least = f"the smallest would get {sizes.min()}; expected at least {self.min_size} (min_size)"
+            raise ConfigError(f"scenario.clients: {len(members)} clients {asked}, and {least}: take fewer clients")
         return np.split(pool, np.cumsum(sizes)[:-1])
 
 
@@ -557,10 +528,7 @@ def skewed_sizes(total: int, count: int) -> Rows:
     low, high = -50.0, math.log(max(total, 2)) / max(squares[-1], 1.0)
     for _ in range(100):
         middle = (low + high) / 2
-        if sizes(middle).sum() <= total:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if sizes(middle).sum() <= total else (low, middle)
     best = sizes(low)
     best[-1] += total - int(best.sum())
     return best

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveInt
 
-from fedkin.data.dataset import SPLITS, Dataset, Part, Split
+from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation
@@ -18,7 +18,22 @@ from fedkin.keys import rng
 _NONE = np.empty(0, np.int64)
 
 
-class Natural(Scenario):
+class _Stated(Scenario):
+    def _stated(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
+        """The rows of each client of both splits, and the groups of clients, if the data set states them."""
+        train, test = dataset.train, dataset.test
+        if train.client is None or test.client is None:
+            raise DataError(
+                f"scenario {self.name}: {dataset.name} does not say whose its samples are; expected a client each"
+            )
+        groups = {}
+        if train.group is not None and test.group is not None:
+            whole = rows_by_name(np.concatenate([train.client, test.client]))
+            groups = group_of_each(whole, np.concatenate([train.group, test.group]), dataset.name)
+        return rows_by_name(train.client), rows_by_name(test.client), groups
+
+
+class Natural(_Stated):
     """The data set's own clients with their own ids, such as writers or hospitals, in a shuffled order.
 
     min_size, min_test: clients with fewer training or test samples are left out. clients: how many of the others to
@@ -26,20 +41,15 @@ class Natural(Scenario):
     """
 
     name: Literal["natural"] = "natural"
-    clients: int | None = Field(None, ge=1)
-    min_size: int = Field(1, ge=1)
-    min_test: int = Field(0, ge=0)
+    clients: PositiveInt | None = None
+    min_size: PositiveInt = 1
+    min_test: NonNegativeInt = 0
 
     planted: ClassVar[str] = "the data set's own groups, where it states them"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises DataError if the data set states no clients, ConfigError if there are too few."""
-        if dataset.train.client is None or dataset.test.client is None:
-            raise DataError(
-                f"scenario natural: {dataset.name} does not say whose its samples are; expected a client each"
-            )
-        train, test = rows_by_name(dataset.train.client), rows_by_name(dataset.test.client)
-        groups = _groups(dataset.train, dataset.test, dataset.name)
+        train, test, groups = self._stated(dataset)
         ids = self._ids(train, test, dataset.name)
         order = rng(seed, self.name, "order").permutation(len(ids))[: self.clients]
         chosen = [ids[place] for place in order]
@@ -50,37 +60,23 @@ class Natural(Scenario):
 
     def _ids(self, train: Mapping[str, Rows], test: Mapping[str, Rows], name: str) -> list[str]:
         """The clients with enough samples, sorted."""
-        large = [id for id, rows in train.items() if len(rows) >= self.min_size]
+        sizes = {id: len(rows) for id, rows in train.items()}
+        large, enough = [id for id in sizes if sizes[id] >= self.min_size], f"{self.min_size} training samples"
         if not large:
-            most = max((len(rows) for rows in train.values()), default=0)
-            raise ConfigError(
-                f"scenario.min_size: no client of {name} has {self.min_size} training samples; the largest has {most}"
-            )
-        tests = {id: len(test[id]) if id in test else 0 for id in large}
+            most = max(sizes.values(), default=0)
+            raise ConfigError(f"scenario.min_size: no client of {name} has {enough}; the largest has {most}")
+        tests = {id: len(test.get(id, _NONE)) for id in large}
         ids = sorted(id for id in large if tests[id] >= self.min_test)
         if not ids:
-            most = max(tests.values())
-            raise ConfigError(
-                f"scenario.min_test: no client of {name} with at least {self.min_size} training samples has "
-                f"{self.min_test} test samples; the most is {most}"
-            )
+            lacks = f"no client of {name} with at least {enough} has {self.min_test} test samples"
+            raise ConfigError(f"scenario.min_test: {lacks}; the most is {max(tests.values())}")
         if self.clients is not None and self.clients > len(ids):
-            raise ConfigError(
-                f"scenario.clients: {self.clients}, but {name} has {len(ids)} clients with at least "
-                f"{self.min_size} training samples and {self.min_test} test samples"
-            )
+            have = f"{name} has {len(ids)} clients with at least {enough} and {self.min_test} test samples"
+            raise ConfigError(f"scenario.clients: {self.clients}, but {have}")
         return ids
 
 
-def _groups(train: Part, test: Part, name: str) -> dict[str, str]:
-    """The group of each client, as stated by its samples of both splits."""
-    if train.client is None or test.client is None or train.group is None or test.group is None:
-        return {}
-    owners = np.concatenate([train.client, test.client])
-    return group_of_each(rows_by_name(owners), np.concatenate([train.group, test.group]), name)
-
-
-class Regions(Scenario):
+class Regions(_Stated):
     """The data set's own clients, such as hospitals; small ones are joined within their group.
 
     Clients with fewer than `min_size` training samples are taken in random order within their group and joined until
@@ -90,23 +86,22 @@ class Regions(Scenario):
     """
 
     name: Literal["regions"] = "regions"
-    min_size: int = Field(40, ge=1)
+    min_size: PositiveInt = 40
 
     planted: ClassVar[str] = "the data set's own groups, such as regions"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises DataError if the data set states no clients or no groups."""
-        group = _groups(dataset.train, dataset.test, dataset.name)
-        if dataset.train.client is None or dataset.test.client is None or not group:
-            raise DataError(
-                f"scenario regions: {dataset.name} does not say whose its samples are and in which group; expected both"
-            )
-        train, test = rows_by_name(dataset.train.client), rows_by_name(dataset.test.client)
+        train, test, group = self._stated(dataset)
+        if not group:
+            raise DataError(f"scenario regions: {dataset.name} does not say in which group its clients are")
         joined = self._joined({id: len(rows) for id, rows in train.items()}, group, seed)
         ids = list(joined)
         ids = [ids[place] for place in rng(seed, self.name, "order").permutation(len(ids))]
         return self.assembled(
-            dataset, seed, [_rows(train, joined[id]) for id in ids], [_rows(test, joined[id]) for id in ids],
+            dataset, seed,
+            *([np.sort(np.concatenate([rows.get(member, _NONE) for member in joined[id]])) for id in ids]
+              for rows in (train, test)),
             groups=[group[joined[id][0]] for id in ids], about=[{"members": joined[id]} for id in ids], ids=ids,
         )  # fmt: skip
 
@@ -115,24 +110,20 @@ class Regions(Scenario):
         clients = {id: [id] for id, size in sorted(sizes.items()) if size >= self.min_size}
         for region in sorted({group[id] for id in sizes}):
             small = sorted(id for id, size in sizes.items() if group[id] == region and size < self.min_size)
-            bundles: list[list[str]] = [[]]
+            bundles: list[list[str]] = []
             for place in rng(seed, self.name, region).permutation(len(small)):
-                if sum(sizes[id] for id in bundles[-1]) >= self.min_size:
+                if not bundles or sum(sizes[id] for id in bundles[-1]) >= self.min_size:
                     bundles.append([])
                 bundles[-1].append(small[place])
             if len(bundles) > 1 and sum(sizes[id] for id in bundles[-1]) < self.min_size:
                 left = bundles.pop()
                 bundles[-1] += left
-            for number, members in enumerate(bundle for bundle in bundles if bundle):
+            for number, members in enumerate(bundles):
                 name = f"{region}-{number}"
                 if name in sizes:
                     raise DataError(f"scenario regions: a client of the data set is itself called {name!r}; rename it")
                 clients[name] = sorted(members)
         return clients
-
-
-def _rows(rows: Mapping[str, Rows], members: list[str]) -> Rows:
-    return np.sort(np.concatenate([rows.get(id, _NONE) for id in members]))
 
 
 class Domains(Scenario):
@@ -143,7 +134,7 @@ class Domains(Scenario):
     """
 
     name: Literal["domains"] = "domains"
-    per_domain: int = Field(5, ge=1)
+    per_domain: PositiveInt = 5
 
     planted: ClassVar[str] = "the domain"
 
@@ -162,16 +153,12 @@ class Domains(Scenario):
         """The rows of each domain's clients; sizes differ by at most one."""
         groups = dataset.part(split).group
         if groups is None:
-            raise DataError(
-                f"scenario domains: {dataset.name} does not say which group its samples are of; expected one each"
-            )
+            raise DataError(f"scenario domains: {dataset.name} does not say which group its samples are of")
         parts = {}
         for domain, rows in sorted(rows_by_name(groups).items()):
             if split == "train" and len(rows) < self.per_domain:
-                raise ConfigError(
-                    f"scenario.per_domain: {self.per_domain} clients cannot share the {len(rows)} training samples of "
-                    f"{domain!r}; at most {len(rows)}"
-                )
+                asked = f"{self.per_domain} clients cannot share the {len(rows)} training samples of {domain!r}"
+                raise ConfigError(f"scenario.per_domain: {asked}; at most {len(rows)}")
             drawn = rng(seed, self.name, split, domain).permutation(rows)
             parts[domain] = [np.sort(part) for part in np.array_split(drawn, self.per_domain)]
         return parts

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
-from fedkin.data.dataset import Dataset, Split
+from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
 from fedkin.data.scenarios.dealing import deal, spread
 from fedkin.errors import ConfigError
@@ -38,11 +38,11 @@ class LabelSwap(Scenario):
     """
 
     name: Literal["label-swap"] = "label-swap"
-    clients: int = Field(20, ge=1)
-    groups: int = Field(4, ge=1)
+    clients: PositiveInt = 20
+    groups: PositiveInt = 4
     how: Literal["pairs", "shift", "random"] = "pairs"
-    train_per_client: int | None = Field(None, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    train_per_client: PositiveInt | None = None
+    test_per_client: PositiveInt | None = None
 
     planted: ClassVar[str] = 'the permutation of labels: "swap0", "swap1", ...'
 
@@ -51,20 +51,16 @@ class LabelSwap(Scenario):
         member = spread(self.clients, self.groups, "groups")
         self._check(dataset)
         renamed = self._permutations(dataset.task.classes, seed)
-        train_y, test_y = (
-            [torch.from_numpy(names)[part.y] for names in renamed] for part in (dataset.train, dataset.test)
-        )
-        train = deal(dataset, "train", self.clients, self.train_per_client, seed)
-        test = deal(dataset, "test", self.clients, self.test_per_client, seed)
-
-        def samples(split: Split, labels: torch.Tensor, rows: Rows) -> Samples:
-            return Samples(dataset.part(split).x, labels, torch.from_numpy(rows), dataset.scale)
-
+        parts = []
+        for split, each in zip(SPLITS, (self.train_per_client, self.test_per_client), strict=True):
+            part, rows = dataset.part(split), deal(dataset, split, self.clients, each, seed)
+            labels = [torch.from_numpy(names)[part.y] for names in renamed]
+            parts.append([
+                Samples(part.x, labels[group], torch.from_numpy(own), dataset.scale)
+                for group, own in zip(member, rows, strict=True)
+            ])  # fmt: skip
         return self.assembled(
-            dataset, seed,
-            [samples("train", train_y[group], rows) for group, rows in zip(member, train, strict=True)],
-            [samples("test", test_y[group], rows) for group, rows in zip(member, test, strict=True)],
-            groups=[f"swap{group}" for group in member],
+            dataset, seed, *parts, groups=[f"swap{group}" for group in member],
             about=[{"labels": renamed[group].tolist()} for group in member],
         )  # fmt: skip
 
@@ -73,10 +69,8 @@ class LabelSwap(Scenario):
         # Beyond 20 classes there are more permutations than clients.
         most = {"pairs": total // 2 + 1, "shift": total, "random": math.factorial(min(total, 20))}[self.how]
         if self.groups > most:
-            raise ConfigError(
-                f'scenario.groups: {self.groups}, but with how = "{self.how}" the {total} classes of {dataset.name} '
-                f"give at most {most}"
-            )
+            have = f'with how = "{self.how}" the {total} classes of {dataset.name} give at most {most}'
+            raise ConfigError(f"scenario.groups: {self.groups}, but {have}")
 
     def _permutations(self, total: int, seed: int) -> list[Rows]:
         """Each group's labels of class 0, 1, ..; all different, the first one the identity."""
@@ -112,12 +106,12 @@ class RotatedMasked(Scenario):
     """
 
     name: Literal["rotated-masked"] = "rotated-masked"
-    clients: int = Field(40, ge=1)
+    clients: PositiveInt = 40
     rotations: tuple[Angle, ...] = Field((0, 90, 180, 270), min_length=1)
-    mask_size: int = Field(2, ge=1)
+    mask_size: PositiveInt = 2
     mask_rate: float = Field(0.15, ge=0, lt=1)
-    train_per_client: int | None = Field(None, ge=1)
-    test_per_client: int | None = Field(None, ge=1)
+    train_per_client: PositiveInt | None = None
+    test_per_client: PositiveInt | None = None
 
     planted: ClassVar[str] = 'the rotation: "rot0", "rot90", "rot180", "rot270"'
 
@@ -131,36 +125,30 @@ class RotatedMasked(Scenario):
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError for settings that do not fit the images, or without images."""
         height, width = self._sides(dataset)
-        train_rows = deal(dataset, "train", self.clients, self.train_per_client, seed)
-        test_rows = deal(dataset, "test", self.clients, self.test_per_client, seed)
+        dealt = [deal(dataset, "train", self.clients, self.train_per_client, seed)]
+        dealt.append(deal(dataset, "test", self.clients, self.test_per_client, seed))
         ids = shuffled_ids(self.clients, seed)
         parts = np.array_split(np.arange(self.clients), len(self.rotations))
         angles: list[int] = [angle for angle, part in zip(self.rotations, parts, strict=True) for _ in part]
         masks = [self._mask(height, width, seed, id) for id in ids]
-        train = _turned(dataset, "train", train_rows, angles, masks)
-        test = _turned(dataset, "test", test_rows, angles, masks)
+        turned = (_turned(dataset, split, rows, angles, masks) for split, rows in zip(SPLITS, dealt, strict=True))
         return self.assembled(
-            dataset, seed, train, test, groups=[f"rot{angle}" for angle in angles],
+            dataset, seed, *turned, groups=[f"rot{angle}" for angle in angles],
             about=[{"rotation": angle} for angle in angles],
         )  # fmt: skip
 
     def _sides(self, dataset: Dataset) -> tuple[int, int]:
         shape = dataset.task.numbers("scenario.name: 'rotated-masked'")
         if len(shape) not in (2, 3):
-            raise ConfigError(
-                f"scenario.name: {self.name} turns images [C, H, W] or [H, W]; inputs of {dataset.name} "
-                f"are {list(shape)}"
-            )
+            got = f"inputs of {dataset.name} are {list(shape)}"
+            raise ConfigError(f"scenario.name: {self.name} turns images [C, H, W] or [H, W]; {got}")
         height, width = shape[-2:]
+        have = f"images of {dataset.name} are {height} x {width}"
         if height != width and not {0, 180}.issuperset(self.rotations):
-            raise ConfigError(
-                f"scenario.rotations: images of {dataset.name} are {height} x {width}; only 0 and 180 keep that shape"
-            )
+            raise ConfigError(f"scenario.rotations: {have}; only 0 and 180 keep that shape")
         if self.mask_size > min(height, width):
-            raise ConfigError(
-                f"scenario.mask_size: {self.mask_size} pixels, but images of {dataset.name} are {height} x "
-                f"{width}; at most {min(height, width)}"
-            )
+            at_most = f"at most {min(height, width)}"
+            raise ConfigError(f"scenario.mask_size: {self.mask_size} pixels, but {have}; {at_most}")
         return height, width
 
     def _mask(self, height: int, width: int, seed: int, id: str) -> Tensor:

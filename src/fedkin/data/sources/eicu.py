@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import missing
@@ -65,10 +65,10 @@ class EicuDemo(Source):
     source: Literal["eicu-demo"] = "eicu-demo"
     path: Path = Path("eicu-demo")
     unseen: tuple[str, ...] = ()
-    hours: float = Field(24, gt=0)
-    min_count: int = Field(10, ge=1)
+    hours: PositiveFloat = 24
+    min_count: PositiveInt = 10
     test_fraction: float = Field(0.2, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     def load(self, root: Path) -> Dataset:
         """Read the tables; raises DataError naming the file and what was expected."""

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, PositiveFloat, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 from torch import Tensor
 
 from fedkin.data.dataset import Dataset, parted
@@ -41,7 +41,7 @@ class Folder(Source):
 
     source: Literal["folder"] = "folder"
     path: Path
-    size: Annotated[int, Field(ge=1)] | Literal["same"] = 224
+    size: PositiveInt | Literal["same"] = 224
     grey: bool = False
     folders: Literal["domains", "clients"] = "domains"
     domains: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Folder(Source):
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[PositiveFloat, ...] = Field((0.229, 0.224, 0.225), min_length=1)
     test_fraction: float = Field(0.2, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     @field_validator("classes")
     @classmethod

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pydantic import Field, model_validator
+from pydantic import PositiveInt, model_validator
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources.base import Source, locate
@@ -48,9 +48,9 @@ class Hub(Reading, Source):
     test: str | None = None
     client: str | None = None  # type: ignore[assignment]
     image: str | None = None
-    size: int | None = Field(None, ge=1)
+    size: PositiveInt | None = None
     tokens: str | None = None
-    length: int | None = Field(None, ge=1)
+    length: PositiveInt | None = None
     padding: int = 0
 
     @model_validator(mode="after")

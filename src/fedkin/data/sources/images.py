@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from fedkin.data.dataset import Dataset, Part, parted
 from fedkin.data.fetching import missing
@@ -38,7 +38,7 @@ class Digits(Source):
 
     source: Literal["digits"] = "digits"
     test_fraction: float = Field(0.2, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     def load(self, root: Path) -> Dataset:
         """The data set; `root` is not used."""
@@ -139,7 +139,7 @@ class Qmnist(Published):
     mnist: Path | None = None
     split: Literal["writers", "mnist"] = "writers"
     test_fraction: float = Field(0.2, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     below = "QMNIST/raw"
 
@@ -258,7 +258,7 @@ class Femnist(Published):
 
     source: Literal["femnist"] = "femnist"
     test_fraction: float = Field(0.2, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     below = "femnist"
 

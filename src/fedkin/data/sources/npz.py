@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate, need_file
@@ -55,11 +55,11 @@ class Npz(Source):
     classes: int | None = Field(None, ge=2)
     kind: Literal["classification", "risk", "regression"] = "classification"
     codes: bool = False
-    divide: float | None = Field(None, gt=0)
+    divide: PositiveFloat | None = None
     mean: tuple[float, ...] = Field((0.0,), min_length=1)
     std: tuple[PositiveFloat, ...] = Field((1.0,), min_length=1)
     test_fraction: float = Field(0.2, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
 
     def load(self, root: Path) -> Dataset:
         """Read the file; raises DataError naming it, the array and what was expected."""

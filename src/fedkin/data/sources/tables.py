@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import ROOTED
@@ -39,8 +39,8 @@ class TableSource(Reading, Source):
     path: Path
     client: str | None = None  # type: ignore[assignment]
     tokens: str | None = None
-    length: int | None = Field(None, ge=1)
-    padding: int = Field(0, ge=0)
+    length: PositiveInt | None = None
+    padding: NonNegativeInt = 0
 
     @property
     @abstractmethod
