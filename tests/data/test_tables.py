@@ -13,13 +13,14 @@ from fedkin.data.tables import Written, code_like, is_number_like, noted, read_c
 from fedkin.untrusted import Refused
 
 
-def read(path: Path, delimiter: str = ",", written: Written | None = None, **columns: list[str]) -> pa.Table:
+def read(path: Path, delimiter: str = ",", written: Written | None = None, **columns: Any) -> pa.Table:
+    roles = {name: columns.pop(name) for name in ("coded", "untyped") if name in columns}
     rows = max(map(len, columns.values()))
     with (path / "t.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
         writer.writerow(["row", *columns])
         writer.writerows([row, *(values[row] for values in columns.values())] for row in range(rows))
-    return read_csv(path / "t.csv", written)
+    return read_csv(path / "t.csv", written, **roles)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +67,13 @@ def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     words = rf"column 'x': '1\{mark}104' in row 1 may be 1.104 or 1104; say which: data.decimal = \"{mark}\""
     with pytest.raises(Refused, match=words):
         read(tmp_path, delimiter, x=values)
-    for written, first in [
-        (Written(decimal="," if mark == "," else "."), 1.104), (Written(thousands=mark), 1104),
-        (Written(untyped=["x"]), values[0]), (Written(coded=["x"]), 1.104 if mark == "." else values[0]),
-    ]:  # fmt: skip
-        assert read(tmp_path, delimiter, written, x=values).column("x")[0].as_py() == first
+    given: list[tuple[dict[str, Any], Any]] = [
+        ({"written": Written(decimal="," if mark == "," else ".")}, 1.104),
+        ({"written": Written(thousands=mark)}, 1104),
+        ({"untyped": ["x"]}, values[0]), ({"coded": ["x"]}, 1.104 if mark == "." else values[0]),
+    ]  # fmt: skip
+    for how, first in given:
+        assert read(tmp_path, delimiter, **how, x=values).column("x")[0].as_py() == first
 
 
 @pytest.mark.parametrize("values", [["$5", "$7"], ["103 mg/dL", "98 mg/dL"], ["1,5", "1.5"]])

@@ -30,7 +30,6 @@ from fedkin.data.sources.images import Femnist, _records, read_idx
 from fedkin.data.sources.npz import Npz
 from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
-from fedkin.data.tables import arrays
 from fedkin.engines.transport import Envelope
 from fedkin.errors import DataError, FedkinError
 from fedkin.flow import Message
@@ -258,7 +257,7 @@ def own_table(source: Callable[..., TableSource], path: Path, folder: Path) -> N
 
 
 def stays(path: Path, folder: Path) -> None:
-    arrays(read_csv(folder, "stays", {"patientunitstayid": "id", "age": "number", "note": "text"}))
+    read_csv(folder, "stays", {"patientunitstayid": "id", "age": "number", "note": "text"})
 
 
 def writers(path: Path, folder: Path) -> None:

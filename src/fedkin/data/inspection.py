@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,8 +14,7 @@ from scipy import stats
 
 from fedkin.data.sources.tables import unnamed_codes
 from fedkin.data.tables import is_number_like, noted
-from fedkin.federation.arrays import rows_by_name
-from fedkin.federation.table import Encoded, Reading, codes, encoded, kinds_of, numbers
+from fedkin.federation.table import Encoded, Reading, codes, encoded, numbers, texts
 
 Kind = Literal[
     "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
@@ -28,6 +27,10 @@ CHECKS = (
     "columns that the rows are sorted by",
 )  # fmt: skip
 Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+_NONE = np.zeros(0, np.int64)
+# Kinds of columns that `without` leaves out.
+_DULL = ("id", "constant")
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
 _NUMBERS = 0.5
@@ -81,125 +84,142 @@ class Inspection:
     encoded: Encoded
 
 
-def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
-    """What looks wrong with single columns: ids, constants, numbers written as texts, mostly missing values."""
-    roles = {reading.target, reading.client, reading.time, reading.group, reading.person, reading.split}
-    roles |= set(reading.leave_out)
-    inputs = table.select([name for name in table.column_names if name not in roles])
-    kinds = kinds_of(inputs, reading.categories)
-    return [finding for name, kind in kinds.items() for finding in _of_column(inputs, name, kind)]
+class _Column(NamedTuple):
+    """An input.
 
+    Of a category: its texts, each row's place among them (-1: unknown), and how many rows have each; of a number: its
+    values, NaN where they are unknown.
+    """
 
-def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
-    rows, stored = table.num_rows, table.schema.field(name).type
-    distinct, often = _texts(table, name) if kind == "category" else ([], np.zeros(0, np.int64))
-    values = numbers(table, name) if kind == "number" else np.zeros(0)
-    values = values[~np.isnan(values)]
-    known = int(often.sum()) if kind == "category" else len(values)
-    if known < (1 - _MISSING) * rows:
-        yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
-    if len(distinct) == 1 or (kind == "number" and len(values) and values.min() == values.max()):
-        (one,), _ = _texts(table.filter(table.column(name).is_valid()).slice(0, 1), name)
-        yield Finding("constant", f"column {name!r} is {one!r} in every row: it says nothing; leave it out", (name,))
-    elif not known:
-        yield Finding("constant", f"column {name!r} is empty: it says nothing; leave it out", (name,))
-    elif kind == "category" or not (pa.types.is_floating(stored) or pa.types.is_temporal(stored)):
-        different = len(distinct) if kind == "category" else len(np.unique(values))
-        if different == known >= 20:
-            what = "it looks like a number of the row or person; leave it out"
-            yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-        elif kind == "category" and name not in noted(table):
-            yield from _as_text(name, distinct, often)
-    if note := noted(table).get(name):
-        yield Finding("text" if kind == "category" else "written", f"column {name!r}: {note}", (name,))
+    name: str
+    stored: pa.DataType
+    texts: list[str]
+    place: Labels
+    often: Labels
+    values: Floats | None = None
 
+    @classmethod
+    def of(cls, table: pa.Table, name: str, kind: str) -> _Column:
+        stored = table.schema.field(name).type
+        if kind == "number":
+            return cls(name, stored, [], _NONE, _NONE, numbers(table, name))
+        distinct, place = codes(table, name)
+        return cls(name, stored, distinct, place, np.bincount(place[place >= 0], minlength=len(distinct)))
 
-def _of_codes(table: pa.Table, reading: Reading, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Codes that are read as numbers, but for columns that are to be left out; "rare": those that no category fits."""
-    dull = {name for finding in findings if finding.kind in ("id", "constant") for name in finding.about}
-    for name, value in unnamed_codes(table, reading).items():
-        if name in dull:
-            continue
-        what = f"column {name!r} is read as numbers, although values have leading zeros, such as {value!r}"
-        values, often = _texts(table, name)
-        if int(often[often >= reading.least].sum()) >= _COMMON * int(often.sum()):
-            yield Finding("codes", f"{what}: if they are codes, name it in categories", (name,))
-        else:
-            rare = f"most of its {len(values)} values are in fewer than {reading.least} rows, too few for categories"
-            yield Finding("rare", f"{what}; {rare}: if they are codes, shorten them, or leave the column out", (name,))
-
-
-def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:
-    """(the different texts of a column, how many rows have each)."""
-    distinct, place = codes(table, name)
-    return distinct, np.bincount(place[place >= 0], minlength=len(distinct))
-
-
-def _as_text(name: str, distinct: list[str], often: Labels) -> Iterator[Finding]:
-    dated = [number for number, value in enumerate(distinct) if _DATE.match(value)]
-    if int(often[dated].sum()) > _NUMBERS * int(often.sum()):
-        what = f"are dates, such as {distinct[dated[0]]!r}, and are read as text: write them as 2026-01-31"
-        yield Finding("text", f"values of column {name!r} {what}", (name,))
-        return
-    odd = [number for number, value in enumerate(distinct) if not is_number_like(value)]
-    share = 1 - int(often[odd].sum()) / int(often.sum())
-    if share > _NUMBERS and odd:
-        yield Finding(
-            "text", f"column {name!r} is read as text, although {share:.0%} of its values are "
-            f"numbers; not a number is {distinct[odd[0]]!r}: write a number there, or leave it empty", (name,),
-        )  # fmt: skip
+    @property
+    def known(self) -> Floats:
+        """The known values of a number."""
+        return np.zeros(0) if self.values is None else self.values[~np.isnan(self.values)]
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
     """Facts and findings of a table. Raises DataError as `fedkin.federation.table.encoded` does."""
     arrays = encoded(table, reading, where)
-    findings = _of_columns(table, reading)
-    findings += _of_codes(table, reading, findings)
-    dull = {name for finding in findings if finding.kind in ("id", "constant") for name in finding.about}
+    inputs = [_Column.of(table, name, kind) for name, kind in arrays.encoding.kinds.items()]
+    findings = [finding for column in inputs for finding in _of_column(table, column)]
+    dull = {name for finding in findings if finding.kind in _DULL for name in finding.about}
+    telling = [column for column in inputs if column.name not in dull]
     findings += [
-        *_leaks(table, reading, arrays, dull),
+        *_of_codes(table, reading, dull),
+        *_leaks(telling, reading.target, arrays.y),
         *_duplicates(arrays),
         *_few(arrays),
         *_skew(arrays),
         *_drift(table, reading, arrays),
-        *_spelling(table, reading, arrays),
+        *_spelling(inputs, reading, arrays),
         *_persons(table, reading, arrays, dull),
-        *_unlike_clients(table, arrays, dull),
+        *_unlike_clients(telling, arrays),
     ]
     return Inspection(tuple(_facts(table, arrays)), tuple(findings), arrays)
 
 
+def without(reading: Reading, inspection: Inspection) -> Reading:
+    """The reading without columns that are ids or constant."""
+    dull = [name for finding in inspection.findings if finding.kind in _DULL for name in finding.about]
+    return reading.model_copy(update={"leave_out": (*reading.leave_out, *dull)})
+
+
 def _facts(table: pa.Table, arrays: Encoded) -> Iterator[ClientFacts]:
-    inputs = list(arrays.encoding.kinds)
-    empty = np.mean([table.column(name).is_null(nan_is_null=True).to_numpy() for name in inputs], axis=0)
-    for id, rows in sorted(rows_by_name(arrays.client).items()):
-        count = np.bincount(arrays.y[rows], minlength=len(arrays.target.classes)) if arrays.target.classes else ()
-        classes = {name: int(often) for name, often in zip(arrays.target.classes, count, strict=True)}
-        mean = None if classes else float(arrays.y[rows].mean() * arrays.target.deviation + arrays.target.mean)
-        held = int(arrays.held[rows].sum())
+    empty = np.mean([table.column(name).is_null(nan_is_null=True).to_numpy() for name in arrays.encoding.kinds], axis=0)
+    target = arrays.target
+    for id, rows in sorted(arrays.columns.rows.items()):
+        count = np.bincount(arrays.y[rows], minlength=len(target.classes)).tolist() if target.classes else ()
+        mean = None if target.classes else float(arrays.y[rows].mean() * target.deviation + target.mean)
+        held = int(arrays.columns.held[rows].sum())
+        classes = dict(zip(target.classes, count, strict=True))
         yield ClientFacts(id, len(rows) - held, held, classes, mean, float(np.mean(empty[rows])))
 
 
-def _leaks(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
-    for name, kind in arrays.encoding.kinds.items():
-        place = _places(table, name, kind)
-        if name in dull or place is None:
+# -- single columns --------------------------------------------------------------------------------------------------
+
+
+def _of_column(table: pa.Table, column: _Column) -> Iterator[Finding]:
+    """Ids, constants, numbers written as texts, mostly missing values."""
+    name, rows, category = column.name, table.num_rows, column.values is None
+    known = int(column.often.sum()) if category else len(column.known)
+    different = len(column.texts) if category else len(np.unique(column.known))
+    if known < (1 - _MISSING) * rows:
+        yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
+    if different < 2:
+        one = next((text for text in texts(table, name) if text is not None), "")
+        what = f"{one!r} in every row" if known else "empty"
+        yield Finding("constant", f"column {name!r} is {what}: it says nothing; leave it out", (name,))
+    elif category or not (pa.types.is_floating(column.stored) or pa.types.is_temporal(column.stored)):
+        if different == known >= 20:
+            what = "it looks like a number of the row or person; leave it out"
+            yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
+        elif category and name not in noted(table):
+            yield from _as_text(column)
+    if note := noted(table).get(name):
+        yield Finding("text" if category else "written", f"column {name!r}: {note}", (name,))
+
+
+def _as_text(column: _Column) -> Iterator[Finding]:
+    name, whole = column.name, int(column.often.sum())
+    dated = [number for number, value in enumerate(column.texts) if _DATE.match(value)]
+    if int(column.often[dated].sum()) > _NUMBERS * whole:
+        what = f"are dates, such as {column.texts[dated[0]]!r}, and are read as text: write them as 2026-01-31"
+        yield Finding("text", f"values of column {name!r} {what}", (name,))
+        return
+    odd = [number for number, value in enumerate(column.texts) if not is_number_like(value)]
+    share = 1 - int(column.often[odd].sum()) / whole
+    if share > _NUMBERS and odd:
+        what = f"is read as text, although {share:.0%} of its values are numbers; not a number is"
+        how = f"{column.texts[odd[0]]!r}: write a number there, or leave it empty"
+        yield Finding("text", f"column {name!r} {what} {how}", (name,))
+
+
+def _of_codes(table: pa.Table, reading: Reading, dull: set[str]) -> Iterator[Finding]:
+    """Codes that are read as numbers, but for columns that are to be left out; "rare": those that no category fits."""
+    for name, value in unnamed_codes(table, reading).items():
+        if name in dull:
             continue
-        left = _left(place, arrays.y)
+        what = f"column {name!r} is read as numbers, although values have leading zeros, such as {value!r}"
+        often = _Column.of(table, name, "category").often
+        if int(often[often >= reading.least].sum()) >= _COMMON * int(often.sum()):
+            yield Finding("codes", f"{what}: if they are codes, name it in categories", (name,))
+        else:
+            rare = f"most of its {len(often)} values are in fewer than {reading.least} rows, too few for categories"
+            yield Finding("rare", f"{what}; {rare}: if they are codes, shorten them, or leave the column out", (name,))
+
+
+def _leaks(inputs: list[_Column], target: str, y: npt.NDArray[Any]) -> Iterator[Finding]:
+    for column in inputs:
+        place = _places(column, len(y))
+        left = None if place is None else _left(place, y)
         if left is not None and left < _LEFT:
             share = f"{1 - left:.1%} of what there is to predict"
+            what = f"column {column.name!r} alone predicts {target!r} ({share})"
             ask = "is it known before the target is? If not, leave it out"
-            yield Finding("leak", f"column {name!r} alone predicts {reading.target!r} ({share}): {ask}", (name,))
+            yield Finding("leak", f"{what}: {ask}", (column.name,))
 
 
-def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
+def _places(column: _Column, rows: int) -> Labels | None:
     """[n] the number of each row's value, or of its bin; None if there are too many values for the rows."""
-    bins = min(_BINS, table.num_rows // _PER_BIN)
-    if kind == "category":
-        distinct, place = codes(table, name)
-        return place + 1 if len(distinct) < max(bins, 2) else None
-    values = numbers(table, name)
-    values = np.where(np.isnan(values), -np.inf, values)
+    bins = min(_BINS, rows // _PER_BIN)
+    if column.values is None:
+        return column.place + 1 if len(column.texts) < max(bins, 2) else None
+    values = np.where(np.isnan(column.values), -np.inf, column.values)
     ascending = np.unique(values)
     if len(ascending) <= bins:
         return np.searchsorted(ascending, values).astype(np.int64)
@@ -232,26 +252,23 @@ def _duplicates(encoded: Encoded) -> Iterator[Finding]:
     number = number.reshape(-1)
     if len(count) < 0.5 * len(number):
         return
-    owner = np.unique(encoded.client, return_inverse=True)[1].reshape(-1)
+    held, owner = encoded.columns.held, np.unique(encoded.columns.client, return_inverse=True)[1].reshape(-1)
     first_owner = np.zeros(len(count), np.int64)
     first_owner[number] = owner
-    several_owners = np.zeros(len(count), bool)
-    several_owners[number[owner != first_owner[number]]] = True
-    at_others = int(several_owners[number].sum())
-    if at_others:
+    several_owners = np.unique(number[owner != first_owner[number]])
+    if at_others := int(count[several_owners].sum()):
         yield Finding("duplicates", f"{at_others} rows have an equal row at another client: is somebody in two tables?")
-    again = int(np.isin(number[encoded.held], number[~encoded.held]).sum())
-    if again:
+    if again := int(np.isin(number[held], number[~held]).sum()):
         yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
 
 
 def _few(arrays: Encoded) -> Iterator[Finding]:
     """Clients of whose test rows nothing can be said."""
-    ids = {id: arrays.y[rows[arrays.held[rows]]] for id, rows in rows_by_name(arrays.client).items()}
+    columns = arrays.columns
+    ids = {id: arrays.y[rows[columns.held[rows]]] for id, rows in columns.rows.items()}
     if arrays.target.kind == "risk":
         few = sorted(id for id, y in ids.items() if min((y == 0).sum(), (y == 1).sum()) < _EVENTS)
-        event = arrays.target.classes[1]
-        what = f"fewer than {_EVENTS} test rows with, or without, {event!r}"
+        what = f"fewer than {_EVENTS} test rows with, or without, {arrays.target.classes[1]!r}"
     else:
         few = sorted(id for id, y in ids.items() if len(y) < _TESTS)
         what = f"fewer than {_TESTS} test rows"
@@ -262,7 +279,7 @@ def _few(arrays: Encoded) -> Iterator[Finding]:
 
 def _skew(arrays: Encoded) -> Iterator[Finding]:
     """Targets that differ between clients by more than chance."""
-    ids = {id: arrays.y[rows] for id, rows in rows_by_name(arrays.client).items()}
+    ids = {id: arrays.y[rows] for id, rows in arrays.columns.rows.items()}
     if arrays.target.classes:
         skew = of_classes({id: np.bincount(y, minlength=len(arrays.target.classes)) for id, y in ids.items()})
         what = "how often each class occurs"
@@ -351,15 +368,13 @@ def _furthest(ids: list[str], distance: Any) -> tuple[str, ...]:
 # -- more that looks wrong -------------------------------------------------------------------------------------------
 
 
-def _spelling(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Finding]:
+def _spelling(inputs: list[_Column], reading: Reading, arrays: Encoded) -> Iterator[Finding]:
     """Classes, clients and categories that differ in case or spaces only."""
-    lists = {"classes of the target": arrays.target.classes, f"clients in {reading.client!r}": np.unique(arrays.client)}
-    for name, kind in arrays.encoding.kinds.items():
-        if kind == "category":
-            lists[f"values of column {name!r}"] = codes(table, name)[0]
+    lists = {"classes of the target": arrays.target.classes, f"clients in {reading.client!r}": arrays.columns.rows}
+    lists |= {f"values of column {column.name!r}": column.texts for column in inputs}
     for what, values in lists.items():
         alike: dict[str, list[str]] = {}
-        for value in map(str, values):
+        for value in sorted(values) if what.startswith("clients") else values:
             alike.setdefault("".join(value.casefold().split()), []).append(value)
         if twins := [group for group in alike.values() if len(group) > 1]:
             pairs = "; ".join(" and ".join(map(repr, group)) for group in twins[:4])
@@ -368,59 +383,57 @@ def _spelling(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Fi
 
 def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
     """Columns of whole numbers or texts whose values are in a few rows of one client each, in training and test."""
-    if reading.person is not None or reading.split not in (None, "random", "time"):
+    held, rows = arrays.columns.held, arrays.columns.rows
+    if reading.person is not None or reading.split not in (None, "random", "time") or len(rows) == 1:
         return
-    client = np.unique(arrays.client, return_inverse=True)[1].reshape(-1)
+    client = np.unique(arrays.columns.client, return_inverse=True)[1].reshape(-1)
     no_persons = {reading.target, reading.client, reading.time, reading.group} | dull
     for name in [name for name in table.column_names if name not in no_persons]:
         kind = table.schema.field(name).type
-        if pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind) or client.max() == 0:
+        if pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
             continue
-        values, place = codes(table, name)
-        count = np.bincount(place[place >= 0], minlength=len(values))
-        if len(values) < _PERSONS or not _FEW_ROWS[0] <= table.num_rows / len(values) <= _FEW_ROWS[1]:
+        column = _Column.of(table, name, "category")
+        place, count = column.place, len(column.texts)
+        if count < _PERSONS or not _FEW_ROWS[0] <= table.num_rows / count <= _FEW_ROWS[1]:
             continue
-        known = np.flatnonzero(place >= 0)
-        low, high = np.full(len(values), client.max()), np.zeros(len(values), np.int64)
+        known = place >= 0
+        low, high = np.full(count, client.max()), np.zeros(count, np.int64)
         np.minimum.at(low, place[known], client[known])
         np.maximum.at(high, place[known], client[known])
-        again = count > 1
-        both = np.intersect1d(place[known][arrays.held[known]], place[known][~arrays.held[known]])
+        again = column.often > 1
+        both = np.intersect1d(place[known & held], place[known & ~held])
         if len(both) and again.sum() >= _PERSONS and (low == high)[again].mean() > _AT_ONE:
-            what = f"{len(both)} of the {len(values)} values of column {name!r} are in training and in test"
+            what = f"{len(both)} of the {count} values of column {name!r} are in training and in test"
             advice = f"if it names persons, keep their rows together (person = {name!r})"
             yield Finding("person", f"{what}: {advice}", (name,))
 
 
-def _unlike_clients(table: pa.Table, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
+def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]:
     """Values that stand for what is missing; columns in other units, or with other categories, at one client."""
-    large = {id: rows for id, rows in sorted(rows_by_name(arrays.client).items()) if len(rows) >= _COMPARED}
-    for name, kind in arrays.encoding.kinds.items():
-        if name in dull:
+    large = {id: rows for id, rows in sorted(arrays.columns.rows.items()) if len(rows) >= _COMPARED}
+    for column in inputs:
+        if column.values is None:
+            yield from _codings(column, large)
             continue
-        if kind == "category":
-            yield from _codings(name, *codes(table, name), large)
-        else:
-            values = numbers(table, name)
-            yield from _sentinels(name, values[~np.isnan(values)])
-            of_clients = {id: values[rows][~np.isnan(values[rows])] for id, rows in large.items()}
-            yield from _units(name, of_clients)
-            yield from _order(name, of_clients)
+        yield from _sentinels(column.name, column.known)
+        values = {id: own[~np.isnan(own)] for id, rows in large.items() for own in [column.values[rows]]}
+        yield from _units(column.name, values)
+        yield from _order(column.name, values)
 
 
-def _codings(name: str, values: list[str], place: Labels, clients: Mapping[str, Labels]) -> Iterator[Finding]:
+def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding]:
     """A client whose categories are none of the others'."""
-    held = {id: set(place[rows][place[rows] >= 0].tolist()) for id, rows in clients.items()}
+    held = {id: set(column.place[rows].tolist()) - {-1} for id, rows in clients.items()}
     for id, here in held.items():
         elsewhere = set[int]().union(*(held[other] for other in held if other != id))
-        if len(values) <= _CODINGS and here and elsewhere and not here & elsewhere:
-            one, other = (", ".join(values[at] for at in sorted(some)) for some in (here, elsewhere))
-            text = f"column {name!r} has other values at {id} ({one}) than elsewhere ({other}): is it one coding?"
-            yield Finding("codings", text, (name,))
+        if len(column.texts) <= _CODINGS and here and elsewhere and not here & elsewhere:
+            one, other = (", ".join(column.texts[at] for at in sorted(some)) for some in (here, elsewhere))
+            text = f"has other values at {id} ({one}) than elsewhere ({other}): is it one coding?"
+            yield Finding("codings", f"column {column.name!r} {text}", (column.name,))
             return
 
 
-def _units(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[Finding]:
+def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
     """A client whose numbers are those of the others, times a factor."""
     middle = {id: float(np.median(some)) for id, some in values.items() if len(some)}
     spread = {id: float(np.std(values[id])) for id in middle}
@@ -435,32 +448,26 @@ def _units(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator
             yield Finding("units", text, (name,))
 
 
-def _order(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[Finding]:
+def _order(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
     """A column that follows the order of the rows, such as a date, so that no rows are independent of each other."""
     spread = [some for some in values.values() if len(some) >= _COMPARED and np.ptp(some) > 0]
     rising = [some for some in spread if abs(stats.spearmanr(some, np.arange(len(some))).statistic) > _SORTED]
     if 2 * len(rising) > len(spread):
-        text = (
-            f"the rows of {len(rising)} of {len(values)} clients are sorted by column {name!r}, so tests of groups "
-            "see less: leave it out, name it as the column of times, or store the rows in a random order"
-        )
-        yield Finding("order", text, (name,))
+        what = f"the rows of {len(rising)} of {len(values)} clients are sorted by column {name!r}"
+        how = "leave it out, name it as the column of times, or store the rows in a random order"
+        yield Finding("order", f"{what}, so tests of groups see less: {how}", (name,))
 
 
-def _sentinels(name: str, values: npt.NDArray[np.float64]) -> Iterator[Finding]:
+def _sentinels(name: str, values: Floats) -> Iterator[Finding]:
     """A value such as -999, often and far from all others."""
     for code in (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0):
-        often = int((values == code).sum())
-        rest = values[values != code]
-        if (
-            often >= 3
-            and len(rest) >= _COMPARED
-            and abs(code - np.median(rest)) > 5 * np.ptp(np.quantile(rest, [0.01, 0.99]))
-        ):
-            text = (
-                f"column {name!r} is {code:g} in {often} rows, far from all others: if nothing is known there, leave "
-            )
-            yield Finding("sentinel", f'{text}the cell empty, or in a CSV file data.missing = ["{code:g}"]', (name,))
+        often, rest = int((values == code).sum()), values[values != code]
+        if often < 3 or len(rest) < _COMPARED:
+            continue
+        if abs(code - np.median(rest)) > 5 * np.ptp(np.quantile(rest, [0.01, 0.99])):
+            what = f"column {name!r} is {code:g} in {often} rows, far from all others: if nothing is known there"
+            how = f'leave the cell empty, or in a CSV file data.missing = ["{code:g}"]'
+            yield Finding("sentinel", f"{what}, {how}", (name,))
 
 
 def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Finding]:
@@ -470,7 +477,7 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
     from fedkin.graph import Plan, Spread, find, sign
 
     when = numbers(table, reading.time)
-    large = {id: rows for id, rows in sorted(rows_by_name(arrays.client).items()) if len(rows) >= _DRIFT}
+    large = {id: rows for id, rows in sorted(arrays.columns.rows.items()) if len(rows) >= _DRIFT}
     y = arrays.y if arrays.y.dtype.kind == "i" else arrays.y[:, 0]
     changed = []
     for id, rows in large.items():
@@ -483,12 +490,7 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
         if find(signed, alpha=_ALPHA / len(large)).verdicts != ("same",):
             changed.append(id)
     if changed:
-        what = "their earlier and later rows can be told apart (1 in 1,000 by chance)"
-        text = f"{len(changed)} of {len(large)} clients changed over time: {what}"
-        yield Finding("drift", text, tuple(changed))
-
-
-def without(reading: Reading, inspection: Inspection) -> Reading:
-    """The reading without columns that are ids or constant."""
-    dull = [name for finding in inspection.findings if finding.kind in ("id", "constant") for name in finding.about]
-    return reading.model_copy(update={"leave_out": (*reading.leave_out, *dull)})
+        text = (
+            f"{len(changed)} of {len(large)} clients changed over time: their earlier and later rows can be told apart"
+        )
+        yield Finding("drift", f"{text} (1 in 1,000 by chance)", tuple(changed))

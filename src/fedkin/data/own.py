@@ -18,6 +18,7 @@ import torch
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.npz import opened
 from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
+from fedkin.data.tables import Written
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
@@ -51,7 +52,7 @@ class OwnTable:
         own: type[TableSource] = Parquet if path.suffix == ".parquet" else Csv
         same = {"categories", "kind", "leave_out", "person"}
         if isinstance(source, Csv) and own is Csv:
-            same |= {"delimiter", "decimal", "thousands", "missing", "dates"}
+            same |= set(Written.model_fields)
         table, _ = own(path=path, target=source.target, **source.model_dump(include=same)).rows(Path())
         if source.client in table.column_names:
             table = table.drop_columns([source.client])

@@ -10,22 +10,20 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedkin.errors import DataError, some
-from fedkin.federation.table import name_of_type, texts, with_files, without_views
+from fedkin.federation.table import name_of_type, remember, remembered, texts, without_views
 from fedkin.untrusted import Refused, most, parquet_in, said, shown, within
 
 _LOG = logging.getLogger("fedkin")
@@ -42,67 +40,45 @@ _DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
 # A currency in front of a number, and a unit behind it.
 _UNIT = re.compile(r"^[$€£¥₹]\s?|\s?[A-Za-z%°µμ€$£][^\d\s]*$")
 # Marks between thousands: spaces of all kinds are one, and so are apostrophes.
-_SPACES, _APOSTROPHES = "\u00a0\u2009\u202f", "\u2019"
+_MARKS = str.maketrans("\u00a0\u2009\u202f\u2019", "   '")
 _TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
 _TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
 _ZONED = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
-_NOTES, _CODES = b"fedkin.notes", b"fedkin.codes"
 _BLOCK = 1 << 20
 _MIXED = 0.5
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(BaseModel):
     """How a CSV file is written. What is None is found where there is no doubt.
 
-    missing: texts that mean that nothing is known, beside the usual ones. dates: a key of DATES. names: columns of
-    names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their numbers has
-    a zero that says nothing ("007", "1.50"). untyped: columns that stay as they are written, whatever they hold.
+    missing: texts that mean that nothing is known, beside the usual ones.
     """
 
-    delimiter: str | None = None
+    model_config = ConfigDict(frozen=True)
+
+    delimiter: str | None = Field(None, min_length=1, max_length=1)
     decimal: Literal[".", ","] | None = None
-    thousands: str | None = None
+    thousands: str | None = Field(None, min_length=1, max_length=1)
     missing: tuple[str, ...] = ()
-    dates: str | None = None
-    names: Collection[str] = ()
-    coded: Collection[str] = ()
-    untyped: Collection[str] = ()
+    dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
 
 
-@dataclass(frozen=True)
-class Typed:
-    """A column with its type. note: how it was read, if that was not plain."""
-
-    values: pa.ChunkedArray
-    note: str = ""
-
-
-# -- what was read how ---------------------------------------------------------------------------------------------
-
-
-def with_notes(table: pa.Table, notes: Mapping[str, str], code_like: Mapping[str, str]) -> pa.Table:
-    """The table, which remembers by column how it was read, and a value of each column that looks like codes."""
-    metadata = {_NOTES: json.dumps(dict(notes)), _CODES: json.dumps(dict(code_like))}
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+# A column with its type, and how it was read, if that was not plain.
+Typed = tuple[pa.ChunkedArray, str]
 
 
 def noted(table: pa.Table) -> dict[str, str]:
     """Columns that were not read plainly, each with how it was read."""
-    return _remembered(table, _NOTES)
+    return _of_columns(table, "notes")
 
 
 def code_like(table: pa.Table) -> dict[str, str]:
     """Columns of whole numbers whose file has leading zeros in them, such as "007", each with such a value."""
-    return _remembered(table, _CODES)
+    return _of_columns(table, "codes")
 
 
-def _remembered(table: pa.Table, key: bytes) -> dict[str, str]:
-    try:
-        held = json.loads((table.schema.metadata or {}).get(key, b"{}"))
-    except ValueError:  # a file of another program's, which has these words for something else
-        return {}
-    columns = set(table.column_names)
+def _of_columns(table: pa.Table, what: str) -> dict[str, str]:
+    held, columns = remembered(table, what), set(table.column_names)
     items = held.items() if isinstance(held, dict) else ()
     return {name: value for name, value in items if name in columns and isinstance(value, str)}
 
@@ -117,22 +93,16 @@ def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
     return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)])
 
 
-def arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
-    """A table's columns as numpy arrays: texts ("" where empty), float64 (NaN where empty), int64."""
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for name in table.column_names:
-        values = table.column(name)
-        if pa.types.is_string(values.type):
-            columns[name] = np.asarray(values.fill_null("").to_pylist(), dtype=np.str_)
-        else:
-            columns[name] = values.to_numpy()
-    return columns
-
-
-def read_csv(path: Path, written: Written | None = None) -> pa.Table:
+def read_csv(
+    path: Path, written: Written | None = None, names: Collection[str] = (), coded: Collection[str] = (),
+    untyped: Collection[str] = (),
+) -> pa.Table:  # fmt: skip
     """All columns of a CSV file in UTF-8, in the types that their cells have in common; see `noted` and `code_like`.
 
-    The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
+    The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often. names:
+    columns of names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their
+    numbers has a zero that says nothing ("007", "1.50"). untyped: columns that stay as they are written.
+
     Raises OSError, ValueError and pyarrow's errors.
     """
     import pyarrow.csv as pc_csv
@@ -145,20 +115,31 @@ def read_csv(path: Path, written: Written | None = None) -> pa.Table:
         column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
         null_values=[*pc_csv.ConvertOptions().null_values, *written.missing],
     )  # fmt: skip
-    reading = pc_csv.ReadOptions(block_size=_block_size(path, size), skip_rows=skip)
+    # A cell must fit into two blocks that are read at once, and a packed file may be far larger.
+    block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
+    reading = pc_csv.ReadOptions(block_size=block, skip_rows=skip)
     parsing = pc_csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
     with pc_csv.open_csv(path, reading, parsing, options) as batches:
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     if odd := [field.name for field in table.schema if not pa.types.is_string(field.type)]:
         raise Refused(f"the name of column {shown(odd[0], 40)!r} has several lines; expected names in one line")
     _check_quotes(table, delimiter)
-    return _typed_table(table, written, delimiter)
-
-
-def _block_size(path: Path, size: int) -> int:
-    """Bytes that pyarrow reads at once: a cell must fit into two blocks, and a packed file may be far larger."""
-    whole = 30 * size if path.suffix == ".gz" else size + 1
-    return max(_BLOCK, min(whole, (1 << 31) - 1))
+    notes, leading = dict[str, str](), dict[str, str]()
+    for place, name in enumerate(table.column_names):
+        if name in untyped:
+            continue
+        texts = table.column(place)
+        as_name, as_code = name in names, name in coded
+        typed, note = _typed(texts, name, written, delimiter, as_name or as_code)
+        if (as_name and _is_whole(typed)) or (as_code and _has_lost_zeros(texts, typed)):
+            typed = pc.utf8_trim_whitespace(texts)
+        table = table.set_column(place, name, typed)
+        if note:
+            notes[name] = note
+        padded = _rows_where(pc.match_substring_regex(texts, _LEADING)) if pa.types.is_integer(typed.type) else ()
+        if padded:
+            leading[name] = texts[padded[0]].as_py().strip()
+    return remember(remember(table, "notes", notes), "codes", leading)
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -169,15 +150,12 @@ def _header(path: Path, delimiter: str | None) -> tuple[list[str], int, str]:
     """(names of the columns, lines before them, the delimiter)."""
     with _opened(path) as file:
         lines = [file.readline(1 << 16).decode("utf-8-sig", "replace") for _ in range(3)]
-    stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0])  # as Excel writes it
-    skip = int(stated is not None)
+    skip, stated = 0, re.fullmatch(r'"?sep=(.)"?\s*', lines[0])  # as Excel writes it
     if stated is not None:
-        delimiter = delimiter or stated[1]
-    first, second = lines[skip], lines[skip + 1]
+        skip, delimiter = 1, delimiter or stated[1]
     if delimiter is None:
-        delimiter = _delimiter(first, second)
-    cells = next(csv.reader(io.StringIO(first), delimiter=delimiter), [])
-    return cells, skip, delimiter
+        delimiter = _delimiter(lines[skip], lines[skip + 1])
+    return next(csv.reader(io.StringIO(lines[skip]), delimiter=delimiter), []), skip, delimiter
 
 
 # A quoted cell, which may go on in the next line.
@@ -188,10 +166,7 @@ def _delimiter(first: str, second: str) -> str:
     """What separates the cells of these lines: what divides both, or else the first, into most cells."""
     first, second = _QUOTED.sub("", first), _QUOTED.sub("", second)
     by_count = sorted(",;\t|", key=lambda mark: -first.count(mark))
-    for mark in by_count:
-        if first.count(mark) == second.count(mark) > 0:
-            return mark
-    return by_count[0]
+    return next((mark for mark in by_count if first.count(mark) == second.count(mark) > 0), by_count[0])
 
 
 _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
@@ -232,14 +207,13 @@ def _check_quotes(table: pa.Table, delimiter: str) -> None:
         for row in _rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
             inner = column[row].as_py().split("\n")[1:-1]
             if all(line.count(delimiter) == table.num_columns - 1 for line in inner):
-                raise Refused(
-                    f"row {row + 1}: the cell of {shown(name, 60)!r} has {len(inner) + 2} lines, each like a row of "
-                    "the table: a quote that opens there is never closed, or closed much later; remove or double it"
-                )
+                cell = f"row {row + 1}: the cell of {shown(name, 60)!r} has {len(inner) + 2} lines"
+                why = "a quote that opens there is never closed, or closed much later; remove or double it"
+                raise Refused(f"{cell}, each like a row of the table: {why}")
 
 
-def _rows_where(flags: pa.ChunkedArray) -> Iterator[int]:
-    yield from np.flatnonzero(flags.fill_null(False).to_numpy()).tolist()
+def _rows_where(flags: pa.ChunkedArray) -> list[int]:
+    return np.flatnonzero(flags.fill_null(False).to_numpy()).tolist()
 
 
 # -- a folder of files ---------------------------------------------------------------------------------------------
@@ -258,8 +232,7 @@ def read_folder(
     files if they are texts in one: "007" in one file, 12 in another. Says what is left out; raises DataError.
     """
     entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
-    tables, left_out, ids = dict[Path, pa.Table](), dict[Path, str](), dict[str, Path]()
-    empty = None
+    tables, left_out, ids, empty = dict[Path, pa.Table](), dict[Path, str](), set[str](), None
     for path in entries:
         ending = next((end for end in endings if path.name.lower().endswith(end)), None)
         if path.is_dir() or ending is None:
@@ -272,12 +245,10 @@ def read_folder(
         if client is None:
             id = path.name[: -len(ending)]
             if id in ids:
-                raise DataError(
-                    f"{path}: another file has the same name but for its ending; each is a client: rename one"
-                )
+                raise DataError(f"{path}: another file has this name but for its ending; each is a client: rename one")
             if FILE in table.column_names:
                 raise DataError(f"{path}: a column is called {FILE!r}; name the column of clients: data.client")
-            ids[id] = path
+            ids.add(id)
             table = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
         tables[path] = table
     if left_out:
@@ -302,31 +273,26 @@ def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) ->
         if more := sorted(columns - usual):
             differences.append(f"a column {', '.join(map(shown, more))}, which the other files do not have")
         if differences:
-            raise DataError(
-                f"{path}: {', and '.join(differences)}; expected the same ones in each, or those in data.leave_out"
-            )
+            expected = "expected the same ones in each, or those in data.leave_out"
+            raise DataError(f"{path}: {', and '.join(differences)}; {expected}")
 
 
 def _joined(
     place: Path, tables: Mapping[Path, pa.Table], leave_out: Sequence[str], coded: Collection[str]
 ) -> pa.Table:  # fmt: skip
     """The rows of all files, which remember where they are from and how they were read."""
-    notes, leading = dict[str, str](), dict[str, str]()
+    notes, leading, parts = dict[str, str](), dict[str, str](), list[pa.Table]()
     as_text = {
-        name
-        for table in tables.values()
-        for name in coded
-        if name in table.column_names and table.schema.field(name).type == pa.string()
-    }
-    parts = []
+        field.name for table in tables.values() for field in table.schema
+        if field.name in coded and field.type == pa.string()
+    }  # fmt: skip
     for path, table in tables.items():
         leading |= code_like(table)
         notes |= {name: f"{note} ({path.name})" for name, note in noted(table).items()}
         for number, name in enumerate(table.column_names):
-            kind = table.schema.field(number).type
             if name in leave_out:  # who leaves a column out may have any kinds in it
                 table = table.set_column(number, name, pa.nulls(table.num_rows))
-            elif name in as_text and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            elif name in as_text and _is_numeric(table.schema.field(number).type):
                 table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
         parts.append(table)
     try:
@@ -334,8 +300,8 @@ def _joined(
     except (TypeError, ValueError, pa.ArrowException) as error:
         which = _unlike([path.name for path in tables], parts) or said(error)
         raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
-    whole = with_files(whole, [(path.name, table.num_rows) for path, table in tables.items()])
-    return with_notes(whole, notes, leading)
+    whole = remember(whole, "files", [(path.name, table.num_rows) for path, table in tables.items()])
+    return remember(remember(whole, "notes", notes), "codes", leading)
 
 
 def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
@@ -356,72 +322,53 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
 # -- types of columns ----------------------------------------------------------------------------------------------
 
 
-def _typed_table(table: pa.Table, written: Written, delimiter: str) -> pa.Table:
-    """The table of texts with the type of each column."""
-    columns: list[pa.ChunkedArray] = list(table.columns)
-    notes, leading = dict[str, str](), dict[str, str]()
-    for place, name in enumerate(table.column_names):
-        if name in written.untyped:
-            continue
-        texts = columns[place]
-        typed = _typed(texts, name, written, delimiter)
-        columns[place] = _named(texts, typed.values, name, written)
-        if typed.note:
-            notes[name] = typed.note
-        if pa.types.is_integer(columns[place].type):
-            padded = list(_rows_where(pc.match_substring_regex(texts, _LEADING)))
-            if padded:
-                leading[name] = texts[padded[0]].as_py().strip()
-    return with_notes(pa.Table.from_arrays(columns, table.column_names), notes, leading)
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _named(texts: pa.ChunkedArray, typed: pa.ChunkedArray, name: str, written: Written) -> pa.ChunkedArray:
-    """The typed column; or its texts, where it holds names, or codes whose zeros would be lost."""
-    kind = typed.type
-    numeric = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    if name in written.names and (numeric or (pa.types.is_floating(kind) and _all(pc.equal(typed, pc.round(typed))))):
-        return pc.utf8_trim_whitespace(texts)
-    if name in written.coded and (numeric or pa.types.is_floating(kind)):
-        trimmed = pc.utf8_trim_whitespace(texts)
-        if pc.any(pc.match_substring_regex(trimmed, _PADDED)).as_py():
-            return trimmed
-    return typed
+def _is_whole(typed: pa.ChunkedArray) -> bool:
+    """Whether these are whole numbers, or true and false."""
+    if pa.types.is_floating(typed.type):
+        return _all(pc.equal(typed, pc.round(typed)))
+    return bool(pa.types.is_integer(typed.type) or pa.types.is_boolean(typed.type))
 
 
-def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str) -> Typed:
-    """A column of texts with its type."""
+def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
+    """Whether these texts became numbers, and some have a zero that numbers do not keep."""
+    numeric = _is_numeric(typed.type) or pa.types.is_boolean(typed.type)
+    return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
+
+
+def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str, plain: bool) -> Typed:
+    """A column of texts with its type; plain: its numbers have no marks, as it holds names or codes."""
     if column.null_count == len(column):
-        return Typed(pa.chunked_array([pa.nulls(len(column))]))
+        return pa.chunked_array([pa.nulls(len(column))]), ""
     if (whole := _cast(column, pa.int64())) is not None:
-        return Typed(whole)
+        return whole, ""
     texts, floats = column, _cast(column, pa.float64())
     if floats is None:  # trimming takes as long as all else, and few columns need it
         texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
         for kind in (pa.int64(), pa.bool_()):
             if (values := _cast(texts, kind)) is not None:
-                return Typed(values)
+                return values, ""
         if (dates := _dates(texts, name, written.dates)) is not None:
             return dates
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts, _WHOLE)):
         whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
         # Beyond 64 bits these are names, whose digits a float would not keep.
-        return Typed(column if whole is None else whole)
-    if name in written.coded or name in written.names:
-        return Typed(column if floats is None else floats)
-    if floats is not None and written.decimal != "," and not _is_grouped(texts):
-        return Typed(floats)
+        return (column if whole is None else whole), ""
+    if plain:
+        return (column if floats is None else floats), ""
+    if floats is not None and written.decimal != ",":
+        dotted = texts.filter(pc.match_substring(texts, "."))
+        if not _all(pc.match_substring_regex(dotted, _GROUPED), least=1):
+            return floats, ""
     return _marked(texts, column, name, written, delimiter)
 
 
 # Up to three digits and groups of three behind points.
 _GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
-
-
-def _is_grouped(texts: pa.ChunkedArray) -> bool:
-    """Whether some of these texts have points, and three digits behind each."""
-    dotted = texts.filter(pc.match_substring(texts, "."))
-    return _all(pc.match_substring_regex(dotted, _GROUPED), least=1)
 
 
 def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
@@ -444,14 +391,14 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
     if not _all(pc.match_substring_regex(texts, r"^[0-9]{1,4}[-./:]"), least=1):
         return None
     if _all(pc.match_substring_regex(texts, _CLOCK)):
-        return Typed(pc.binary_join_element_wise("1970-01-01", texts, " ").cast(_TIMES[0]).cast(pa.time32("s")))
+        return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(_TIMES[0]).cast(pa.time32("s")), ""
     for kind in (pa.date32(), *_TIMES):
         if (values := _cast(texts, kind)) is not None:
-            return Typed(values)
+            return values, ""
     if _all(pc.match_substring_regex(texts, _TIME_OF_DAY)):
         zoned = pc.match_substring_regex(texts, _ZONED)
         if pc.any(zoned).as_py() and not _all(zoned):
-            rows = [next(_rows_where(each)) for each in (zoned, pc.invert(zoned))]
+            rows = [_rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
             one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
             where = f"column {shown(name, 60)!r}: {one} has a time zone, {other} has none"
             raise Refused(f"{where}; write all with a zone, or all without")
@@ -461,9 +408,8 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
     values = pc.strptime(texts, format=DATES[wanted], unit="s", error_is_null=True)
     if values.null_count > texts.null_count:
         return None
-    return Typed(
-        values.cast(pa.date32()), "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
-    )
+    note = "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
+    return values.cast(pa.date32()), note
 
 
 # -- numbers as people write them ----------------------------------------------------------------------------------
@@ -476,9 +422,7 @@ def is_number_like(text: str) -> bool:
 
 
 def _usual_marks(text: str) -> str:
-    for mark in _SPACES:
-        text = text.replace(mark, " ")
-    return text.replace(_APOSTROPHES, "'")
+    return text.translate(_MARKS)
 
 
 def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
@@ -503,7 +447,7 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
     readings = _readings(values, written)
     if not readings:
         like = sum(map(is_number_like, values)) > _MIXED * len(values)
-        return Typed(column, _mixed(texts, values) if like else "")
+        return column, _mixed(texts, values) if like else ""
     if len(readings) > 1:
         mark = next(mark for mark in ",." if any(mark in value for value in values))
         if mark == "," or delimiter != ",":
@@ -516,7 +460,7 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
         exact = _cast(numbers, pa.int64())
         numbers = numbers if exact is None else exact
     changed = next((value for value in values if canonical[value] != value), None)
-    return Typed(numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}")
+    return numbers, "" if changed is None else f"{changed!r} is read as {canonical[changed]}"
 
 
 def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list[str]]:
@@ -536,7 +480,7 @@ def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list
 
 def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
     """Say which number, and in which row, may be read with this mark in two ways."""
-    row = next(_rows_where(pc.match_substring(texts, mark)))
+    row = _rows_where(pc.match_substring(texts, mark))[0]
     number = texts[row].as_py()
     meanings = " or ".join(_canonical(number, marks) for marks in ((mark, ""), ("", mark)))
     which = f'data.decimal = "{mark}", or data.thousands = "{mark}"'
@@ -554,8 +498,6 @@ def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
     odd = next((value for value in values if not is_number_like(value)), None)
     if odd is None:
         return f"numbers such as {shown(values[0], 40)!r} are read as text: write plain numbers, in one way"
-    row = next(_rows_where(pc.equal(texts, odd)), 0) + 1
-    return (
-        f"is read as text, although most of its values are numbers; not a number is {shown(odd, 40)!r} in row {row}: "
-        f'data.missing = ["{shown(odd, 40)}"] if nothing is known there'
-    )
+    odd, where = shown(odd, 40), f"in row {next(iter(_rows_where(pc.equal(texts, odd))), 0) + 1}"
+    what = f"is read as text, although most of its values are numbers; not a number is {odd!r} {where}"
+    return f'{what}: data.missing = ["{odd}"] if nothing is known there'

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -241,10 +242,10 @@ class Federation(Mapping[str, Client]):
     @classmethod
     def of_encoded(cls, made: Encoded, name: str) -> Self:
         """A federation of the arrays that `fedkin.federation.table.encoded` has made of a table."""
-        split = ["test" if held else "train" for held in made.held]
+        split = np.where(made.columns.held, "test", "train")
         federation = cls.from_arrays(
-            made.x, made.y, made.client, group=made.group, split=split, kind=made.target.kind, name=name,
-            classes=len(made.target.classes) or None,
+            made.x, made.y, made.columns.client, group=made.columns.group, split=split, kind=made.target.kind,
+            name=name, classes=len(made.target.classes) or None,
         )  # fmt: skip
         federation.encoding, federation.target = made.encoding, made.target
         return federation

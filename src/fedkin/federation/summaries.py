@@ -23,14 +23,13 @@ from fedkin.federation.table import (
     Profile,
     Reading,
     Target,
-    classes_of,
     columns_of,
     is_number,
     kind_of,
     kinds_of,
     name_of_type,
     profiles_of,
-    regression_of,
+    target_of,
 )
 from fedkin.untrusted import shown
 
@@ -235,9 +234,8 @@ def _types(summaries: Mapping[str, TableSummary], order: list[str]) -> dict[str,
             raise DataError(f"{one} has no column {odd[0]!r}, which {other} has; expected the same ones")
         for name, held in summaries[id].types.items():
             if held != types[name] and "empty" not in (held, types[name]):
-                raise DataError(
-                    f"column {name!r} holds {held} at {id} and {types[name]} elsewhere; expected the same everywhere"
-                )
+                what = f"column {name!r} holds {held} at {id} and {types[name]} elsewhere"
+                raise DataError(f"{what}; expected the same everywhere")
             types[name] = types[name] if held == "empty" else held
     return types
 
@@ -252,16 +250,15 @@ def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
 def _target(summaries: list[TableSummary], reading: Reading) -> Target:
     where, text = f"target {reading.target!r}", any(one.target == "text" for one in summaries)
     lists = [one.values for one in summaries if one.values is not None]
-    different = {value for values in lists for value in values}
-    kind = reading.kind or (kind_of(different, text) if len(lists) == len(summaries) else "regression")
-    if kind != "regression":
-        if len(lists) < len(summaries):
-            raise DataError(f"{where}: a participant sent no values, and they are classes")
-        return classes_of(different, text, kind, reading.positive, where)
-    moments = [one.moments for one in summaries if one.moments is not None]
-    if len(moments) < len(summaries):
-        raise DataError(f"{where}: expected numbers to predict, and a participant has none")
-    return regression_of(Moments.merged(moments), where)
+    different = {value for values in lists for value in values} if len(lists) == len(summaries) else None
+
+    def moments() -> list[Moments]:
+        held = [one.moments for one in summaries if one.moments is not None]
+        if len(held) < len(summaries):
+            raise DataError(f"{where}: expected numbers to predict, and a participant has none")
+        return held
+
+    return target_of(reading, different, text, moments, where)
 
 
 def _held(table: pa.Table, name: str) -> Held:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -35,7 +35,6 @@ _SECONDS_A_DAY = 86_400.0
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 # Whole numbers up to this size are exact as float64.
 _EXACT = 2.0**53
-_FILES = b"fedkin.files"
 # A number with at most so many different whole values is taken for a class, if nothing is said.
 CLASSES = 20
 # Squares of larger numbers are not finite: they are codes for what is missing, such as the largest float.
@@ -91,42 +90,44 @@ class Columns:
 def as_table(frame: Any, where: str = "frame") -> pa.Table:
     """A frame of pandas or polars, a dict of columns, or an Arrow table, as an Arrow table; raises DataError."""
     try:
-        if isinstance(frame, pa.Table):
-            return without_views(frame)
         if type(frame).__module__.split(".")[0] == "pandas":
-            return without_views(pa.Table.from_pandas(frame, preserve_index=False))
-        return without_views(pa.table(frame))
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        return without_views(frame if isinstance(frame, pa.Table) else pa.table(frame))
     except (TypeError, ValueError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{where}: expected a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of "
-            f"values; got {type(frame).__name__} ({reason})"
-        ) from None
+        expected = "a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of values"
+        raise DataError(f"{where}: expected {expected}; got {type(frame).__name__} ({said(error)})") from None
 
 
 def without_views(table: pa.Table) -> pa.Table:
     """The table with texts in place of views of texts, of which Arrow can take no rows."""
-    views = [field.name for field in table.schema if pa.types.is_string_view(field.type)]
-    if not views:
-        return table
-    fields = [field.with_type(pa.string()) if field.name in views else field for field in table.schema]
+    fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields, table.schema.metadata))
 
 
-def with_files(table: pa.Table, files: Iterable[tuple[str, int]]) -> pa.Table:
-    """The table, which remembers the files that its rows are from, in order, each with its number of rows."""
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), _FILES: json.dumps(list(files))})
+def remember(table: pa.Table, what: str, facts: Any) -> pa.Table:
+    """The table with facts that go with it; files: those that its rows are from, each with its number of rows."""
+    return table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), f"fedkin.{what}".encode(): json.dumps(facts)}
+    )
+
+
+def remembered(table: pa.Table, what: str) -> Any:
+    """These facts; None without them, or where another program has the word for something else."""
+    try:
+        return json.loads((table.schema.metadata or {}).get(f"fedkin.{what}".encode(), b"null"))
+    except ValueError:
+        return None
 
 
 def row_at(table: pa.Table, row: int) -> str:
     """A row, counted from 0, in words: counted from 1 in its file, if the table remembers its files.
 
     >>> table = pa.table({"x": [1, 2, 3]})
-    >>> row_at(table, 2), row_at(with_files(table, [("a.csv", 2), ("b.csv", 1)]), 2)
+    >>> row_at(table, 2), row_at(remember(table, "files", [("a.csv", 2), ("b.csv", 1)]), 2)
     ('row 2', 'row 1 of b.csv, counted from 1 below the names of columns')
     """
     before = 0
-    for name, count in json.loads((table.schema.metadata or {}).get(_FILES, b"[]")):
+    for name, count in remembered(table, "files") or ():
         if before <= row < before + count:
             return f"row {row - before + 1} of {name}, counted from 1 below the names of columns"
         before += count
@@ -187,20 +188,28 @@ def _names(table: pa.Table, name: str, where: str) -> Names:
     values, place = codes(table, name)
     if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in values):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
-    empty = np.flatnonzero(place < 0)
-    if len(empty):
-        raise DataError(
-            f"{where}: column {name!r} is empty in {len(empty)} rows, the first is {row_at(table, empty[0])} "
-            "(NA, NaN and null count as empty in a file of text)"
-        )
+    _need_all(table, name, place < 0, where)
     return np.array(values, dtype=np.str_)[place]
+
+
+def _need_all(table: pa.Table, name: str, empty: Flags, where: str) -> None:
+    """Raise DataError if a column is empty in some rows."""
+    if empty.any():
+        first = row_at(table, int(empty.argmax()))
+        also = "NA, NaN and null count as empty in a file of text"
+        raise DataError(f"{where}: column {name!r} is empty in {empty.sum()} rows, the first is {first} ({also})")
 
 
 def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
     """Which rows are test rows."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
-        return _stated(table, split, client, where)
+        held = which_test(_names(table, split, where), f"{where}: column {split!r}")
+        if lacking := sorted(set(client.tolist()) - set(client[~held].tolist())):
+            raise DataError(
+                f"{where}: client {lacking[0]!r} has no row with {split!r} = 'train'; expected at least one"
+            )
+        return held
     # What is held out as a whole: a row, or all rows of a person at a client.
     if reading.person is None:
         unit = np.arange(table.num_rows)
@@ -214,22 +223,10 @@ def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags
         raise DataError(f"{where}: split 'time' needs the name of the column: time=...")
     need_numbers(table, reading.time, where, "a date, a time or a number")
     when = numbers(table, reading.time)
-    empty = np.flatnonzero(np.isnan(when))
-    if len(empty):
-        row = row_at(table, empty[0])
-        raise DataError(f"{where}: column {reading.time!r} is empty in {len(empty)} rows, the first is {row}")
+    _need_all(table, reading.time, np.isnan(when), where)
     latest = np.full(len(first), -np.inf)
     np.maximum.at(latest, unit, when)
     return hold_out_last(client[first], latest, reading.test_fraction)[unit]
-
-
-def _stated(table: pa.Table, split: str, client: Names, where: str) -> Flags:
-    """Which rows a column says to be test rows."""
-    held = which_test(_names(table, split, where), f"{where}: column {split!r}")
-    for id, rows in rows_by_name(client).items():
-        if held[rows].all():
-            raise DataError(f"{where}: client {id!r} has no row with {split!r} = 'train'; expected at least one")
-    return held
 
 
 def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArray[np.object_]:
@@ -237,9 +234,9 @@ def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.
     values = texts(table, name)
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
+        first = f"of client {str(client[empty[0]])!r}, is {row_at(table, empty[0])}"
         raise DataError(
-            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, of client "
-            f"{str(client[empty[0]])!r}, is {row_at(table, empty[0])}; leave such rows out"
+            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, {first}; leave such rows out"
         )
     return values
 
@@ -258,11 +255,8 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
     kinds: dict[str, Column] = {}
     for name in table.column_names:
         stored = _plain(table.schema.field(name).type)
-        if name in categories or _is_text(stored):
-            kinds[name] = "category"
-        elif name_of_type(stored) != "texts":
-            kinds[name] = "number"
-        else:
+        kinds[name] = "category" if name in categories or _is_text(stored) else "number"
+        if kinds[name] == "number" and name_of_type(stored) == "texts":
             raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {stored}; leave it out")
     return kinds
 
@@ -445,13 +439,12 @@ class Profile(AsJson):
                 what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
                 raise DataError(f"profiles: expected the same columns in all; {what}")
         moments = {name: Moments.merged([one.numbers[name] for one in parts]) for name in first.numbers}
-        counts: dict[str, dict[str, int]] = {}
-        for name in first.categories:
-            total: Counter[str] = Counter()
-            for one in parts:
-                total.update(one.categories[name])
-            counts[name] = dict(sorted(total.items()))
-        return cls(sum(one.rows for one in parts), moments, counts)
+        counts = {name: Counter[str]() for name in first.categories}
+        for one in parts:
+            for name, own in one.categories.items():
+                counts[name].update(own)
+        categories = {name: dict(sorted(total.items())) for name, total in counts.items()}
+        return cls(sum(one.rows for one in parts), moments, categories)
 
     def check(self) -> None:
         """Raise DataError if it counts more values than rows."""
@@ -479,10 +472,8 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
         known = numbers(table, name)
         known = known[~np.isnan(known)]
         if len(known) and (largest := float(known[np.abs(known).argmax()])) and abs(largest) > _LARGEST:
-            raise DataError(
-                f"column {name!r}: {largest:g} is no measurement; if it means that nothing is known, leave the cell "
-                "empty, or in a CSV file name it, as it is written, in data.missing"
-            )
+            how = "if it means that nothing is known, leave the cell empty, or in a CSV file name it in data.missing"
+            raise DataError(f"column {name!r}: {largest:g} is no measurement; {how}")
         mean = math.fsum(known) / len(known) if len(known) else 0.0
         moments[name] = Moments(len(known), mean, math.fsum((known - mean) ** 2))
     return Profile(table.num_rows, moments, counts)
@@ -627,16 +618,49 @@ class Target(AsJson):
             raise DataError(f"target {name!r}: {error} is none of {', '.join(self.classes)}") from None
 
 
-def target_of(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
+def target_in(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
     """What the target means in a table of all clients."""
-    name, different = reading.target, set(columns.values)
+    name = reading.target
     text = kinds_of(table.select([name]))[name] == "category"
-    kind = reading.kind or kind_of(different, text)
-    if kind == "regression":
+
+    def moments() -> list[Moments]:
         need_numbers(table, name, where, "numbers to predict")
-        profiles = profiles_of(columns, table.select([name]), {name: "number"}, where)
-        return regression_of(Profile.merged(profiles).numbers[name], f"{where}: target {name!r}")
-    return classes_of(different, text, kind, reading.positive, f"{where}: target {name!r}")
+        return [one.numbers[name] for one in profiles_of(columns, table.select([name]), {name: "number"}, where)]
+
+    return target_of(reading, set(columns.values), text, moments, f"{where}: target {name!r}")
+
+
+def target_of(
+    reading: Reading,
+    different: Collection[str] | None,
+    text: bool,
+    moments: Callable[[], Sequence[Moments]],
+    where: str,
+) -> Target:
+    """What the target means; raises DataError if it says nothing.
+
+    different: its values at all clients (None: those of a number); text: whether they are texts. moments: of each
+    client. A number is in deviations from the training rows' mean. Classes are in order, as numbers where they are
+    numbers; `reading.positive`, the event of a risk, is the later of two.
+    """
+    kind = reading.kind or ("regression" if different is None else kind_of(different, text))
+    if kind == "regression":
+        whole = Moments.merged(moments())
+        if whole.deviation == 0:
+            raise DataError(f"{where} is {whole.mean:g} in every training row; expected different values")
+        return Target("regression", (), whole.mean, whole.deviation)
+    if different is None:
+        raise DataError(f"{where}: a participant sent no values, and they are classes")
+    as_numbers = not text and all(is_number(value) for value in different)
+    classes = tuple(sorted(map(str, different), key=float if as_numbers else None))
+    if len(classes) < 2:
+        raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
+    if kind == "risk" and len(classes) != 2:
+        raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
+    event = reading.positive if kind == "risk" else None
+    if event is not None and event not in classes:
+        raise DataError(f"{where}: positive: no value {event!r}; expected {classes[0]!r} or {classes[1]!r}")
+    return Target(kind, classes if event is None else tuple(sorted(classes, key=lambda value: value == event)))
 
 
 def kind_of(different: Collection[str], text: bool) -> Kind:
@@ -647,51 +671,18 @@ def kind_of(different: Collection[str], text: bool) -> Kind:
     return "classification" if text or (whole and len(different) <= CLASSES) else "regression"
 
 
-def regression_of(moments: Moments, where: str) -> Target:
-    """A number in deviations from the training rows' mean; raises DataError if it is the same in all."""
-    if moments.deviation == 0:
-        raise DataError(f"{where} is {moments.mean:g} in every training row; expected different values")
-    return Target("regression", (), moments.mean, moments.deviation)
-
-
-def classes_of(different: Collection[str], text: bool, kind: Kind, positive: str | None, where: str) -> Target:
-    """The different values in order, as numbers where they are numbers; raises DataError for fewer than two.
-
-    positive: the event of a risk, which is then the later of the two classes.
-    """
-    as_numbers = not text and all(is_number(value) for value in different)
-    classes = tuple(sorted(map(str, different), key=float if as_numbers else None))
-    if len(classes) < 2:
-        raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
-    if kind == "risk":
-        if len(classes) != 2:
-            raise DataError(f"{where} has {len(classes)} values; a risk has two: kind='classification'?")
-        if positive is not None and positive not in classes:
-            raise DataError(f"{where}: positive: no value {positive!r}; expected {classes[0]!r} or {classes[1]!r}")
-        if positive is not None:
-            classes = tuple(sorted(classes, key=lambda value: value == positive))
-    return Target(kind, classes)
-
-
 # -- the arrays ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A table as arrays: inputs [n, d], targets, each row's client, its group, and whether it is a test row."""
+    """A table as arrays: inputs [n, d] and targets, each with what made them, and what the columns are for."""
 
     x: npt.NDArray[np.float32]
     y: npt.NDArray[Any]
-    client: npt.NDArray[np.str_]
-    held: npt.NDArray[np.bool_]
+    columns: Columns
     encoding: Encoding
     target: Target
-    group: npt.NDArray[np.str_] | None = None
-
-    @property
-    def task(self) -> Task:
-        """The task of these targets."""
-        return self.target.task(self.x.shape[1])
 
 
 def encoded(
@@ -704,14 +695,12 @@ def encoded(
     """
     columns = columns_of(table, reading, where)
     if shared is None:
-        target = target_of(table, reading, columns, where)
+        target = target_in(table, reading, columns, where)
         profiles = profiles_of(columns, columns.inputs, columns.kinds, where)
-        encoding = Encoding.of(profiles, columns.kinds, reading.least)
-    else:
-        encoding, target = shared
-    y = target(table, reading.target)
-    x = encoding(columns.inputs)
+        shared = Encoding.of(profiles, columns.kinds, reading.least), target
+    encoding, target = shared
+    y, x = target(table, reading.target), encoding(columns.inputs)
     if not x.shape[1]:
         others = ", ".join(columns.others)
         raise DataError(f"{where}: no column is left for the inputs; expected at least one beside {others}")
-    return Encoded(x, y, columns.client, columns.held, encoding, target, columns.group)
+    return Encoded(x, y, columns, encoding, target)

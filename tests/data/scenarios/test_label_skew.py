@@ -515,7 +515,7 @@ def test_any_of_mapl(labelled: Make, clients: int, clusters: Any, low: int, more
             r"scenario\.test_per_class: 10 clients take 1000 test samples of class 0, .* has 800",
         ),
         ({"clients": 1}, r"scenario\.clients: 1 clients for 2 clusters; at least 2"),
-        ({"clusters": 11, "clients": 11}, r"scenario\.clusters: 11, but labels has 10 classes; at most 10"),
+        ({"clusters": 11, "clients": 11}, r"scenario\.clusters: 11 clusters of 10 classes of labels; at most 10"),
         ({"clusters": [[0], [1, 10]]}, r"scenario\.clusters: labels has no class 10"),
         ({"clusters": [[0], [1]], "shared": 1}, r"scenario\.shared: a list of clusters already says"),
         ({"shared": 10}, r"scenario\.shared: 2 clusters of 10 classes would lie within one another"),

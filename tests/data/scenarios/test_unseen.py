@@ -121,7 +121,7 @@ def test_small_clients_are_joined_within_their_group(toy: Toy, least: int) -> No
         assert client.size >= least or joined == [client]
         if len(client.about["members"]) == 1 and (owners == client.about["members"][0]).sum() >= least:
             assert client.id == client.about["members"][0]
-    with pytest.raises(DataError, match="does not say whose its samples are and in which group"):
+    with pytest.raises(DataError, match="does not say whose its samples are"):
         Regions().build(toy(), 0)
 
 

@@ -372,7 +372,7 @@ def test_what_a_folder_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCapt
         f"{tmp_path}: 3 of 6 entries are left out: c.csv (no rows), e.txt (another ending), more (a folder)"
     ]
     (tmp_path / "a.CSV.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
-    with pytest.raises(DataError, match="another file has the same name but for its ending; each is a client"):
+    with pytest.raises(DataError, match="another file has this name but for its ending; each is a client"):
         read("csv", tmp_path)
 
 

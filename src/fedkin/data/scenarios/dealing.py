@@ -70,7 +70,8 @@ def lifted(sizes: Rows, least: Rows | int) -> Rows:
     level = bisect_left(range(int(sizes.max()) + 1), True, key=lambda level: freed(level).sum() < missing) - 1
     given = freed(level)
     given[np.flatnonzero(given)[: int(given.sum()) - missing]] -= 1
-    return raised - given
+    lowered: Rows = raised - given
+    return lowered
 
 
 def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Shares:
@@ -83,7 +84,8 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     alpha = max(alpha, 1e-300)
     logs = np.log(draw.standard_gamma(alpha + 1, shape)) + np.log1p(-draw.random(shape)) / alpha
     shares: Shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def rows_of(owner: Rows, clients: int) -> list[Rows]:

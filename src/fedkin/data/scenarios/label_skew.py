@@ -204,7 +204,7 @@ class ClassesPerClient(Scenario):
         slot = np.cumsum(owned, axis=0) * owned
         parts = []
         for split in pools:
-            sizes = [lifted(apportion(len(rows), share), 1) for rows, share in zip(split, shares, strict=True)]
+            sizes = [_slots(len(rows), share) for rows, share in zip(split, shares, strict=True)]
             counts = [np.append(0, own)[of] for own, of in zip(sizes, slot.T, strict=True)]
             parts.append(dealt(split, np.column_stack(counts)))
         train, test = parts
@@ -231,6 +231,15 @@ class ClassesPerClient(Scenario):
         for own in owned:
             own[np.lexsort((draw.random(total), owned.sum(axis=0)))[: self.classes]] = 1
         return owned
+
+
+def _slots(total: int, shares: npt.NDArray[np.float64]) -> Rows:
+    """The sizes of a class's slots, none empty."""
+    sizes = apportion(total, shares)
+    for empty in np.flatnonzero(sizes == 0):
+        sizes[np.argmax(sizes)] -= 1
+        sizes[empty] = 1
+    return sizes
 
 
 class Iid(Scenario):

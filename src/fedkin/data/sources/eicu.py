@@ -18,7 +18,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
@@ -28,7 +27,6 @@ Names = npt.NDArray[np.str_]
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Kind = Literal["text", "number", "id"]
 # Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
 _FAR = 10.0
 
@@ -74,7 +72,7 @@ class EicuDemo(Source):
         """Read the tables; raises DataError naming the file and what was expected."""
         folder = locate(root, self.path)
         apache = [
-            arrays(read_csv(folder, name, {_STAY: "id", **dict.fromkeys(columns, "number")}))
+            read_csv(folder, name, {_STAY: "id", **dict.fromkeys(columns, "number")})
             for name, columns in (("apacheapsvar", _PHYSIOLOGY), ("apachepredvar", _HISTORY))
         ]
         stays = _stays(folder, np.intersect1d(apache[0][_STAY], apache[1][_STAY]))
@@ -100,11 +98,9 @@ class EicuDemo(Source):
 
 def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
     """Those of these stays whose outcome is known: id, person, hospital, region, died."""
-    patient = arrays(read_csv(
-        folder, "patient",
-        {_STAY: "id", "hospitalid": "text", "uniquepid": "text", "hospitaldischargestatus": "text"},
-    ))  # fmt: skip
-    hospital = arrays(read_csv(folder, "hospital", {"hospitalid": "text", "region": "text"}))
+    names = dict.fromkeys(("hospitalid", "uniquepid", "hospitaldischargestatus"), "text")
+    patient = read_csv(folder, "patient", {_STAY: "id", **names})
+    hospital = read_csv(folder, "hospital", {"hospitalid": "text", "region": "text"})
     region = {id: name or "unknown" for id, name in zip(hospital["hospitalid"], hospital["region"], strict=True)}
     status = patient["hospitaldischargestatus"]
     decided = np.isin(status, ("Alive", "Expired"))
@@ -130,7 +126,7 @@ def _of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ids) -> Floats:
 
 def _diagnoses(folder: Path) -> tuple[Ids, Names]:
     """Pairs of a stay and an admission diagnosis."""
-    table = arrays(read_csv(folder, "admissiondx", {_STAY: "id", "admitdxpath": "text"}))
+    table = read_csv(folder, "admissiondx", {_STAY: "id", "admitdxpath": "text"})
     rows = np.char.startswith(table["admitdxpath"], "admission diagnosis|All Diagnosis|")
     last = [path.split("|")[-1] for path in table["admitdxpath"][rows].tolist()]
     return table[_STAY][rows], np.array(last, np.str_)
@@ -138,7 +134,7 @@ def _diagnoses(folder: Path) -> tuple[Ids, Names]:
 
 def _treatments(folder: Path, hours: float) -> tuple[Ids, Names]:
     """Pairs of a stay and a kind of treatment that began in these hours."""
-    table = arrays(read_csv(folder, "treatment", {_STAY: "id", "treatmentoffset": "number", "treatmentstring": "text"}))
+    table = read_csv(folder, "treatment", {_STAY: "id", "treatmentoffset": "number", "treatmentstring": "text"})
     early = table["treatmentoffset"] <= 60 * hours
     kinds = ["|".join(text.split("|")[:2]) for text in table["treatmentstring"][early].tolist()]
     return table[_STAY][early], np.array(kinds, np.str_)
@@ -155,19 +151,18 @@ def _has(ids: Ids, names: Names, stays: Ids, fit: Flags, least: int) -> Floats:
 # -- tables and columns --------------------------------------------------------------------------------------------
 
 
-def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
+def read_csv(folder: Path, name: str, columns: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
     """These columns of folder/name.csv, or of name.csv.gz if only that exists.
 
-    A column is "text", "number" (empty cells are null) or "id" (a whole number in every row). Raises DataError naming
-    the file and the column.
+    A column is "text" ("" where empty), "number" (float64, NaN where empty) or "id" (a whole number in every row).
+    Raises DataError naming the file and the column.
     """
     import pyarrow.csv as pc_csv
 
     path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
     if path is None:
-        raise DataError(
-            f"{folder / name}.csv: no such file, nor {name}.csv.gz; expected a table of that name{missing(folder)}"
-        )
+        expected = f"expected a table of that name{missing(folder)}"
+        raise DataError(f"{folder / name}.csv: no such file, nor {name}.csv.gz; {expected}")
     types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
     options = pc_csv.ConvertOptions(
         include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},
@@ -179,10 +174,14 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
             table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
+    found = {}
     for column, kind in columns.items():
-        if kind == "id" and table.column(column).null_count:
+        values = table.column(column)
+        if kind == "id" and values.null_count:
             raise DataError(f"{path}: column {column} is empty in some rows; expected a whole number in each")
-    return table
+        text = kind == "text"
+        found[column] = np.array(values.fill_null("").to_pylist(), np.str_) if text else values.to_numpy()
+    return found
 
 
 def standardised(values: Floats, fit: Flags) -> Floats:

@@ -6,13 +6,15 @@ import logging
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import ROOTED
@@ -21,7 +23,7 @@ from fedkin.data.tables import Written, code_like, noted, read_csv, read_folder,
 from fedkin.errors import DataError, nearest, some
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
-from fedkin.federation.table import Reading, Target, columns_of, encoded, target_of, with_files
+from fedkin.federation.table import Columns, Reading, Target, columns_of, encoded, remember, target_in
 from fedkin.untrusted import most, said, shown
 
 _LOG = logging.getLogger("fedkin")
@@ -42,10 +44,8 @@ class TableSource(Reading, Source):
     length: PositiveInt | None = None
     padding: NonNegativeInt = 0
 
-    @property
-    @abstractmethod
-    def endings(self) -> tuple[str, ...]:
-        """Endings of the files that this source reads, in small letters."""
+    # Endings of the files that this source reads, in small letters.
+    endings: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def read(self, path: Path) -> pa.Table:
@@ -65,16 +65,15 @@ class TableSource(Reading, Source):
             coded = self.coded if isinstance(self, Csv) else []
             return read_folder(place, self._file, self.endings, self.client, self.leave_out, coded)
         table = self._file(place)
-        return with_files(table, [(place.name, table.num_rows)]), self.client
+        return remember(table, "files", [(place.name, table.num_rows)]), self.client
 
     def table(self, root: Path) -> tuple[pa.Table, str]:
         """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
         table, client = self.rows(root)
         if client is None:
-            raise DataError(
-                f"{locate(root, self.path)}: data.client: expected the name of the column that says whose each row is; "
-                f"the table has {', '.join(map(shown, table.column_names))}"
-            )
+            expected = "expected the name of the column that says whose each row is"
+            has = ", ".join(map(shown, table.column_names))
+            raise DataError(f"{locate(root, self.path)}: data.client: {expected}; the table has {has}")
         return table, client
 
     def reading(self, client: str) -> Reading:
@@ -101,7 +100,7 @@ class TableSource(Reading, Source):
             raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
 
 
-class Csv(TableSource):
+class Csv(Written, TableSource):
     """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
@@ -115,27 +114,12 @@ class Csv(TableSource):
     """
 
     source: Literal["csv"] = "csv"
-    delimiter: str | None = Field(None, min_length=1, max_length=1)
-    decimal: Literal[".", ","] | None = None
-    thousands: str | None = Field(None, min_length=1, max_length=1)
-    missing: tuple[str, ...] = ()
-    dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        return (".csv", ".csv.gz")
-
-    @property
-    def written(self) -> Written:
-        """How the files are written, as far as the settings say it."""
-        names = [name for name in (self.client, self.group, self.person) if name is not None]
-        untyped = [*self.leave_out, *([] if self.tokens is None else [self.tokens])]
-        return Written(
-            self.delimiter, self.decimal, self.thousands, self.missing, self.dates, names, self.coded, untyped
-        )
+    endings: ClassVar = (".csv", ".csv.gz")
 
     def read(self, path: Path) -> pa.Table:
-        return read_csv(path, self.written)
+        names = [name for name in (self.client, self.group, self.person) if name is not None]
+        return read_csv(path, self, names, self.coded, [*self.leave_out, *([self.tokens] if self.tokens else [])])
 
 
 class Parquet(TableSource):
@@ -143,9 +127,7 @@ class Parquet(TableSource):
 
     source: Literal["parquet"] = "parquet"
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        return (".parquet", ".pq")
+    endings: ClassVar = (".parquet", ".pq")
 
     def read(self, path: Path) -> pa.Table:
         return read_parquet(path, lists=() if self.tokens is None else (self.tokens,))
@@ -183,10 +165,8 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEnco
     shared: the encoding of a whole federation, of which these are the rows of one participant.
     """
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
-    x, y = torch.from_numpy(arrays.x), torch.from_numpy(arrays.y)
-    train, test = parted(x, y, arrays.held, arrays.client, arrays.group)
-    name = Path(where).name.split(".")[0]
-    return Dataset(name, train, test, arrays.task, encoding=arrays.encoding, target=arrays.target)
+    dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, where)
+    return replace(dataset, encoding=arrays.encoding)
 
 
 def dataset_beside(
@@ -198,10 +178,13 @@ def dataset_beside(
     target: what the target means (None: found in the table). Raises DataError naming `where`, the column and the row.
     """
     columns = columns_of(table, reading, where)
-    target = target_of(table, reading, columns, where) if target is None else target
-    y = torch.from_numpy(target(table, reading.target))
-    train, test = parted(x, y, columns.held, columns.client, columns.group)
-    return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), scale, target=target)
+    target = target_in(table, reading, columns, where) if target is None else target
+    return replace(_dataset(x, target(table, reading.target), columns, target, where), scale=scale)
+
+
+def _dataset(x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Target, where: str) -> Dataset:
+    train, test = parted(x, torch.from_numpy(y), columns.held, columns.client, columns.group)
+    return Dataset(Path(where).name.split(".")[0], train, test, target.task(*x.shape[1:]), target=target)
 
 
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
