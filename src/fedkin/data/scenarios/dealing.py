@@ -64,7 +64,8 @@ def lifted(sizes: Rows, least: Rows | int) -> Rows:
         return raised
 
     def freed(level: int) -> Rows:
-        return np.maximum(raised - np.maximum(floor, level), 0)
+        over: Rows = np.maximum(raised - np.maximum(floor, level), 0)
+        return over
 
     # The highest level that frees enough; the surplus is given back, one each.
     level = bisect_left(range(int(sizes.max()) + 1), True, key=lambda level: freed(level).sum() < missing) - 1
