@@ -150,7 +150,7 @@ def test_the_headline_says_how_sure_it_is(found: Advice) -> None:
         clients = tuple(replace(one, takes=True, partners=("x",), gain=gain) for one, gain in each)
         return replace(found, clients=clients, shape=shape).sentence
 
-    sure, likely = Estimate(1.0, 0.1), Estimate(0.1, 0.1)
+    sure, likely = Estimate(1.0, 0.01), Estimate(0.1, 0.01)
     assert headline(likely, likely, likely) == (
         "Likely, but not sure (all 3 intervals of gains contain 0): train one model for all 3 clients that could be "
         "judged."

@@ -56,12 +56,8 @@ def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_cannot_be_read(
-    data: str,
-    kind: type[Exception],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    data: str, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=words):
         own_client("ann", data)

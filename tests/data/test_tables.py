@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from fedkin.data.tables import Written, code_like, is_number_like, noted, read_csv, read_parquet
 from fedkin.untrusted import Refused
@@ -50,16 +51,9 @@ def test_numbers_that_mean_one_thing_are_read(
 
 @pytest.mark.parametrize(
     ("values", "delimiter"),
-    [
-        (["1.104", "980"], ";"),
-        (["1.104", "980"], "\t"),
-        (["1,104", "980"], "\t"),
-        (["1,104", "2,305"], ","),
-        (["1.104", "2.305"], ";"),
-        (["1.104", "2.305"], "\t"),
-        (["1.104", "1980"], "|"),
-    ],
-)
+    [(["1.104", "980"], ";"), (["1,104", "980"], "\t"), (["1,104", "2,305"], ","), (["1.104", "2.305"], "\t"),
+     (["1.104", "1980"], "|")],
+)  # fmt: skip
 def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     tmp_path: Path, values: list[str], delimiter: str
 ) -> None:
@@ -119,20 +113,10 @@ def test_numbers_beside_a_few_texts_stay_texts_and_it_is_said(tmp_path: Path) ->
     assert "not a number is '> 89' in row 3: data.missing" in noted(table)["x"]
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("65,2", True),
-        ("1.104", True),
-        ("103 mg/dL", True),
-        ("$5", True),
-        ("ward 3", False),
-        ("> 89", False),
-        ("", False),
-    ],
-)
-def test_what_looks_like_a_number(text: str, number: bool) -> None:
-    assert is_number_like(text) is number
+@pytest.mark.parametrize("text", ["65,2", "1.104", "103 mg/dL", "$5"])
+def test_what_looks_like_a_number(text: str) -> None:
+    assert is_number_like(text)
+    assert not any(map(is_number_like, ("ward 3", "> 89", "")))
 
 
 @pytest.mark.parametrize("quotes", [(20,), (20, 50)])
@@ -174,8 +158,6 @@ def test_what_other_programs_put_in_the_metadata_is_nothing(words: bytes) -> Non
 
 
 def test_views_of_texts_are_texts(tmp_path: Path) -> None:
-    from pyarrow import parquet
-
     parquet.write_table(pa.table({"ward": pa.array(["icu", "er"], pa.string_view())}), tmp_path / "t.parquet")
     assert read_parquet(tmp_path / "t.parquet").column("ward").type == pa.string()
 

@@ -97,7 +97,7 @@ def test_bad_clients(clients: list[Client], said: str) -> None:
         ({"id": "server"}, "no client may be called 'server'"),
         ({"train": replace(PLAIN, rows=torch.tensor([0, 1], dtype=torch.int32))}, "training rows must be int64"),
         ({"train": replace(PLAIN, scale=Scale((0.0,) * 2, (1.0,)))},
-         "the scale of training inputs: mean has 2 values; expected 1"),
+         "training inputs: scale: mean has 2 values; expected 1, or 3"),
     ],
 )  # fmt: skip
 def test_what_records_and_runners_rely_on(change: dict[str, Any], said: str) -> None:

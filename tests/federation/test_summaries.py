@@ -125,9 +125,9 @@ def test_rare_categories_are_shown_before_they_leave() -> None:
 
 
 REFUSED: dict[str, tuple[TableSummary, TableSummary, str]] = {
-    "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b has no column 'x', which a has"),
-    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "column 'x' holds text at b and number elsewhere"),
-    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "the target holds number and text"),
+    "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b: it has no column 'x', which most have"),
+    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "b: its column 'x' holds text"),
+    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "b: its target holds text"),
     "one class": (told(x=[1, 2], y=[0, 0]), told(x=[1, 2], y=[0, 0]), "target 'y' is '0' in every row"),
     "no spread": (
         told(kind="regression", x=[1, 2], y=[3.0, 3.0]), told(kind="regression", x=[1, 2], y=[3.0, 3.0]),
@@ -184,7 +184,7 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
     source = Parquet(path=tmp_path, **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
     told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
-    with pytest.raises(DataError, match="column 'code' holds number at b and text elsewhere; expected the same"):
+    with pytest.raises(DataError, match="a: its column 'code' holds text, and that of most holds number; expected"):
         agree(told, source.reading(""))
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())

@@ -19,13 +19,13 @@ from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdic
 from fedkin.advice.partners import MOST, Worth, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained, tried_strengths
+from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Rows, Work, folds_of, method_of, trained, tried_strengths
 from fedkin.analysis.paired import Difference, Outcomes, difference
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of
-from fedkin.federation.table import numbers, texts
+from fedkin.federation.table import columns_of, numbers, texts
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import infer
 from fedkin.methods.blocks.pulled_head import SHARED, Strength
@@ -95,10 +95,7 @@ def advise(
     strengths = tried_strengths(bench, renamed)
     candidates = _different(splits, final, bool(strengths))
     shapes = [list(dict.fromkeys(split[name] for name in candidates)) for split in splits]
-    heads = [
-        frozenset(each.index(split[name]) for name in candidates if name in HEADS)
-        for each, split in zip(shapes, splits, strict=True)
-    ]
+    heads = [frozenset(split[name] for name in candidates if name in HEADS) for split in splits]
     rates = [bench.training.lr * factor for factor in plan.rates]
     work = Work(renamed, judgeable.folds, shapes, rates, bench, heads, strengths)
     if folder is not None:
@@ -171,9 +168,7 @@ class _Judgeable:
 
 
 def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]) -> _Judgeable:
-    ids: dict[str, str] = {}
-    folds: dict[str, Folds] = {}
-    unknown: dict[str, str] = {}
+    ids, folds, unknown = dict[str, str](), dict[str, Folds](), dict[str, str]()
     for id in federation.seen:
         client = federation[id]
         name = hash_of(client.train).hex()[:16]
@@ -184,24 +179,21 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
         trains = all(len(dealt.trained(split)) for split in range(dealt.splits))
         if enough and trains:
             ids[name], folds[name] = id, dealt
-            continue
-        if dealt.by_time:
-            has += f" in the latest {LATEST:.0%} of its rows"
-        unknown[id] = has if trains else "too few that belong together"
+        else:
+            late = f" in the latest {LATEST:.0%} of its rows" if dealt.by_time else ""
+            unknown[id] = has + late if trains else "too few that belong together"
     return _Judgeable(ids, folds, unknown)
 
 
 def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
     """Names of the candidates that are not everywhere the same as an earlier one; heads: also those of HEADS."""
     names: list[str] = []
+    found = set[tuple[Shape | None, ...]]()
     for name in CANDIDATES:
-        if name in HEADS:
-            if heads and HEADS[name] in names:
-                names.append(name)
-        elif all(name in each for each in (*splits, final)) and not any(
-            all(each[other] == each[name] for each in (*splits, final)) for other in names if other not in HEADS
-        ):
+        shapes = tuple(each.get(name) for each in (*splits, final))
+        if (heads and HEADS[name] in names) if name in HEADS else (None not in shapes and shapes not in found):
             names.append(name)
+            found.add(shapes)
     return names
 
 
@@ -232,10 +224,9 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
 
 
 def _marks(
-    work: Work, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]], rate: int, shapes: Sequence[int], id: str,
-    fold: int, model: int = 0,
-) -> Marks | None:  # fmt: skip
-    """What a client's model did on the samples of a fold; shapes: of each split, the number of the one it is of.
+    work: Work, outputs: Outputs, rate: int, shapes: Sequence[Shape], id: str, fold: int, model: int = 0
+) -> Marks | None:
+    """What a client's model did on the samples of a fold; shapes: the one that it is of in each split.
 
     model: which of the client's models; a client that shares none has one.
     """
@@ -257,18 +248,19 @@ def _worth(
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
-    none: list[frozenset[int]] = [frozenset()] * len(work.shapes)
-    trained_all = replace(work, shapes=[shapes] * len(work.shapes), rates=[work.rates[rate]], heads=none)
+    splits = len(work.shapes)
+    none: list[frozenset[Shape]] = [frozenset()] * splits
+    trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
     outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
     marks: dict[str, list[dict[frozenset[str], Marks]]] = {}
     for id in ids:
-        number = {frozenset({id, *each.partners(id)}): place for place, each in enumerate(shapes)}
+        shape_of = {frozenset({id, *each.partners(id)}): each for each in shapes}
         marks[id] = []
         for fold in range(folds):
             did = {
-                coalition: _marks(trained_all, outputs, 0, [place] * len(work.shapes), id, fold)
-                for coalition, place in number.items()
+                coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
+                for coalition, each in shape_of.items()
             }
             # Whether a fold determines the metric depends on its labels alone.
             if None not in did.values():
@@ -278,15 +270,15 @@ def _worth(
 
 def _trials(
     work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], candidates: Sequence[str],
-    folds: int, outputs: Mapping[tuple[int, int, int], Mapping[str, Any]],
+    folds: int, outputs: Outputs,
 ) -> Trials:  # fmt: skip
     """What every candidate's models did, by fold."""
     did: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
-        numbers = [shapes.index(split[name]) for shapes, split in zip(work.shapes, splits, strict=True)]
+        shapes = [split[name] for split in splits]
         did[name] = [
             {
-                id: [_marks(work, outputs, rate, numbers, id, fold, model) for fold in range(folds)]
+                id: [_marks(work, outputs, rate, shapes, id, fold, model) for fold in range(folds)]
                 for id in work.federation
             }
             for rate, model in _options(name, work)
@@ -304,8 +296,7 @@ def _advice(
 ) -> Advice:  # fmt: skip
     """Put the choice together with the test figures of the models of the end; number: that of the shape's rate."""
     shape = shape.renamed(judgeable.ids)
-    gains = {judgeable.ids[name]: one for name, one in judged.gains.items()}
-    whole = {judgeable.ids[name]: one for name, one in judged.whole.items()}
+    gains, whole = ({judgeable.ids[name]: one for name, one in of.items()} for of in (judged.gains, judged.whole))
     takes = {judgeable.ids[name] for name in judged.takes}
     rate, local_rate = rates[number], rates[judged.local_option]
     # A model that none of its group should use is not trained.
@@ -330,18 +321,14 @@ def _advice(
         )
         return difference(task.metric.name, mine, local, LEVEL)
 
-    clients = []
-    for id in seen:
-        client = federation[id]
-        has = enough_for_verdict(task, client.train.labels())[1]
-        clients.append(
-            OfClient(
-                id, client.size, has, judgeable.unknown.get(id), shape.partners(id), id in takes, gains.get(id),
-                whole.get(id), on_test_samples(id),
-            )
-        )  # fmt: skip
+    clients = tuple(
+        OfClient(
+            id, client.size, enough_for_verdict(task, client.train.labels())[1], judgeable.unknown.get(id),
+            shape.partners(id), id in takes, gains.get(id), whole.get(id), on_test_samples(id),
+        ) for id, client in seen.items()
+    )  # fmt: skip
     return Advice(
-        name=federation.name, task=task, clients=tuple(clients), candidate=judged.candidate if takes else "local",
+        name=federation.name, task=task, clients=clients, candidate=judged.candidate if takes else "local",
         judged=judged.candidate, shape=used, differs=shape.differs, method=method, rate=rate, own_rate=local_rate,
         rates=tuple(rates), stable=judged.stable, alone=alone.models, shared=shared.models, net=net,
         models={id: shared.models[id] if id in takes else alone.models[id] for id in seen},
@@ -463,21 +450,20 @@ def rows_of(
         return {}
     if together is None and source.time is None:
         return {}
-    from fedkin.federation.table import columns_of
-
     table, owner = source.table(data_root)
     if together is not None and together not in table.column_names:
         raise ConfigError(f"--together: no column {together!r}; {nearest(together, table.column_names)}")
     plain = table if source.tokens is None else table.drop_columns([source.tokens])
     train = np.flatnonzero(~columns_of(plain, source.reading(owner)).held)
-    unit = None
+    unit = when = None
     if together is not None:
         values = [repr(value) for value in texts(table, together)]
         unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)[train]
-    when = None if source.time is None else numbers(table, source.time)[train]
+    if source.time is not None:
+        when = numbers(table, source.time)[train]
     rows_by_id = {}
     for id, client in federation.items():
-        rows = np.arange(len(train)) if client.train.rows is None else client.train.rows.numpy()
+        rows = slice(None) if client.train.rows is None else client.train.rows.numpy()
         rows_by_id[id] = Rows(None if unit is None else unit[rows], None if when is None else when[rows])
     return rows_by_id
 
@@ -507,13 +493,11 @@ def recommend(
     federation = experiment.scenario.federation(experiment.data.load(data_root), experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
     rows = rows_of(experiment, federation, data_root, together)
-    plan: Plan | None = None
+    plan, goes_on, most = None, lambda rate: True, MOST if partners else 0
     if budget is not None:
         progress("plan", 0, 1)
-        plan = budget.plan(federation, bench, folder)
-    goes_on = (lambda rate: True) if budget is None else budget.goes_on
-    most = MOST if partners else 0
-    if partners is None and budget is None:
+        plan, goes_on = budget.plan(federation, bench, folder), budget.goes_on
+    elif partners is None:
         most = _QUICK
     advice = advise(
         federation, bench, plan, rows=rows, folder=folder, progress=progress, goes_on=goes_on, partners=most

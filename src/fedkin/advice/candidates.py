@@ -33,14 +33,12 @@ class Coefficients(NamedTuple):
     precision: Array
 
 
-def coefficients_of(samples: Samples, task: Task) -> Coefficients | None:
-    """Of one client: logistic models of each class against the others, or least squares; None for too many columns.
+def coefficients_of(samples: Samples, task: Task) -> Coefficients:
+    """Of one client: logistic models of each class against the others, or least squares.
 
     A ridge of 1 sample keeps the slopes finite; the intercept is left out, so that class shares alone differ in none.
     """
     x = samples.inputs(slice(None)).double().numpy()
-    if x.shape[1] > _MOST_INPUTS or task.classes > _MOST_CLASSES:
-        return None
     x = np.column_stack([x, np.ones(len(x))])
     y = samples.labels()
     if task.labels:
@@ -54,29 +52,22 @@ def coefficients_of(samples: Samples, task: Task) -> Coefficients | None:
 
 def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
     """Groups: the two that differ least are joined, until the next two differ at level .01 (Wald's test, corrected)."""
-    order = _by_content(each)
-    slopes = np.stack([each[id].slopes for id in order])
-    precision = np.stack([each[id].precision for id in order])
-    label = np.arange(len(order))
-    alive = list(range(len(order)))
+    order, slopes, precision = _stacked(each)
+    label, alive = np.arange(len(order)), list(range(len(order)))
     p = _pairs(slopes, precision)
     limit = _MERGE_ALPHA / max(1, len(order) - 1)
     while len(alive) > 1:
         inside = p[np.ix_(alive, alive)]
-        best = int(np.argmax(inside))
-        one, other = sorted((alive[best // len(alive)], alive[best % len(alive)]))
+        one, other = sorted(alive[int(at)] for at in np.unravel_index(np.argmax(inside), inside.shape))
         if p[one, other] < limit:
             break
         both = precision[one] + precision[other]
-        weighed = np.einsum("kij,kj->ki", precision[one], slopes[one]) + np.einsum(
-            "kij,kj->ki", precision[other], slopes[other]
-        )
+        weighed = sum(np.einsum("kij,kj->ki", precision[at], slopes[at]) for at in (one, other))
         slopes[one] = np.linalg.solve(both, weighed[..., None])[..., 0]
         precision[one] = both
         label[label == other] = one
         alive.remove(other)
-        rest = [place for place in alive if place != one]
-        for place in rest:
+        for place in (place for place in alive if place != one):
             pair = [one, place]
             p[one, place] = p[place, one] = _pairs(slopes[pair], precision[pair])[0, 1]
     return {id: int(label[place]) for place, id in enumerate(order)}
@@ -84,16 +75,18 @@ def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
 
 def alike(each: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
     """Of each client, those whose coefficients cannot be told from its own at level .05."""
-    order = _by_content(each)
-    p = _pairs(np.stack([each[id].slopes for id in order]), np.stack([each[id].precision for id in order]))
+    order, *stacks = _stacked(each)
+    p = _pairs(*stacks)
     return {
         id: tuple(sorted(order[other] for other in np.flatnonzero(p[place] >= _NEAR) if other != place))
         for place, id in enumerate(order)
     }
 
 
-def _by_content(each: Mapping[str, Coefficients]) -> list[str]:
-    return sorted(each, key=lambda id: (each[id].slopes.tobytes(), id))
+def _stacked(each: Mapping[str, Coefficients]) -> tuple[list[str], Array, Array]:
+    """(clients in the order of their content, [m, k, d] slopes, [m, k, d, d] precisions)."""
+    order = sorted(each, key=lambda id: (each[id].slopes.tobytes(), id))
+    return order, np.stack([each[id].slopes for id in order]), np.stack([each[id].precision for id in order])
 
 
 def _pairs(slopes: Array, precision: Array) -> Array:
@@ -207,24 +200,21 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
     if len(ids) < 2:
         return shapes, missing
     shapes["tests"] = _tested(samples, task, seed)
-    if len(task.shapes.get("x", ())) != 1 or task.codes:
+    inputs = task.shapes.get("x", ())
+    if len(inputs) != 1 or task.codes:
         missing.append("coefficients and neighbours: only for tables of numbers")
     elif len(ids) > MOST_CLIENTS:
         missing.append(f"coefficients and neighbours: only for up to {MOST_CLIENTS} clients")
+    elif inputs[0] > _MOST_INPUTS or task.classes > _MOST_CLASSES:
+        missing.append("coefficients and neighbours: only for up to 60 inputs and 10 classes")
     else:
         each = {id: coefficients_of(samples[id], task) for id in ids}
-        if any(one is None for one in each.values()):
-            missing.append("coefficients and neighbours: only for up to 60 inputs and 10 classes")
-        else:
-            coefficients = {id: one for id, one in each.items() if one is not None}
-            labels = grouped(coefficients)
-            differs = ("labels given inputs",) if len(set(labels.values())) > 1 else ()
-            shapes["coefficients"] = Shape.of_labels(labels, differs)
-            near = alike(coefficients)
-            rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
-            if any(rows[other] != row for row in rows.values() for other in row):
-                pairs = tuple((id, others) for id, others in sorted(near.items()) if others)
-                shapes["neighbours"] = Shape((), pairs, ("labels given inputs",))
+        labels, near = grouped(each), alike(each)
+        differs = ("labels given inputs",)
+        shapes["coefficients"] = Shape.of_labels(labels, differs if len(set(labels.values())) > 1 else ())
+        rows = {id: tuple(sorted((id, *others))) for id, others in near.items()}
+        if any(rows[other] != row for row in rows.values() for other in row):
+            shapes["neighbours"] = Shape((), tuple((id, near[id]) for id in ids if near[id]), differs)
     return shapes | {name: shapes[base] for name, base in HEADS.items()}, missing
 
 

@@ -9,7 +9,7 @@ clients cannot be told apart (empirical Bayes), so that the largest of many gain
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,11 +30,51 @@ Values = npt.NDArray[np.float64]
 _DIVERGED = 1e100
 
 
-class Gain(NamedTuple):
+# Intervals are of this level. A client takes a shared model if it is at least SURE that it gains, where all that could
+# share gain on average with at least SURELY; elsewhere only if it is SURELY sure itself.
+LEVEL, SURE, SURELY = 0.9, 0.8, 0.95
+# Folds share training samples, and the models of the end are others than those of the folds: the variance within
+# folds alone is too small. Chosen on 25 simulated federations, not on those whose coverage docs/advise.md reports.
+INFLATED = 1.35
+
+
+class Estimate(NamedTuple):
     """A mean difference in the task's metric, above 0 if it is better, and the variance of this mean."""
 
     value: float
     variance: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(self.variance)
+
+    def trained_on_all(self, share: float) -> Estimate:
+        """The same for models of all samples, if those that were judged had seen this share of them.
+
+        What a client gains by others' samples falls in first order as 1 / its own: a gain is overstated by 1 / share.
+        A loss does not come from too few samples, and stays.
+        """
+        return self._replace(value=share * self.value) if self.value > 0 else self
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval of level LEVEL."""
+        return self.value - normal(LEVEL) * self.deviation
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return self.value + normal(LEVEL) * self.deviation
+
+    def gains(self, sure: float) -> bool:
+        """Whether the gain is above 0 with at least this probability."""
+        return self.value > normal(2 * sure - 1) * self.deviation
+
+    @property
+    def hurt(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.high < 0
 
 
 class Marks(NamedTuple):
@@ -82,7 +122,7 @@ def marks_of(outcomes: Outcomes) -> Marks | None:
     return Marks(outcomes.kind, (-outcomes.values if outcomes.kind == "regression" else outcomes.values,))
 
 
-def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Gain | None:
+def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None:
     """The gain over several folds, each judged by itself, as the models of two folds are on unlike scales.
 
     Each fold counts by its samples, or in a risk task by its pairs of an event and a non-event. The variance within
@@ -107,59 +147,14 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Gain | None:
     if mine[0].kind == "classification":
         # Two models that never differ on n samples may differ on the next: as if one sample more were right for one.
         variance += 1 / sum(len(part[0]) for part in parts) ** 2
-    return Gain(float(value), float(variance))
+    return Estimate(float(value), float(variance))
 
 
 def _weight(part: tuple[Values, ...]) -> float:
     return float(len(part[0]) if len(part) == 1 else len(part[0]) * len(part[1]) / (len(part[0]) + len(part[1])))
 
 
-Array = npt.NDArray[np.float64]
-
-# Intervals are of this level. A client takes a shared model if it is at least SURE that it gains, where all that could
-# share gain on average with at least SURELY; elsewhere only if it is SURELY sure itself.
-LEVEL, SURE, SURELY = 0.9, 0.8, 0.95
-# Folds share training samples, and the models of the end are others than those of the folds: the variance within
-# folds alone is too small. Chosen on 25 simulated federations, not on those whose coverage docs/advise.md reports.
-INFLATED = 1.35
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The gain of a client over training alone: its mean, standard deviation and interval."""
-
-    value: float
-    deviation: float
-
-    def trained_on_all(self, share: float) -> Estimate:
-        """The same for models of all samples, if those that were judged had seen this share of them.
-
-        What a client gains by others' samples falls in first order as 1 / its own: a gain is overstated by 1 / share.
-        A loss does not come from too few samples, and stays.
-        """
-        return Estimate(share * self.value, self.deviation) if self.value > 0 else self
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval of level LEVEL."""
-        return self.value - normal(LEVEL) * self.deviation
-
-    @property
-    def high(self) -> float:
-        """The upper end."""
-        return self.value + normal(LEVEL) * self.deviation
-
-    def gains(self, sure: float) -> bool:
-        """Whether the gain is above 0 with at least this probability."""
-        return self.value > normal(2 * sure - 1) * self.deviation
-
-    @property
-    def hurt(self) -> bool:
-        """Whether the whole interval is below 0."""
-        return self.high < 0
-
-
-def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
+def shrunk(gains: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
     """Each client's gain, drawn towards what clients of its size gain, by as much as chance explains their spread.
 
     Clients with few samples have both the least sure gain and the most to gain: what is expected of a client is a line
@@ -167,16 +162,15 @@ def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
     variances are those of Morris (JASA 1983) for few clients. Fewer than 4 are drawn towards nothing, fewer than 6
     towards their mean. Clients whose gain is not known (None) are left out.
 
-    >>> found = shrunk({name: Gain(value, 1.0) for name, value in zip("abcde", [2, 2.5, 3, 3.5, 4])})
+    >>> found = shrunk({name: Estimate(value, 1.0) for name, value in zip("abcde", [2, 2.5, 3, 3.5, 4])})
     >>> [round(one.value, 2) for one in found.values()]
     [2.5, 2.75, 3.0, 3.25, 3.5]
     """
     by_id = {id: gain for id, gain in sorted(gains.items()) if gain is not None}
-    g = np.array([gain.value for gain in by_id.values()])
-    v = np.array([INFLATED * max(gain.variance, 1e-12) for gain in by_id.values()])
-    m = len(by_id)
+    g, v = _known(by_id)
+    v, m = INFLATED * np.maximum(v, 1e-12), len(by_id)
     if m < 4:
-        return {id: Estimate(float(g[place]), math.sqrt(float(v[place]))) for place, id in enumerate(by_id)}
+        return _by_id(by_id, g, v)
     x = np.ones((m, 1)) if m < 6 or np.ptp(v) <= 1e-9 * v.max() else np.column_stack([np.ones(m), v / v.mean()])
     r = x.shape[1]
     between = _between(g, v, x)
@@ -189,12 +183,14 @@ def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
     extra = 2 / (m - r - 2) * pull**2 * (typical + between) / (v + between) * np.square(rest)
     # How much of the line's own error is in each client's estimate.
     leverage = weight * np.einsum("ij,jk,ik->i", x, inverse, x)
-    variance = v * (1 - (1 - leverage) * pull) + extra
-    values = expected + (1 - pull) * rest
-    return {id: Estimate(float(values[place]), math.sqrt(float(variance[place]))) for place, id in enumerate(by_id)}
+    return _by_id(by_id, expected + (1 - pull) * rest, v * (1 - (1 - leverage) * pull) + extra)
 
 
-def _between(g: Array, v: Array, x: Array) -> float:
+def _by_id(ids: Iterable[str], values: Values, variances: Values) -> dict[str, Estimate]:
+    return {id: Estimate(float(g), float(v)) for id, g, v in zip(ids, values, variances, strict=True)}
+
+
+def _between(g: Values, v: Values, x: Values) -> float:
     """The variance of gains about the line, beyond chance."""
     w = 1 / v
     inverse = np.linalg.inv((x * w[:, None]).T @ x)
@@ -224,32 +220,31 @@ class Trials:
 
     def gain(
         self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
-    ) -> Gain | None:
+    ) -> Estimate | None:
         """The gain of one (candidate, option) of each fold over another."""
-        pairs = []
-        for fold, one, other in zip(folds, mine, theirs, strict=True):
-            first, second = self.did[one[0]][one[1]][id][fold], self.did[other[0]][other[1]][id][fold]
-            if first is not None and second is not None:
-                pairs.append((first, second))
-        return gain_over([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
+        first, second = list[Marks](), list[Marks]()
+        for fold, (name, option), (other, its) in zip(folds, mine, theirs, strict=True):
+            one, two = self.did[name][option][id][fold], self.did[other][its][id][fold]
+            if one is not None and two is not None:
+                first.append(one)
+                second.append(two)
+        return gain_over(first, second)
+
+    def gains(
+        self, mine: tuple[str, int], theirs: tuple[str, int], ids: Iterable[str], folds: Sequence[int]
+    ) -> dict[str, Estimate | None]:  # fmt: skip
+        """The gain of each of these clients with one candidate and option over another, on all these folds."""
+        return {id: self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)}
 
     def option(self, candidate: str, folds: Sequence[int]) -> int:
         """The option with the best mean over clients on these folds; a client counts by how sure its gain is."""
-        options = range(len(self.did[candidate]))
         totals = []
-        for option in options:
-            each = [
-                self.gain([(candidate, option)] * len(folds), [(self.candidates[0], 0)] * len(folds), id, folds)
-                for id in self.ids
-            ]
-            determined = [gain for gain in each if gain is not None]
+        for option in range(len(self.did[candidate])):
+            g, v = _known(self.gains((candidate, option), (self.candidates[0], 0), self.ids, folds))
             # One part of the weight is the spread between clients, so that no large client decides alone.
-            spread = float(np.mean([gain.variance for gain in determined])) if determined else 1.0
-            weight = np.array([1 / (gain.variance + spread + 1e-12) for gain in determined])
-            totals.append(
-                float((weight * [gain.value for gain in determined]).sum() / weight.sum()) if determined else 0.0
-            )
-        return max(options, key=lambda option: (totals[option], -option))
+            weight = 1 / (v + v.mean() + 1e-12) if len(v) else v
+            totals.append(float((weight * g).sum() / weight.sum()) if len(v) else 0.0)
+        return int(np.argmax(totals))
 
     def best(self, folds: Sequence[int]) -> tuple[str, int]:
         """The collaboration (not the first candidate) with its option that is best for clients that may decline it.
@@ -260,10 +255,7 @@ class Trials:
         ratings: dict[str, tuple[int, frozenset[str], float]] = {}
         for name in self.candidates[1:]:
             option = self.option(name, folds)
-            gains = {
-                id: self.gain([(name, option)] * len(folds), [local] * len(folds), id, folds)
-                for id in sorted(self.shares[name])
-            }
+            gains = self.gains((name, option), local, self.shares[name], folds)
             taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
             ratings[name] = option, taken, self._worth((name, option), local, taken, folds)[0]
         top = max(ratings, key=lambda name: ratings[name][2])
@@ -276,15 +268,13 @@ class Trials:
         self, mine: tuple[str, int], theirs: tuple[str, int], ids: Collection[str], folds: Sequence[int]
     ) -> tuple[float, float]:
         """The gain over these clients, and its variance; a client counts by how sure its gain is, to a degree."""
-        gains = [self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)]
-        determined = [gain for gain in gains if gain is not None]
-        if not determined:
+        g, v = _known(self.gains(mine, theirs, ids, folds))
+        if not len(v):
             return 0.0, 0.0
-        v = INFLATED * np.array([gain.variance for gain in determined])
+        v = INFLATED * v
         weight = 1 / (v + v.mean() + 1e-12)
-        weight = weight / weight.sum() * len(determined)
-        value = float((weight * [gain.value for gain in determined]).sum())
-        return value, float((np.square(weight) * v).sum())
+        weight = weight / weight.sum() * len(v)
+        return float((weight * g).sum()), float((np.square(weight) * v).sum())
 
     def _level(
         self, ratings: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
@@ -343,17 +333,21 @@ class Judged:
             return estimates, frozenset(id for id, one in estimates.items() if one.gains(sure))
 
         estimates, takes = gains(candidate, agreed if len(agreed) > 1 else every)
-        return cls(
-            candidate, option, trials.option(first, every), estimates, takes, gains(whole, every)[0], len(agreed)
-        )
+        local = trials.option(first, every)
+        return cls(candidate, option, local, estimates, takes, gains(whole, every)[0], len(agreed))
 
 
-def _mean(gains: Mapping[str, Gain | None]) -> Estimate:
+def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:
     """The mean gain of these clients, each by how sure it is."""
-    determined = [gain for gain in gains.values() if gain is not None]
-    if not determined:
+    g, v = _known(gains)
+    if not len(g):
         return Estimate(0.0, 0.0)
-    g = np.array([gain.value for gain in determined])
-    v = INFLATED * np.array([max(gain.variance, 1e-12) for gain in determined])
+    v = INFLATED * np.maximum(v, 1e-12)
     weight = 1 / (v + _between(g, v, np.ones((len(g), 1))))
-    return Estimate(float((weight * g).sum() / weight.sum()), float(weight.sum()) ** -0.5)
+    return Estimate(float((weight * g).sum() / weight.sum()), 1 / float(weight.sum()))
+
+
+def _known(gains: Mapping[str, Estimate | None]) -> tuple[Values, Values]:
+    """(the gains that are known, their variances)."""
+    known = [gain for gain in gains.values() if gain is not None]
+    return np.array([one.value for one in known]), np.array([one.variance for one in known])

@@ -10,7 +10,6 @@ partners outside join each of its members alone, and all of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.advice.candidates import Shape
-from fedkin.advice.choice import INFLATED, LEVEL, Estimate, Gain, Marks, gain_over
+from fedkin.advice.choice import INFLATED, LEVEL, Estimate, Marks, gain_over
 from fedkin.analysis.intervals import normal
 from fedkin.keys import rng
 
@@ -56,13 +55,12 @@ def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
     packed: list[list[Coalition]] = []
     taken: list[Coalition] = []
     for each in coalitions:
-        place = next((place for place, members in enumerate(taken) if not each & members), None)
-        if place is None:
-            packed.append([each])
-            taken.append(each)
-        else:
-            packed[place].append(each)
-            taken[place] |= each
+        place = next((place for place, members in enumerate(taken) if not each & members), len(packed))
+        if place == len(packed):
+            packed.append([])
+            taken.append(frozenset())
+        packed[place].append(each)
+        taken[place] |= each
     groups = [tuple(sorted(tuple(sorted(each)) for each in beside)) for beside in packed]
     return [*map(Shape, groups), Shape()]
 
@@ -105,8 +103,8 @@ class Worth:
         means = []
         for adds in (self.adds, self.last):
             each = [partners[partner] for client, partners in sorted(adds.items()) if client != partner]
-            variance = sum(one.deviation**2 for one in each) / len(each) ** 2
-            means.append(Estimate(sum(one.value for one in each) / len(each), math.sqrt(variance)))
+            variance = sum(one.variance for one in each) / len(each) ** 2
+            means.append(Estimate(sum(one.value for one in each) / len(each), variance))
         return means[0], means[1]
 
 
@@ -176,10 +174,9 @@ class _Folds:
             np.add.at(weights, without, -1 / (len(by_size) * len(pairs)))
         gain = self._sum(weights)
         assert gain is not None
-        variance = INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0)
-        return Estimate(gain.value, math.sqrt(variance))
+        return Estimate(gain.value, INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0))
 
-    def _sum(self, weights: Array) -> Gain | None:
+    def _sum(self, weights: Array) -> Estimate | None:
         """The weighted sum of what the models did, and the variance of its mean over samples."""
         sums = [Marks(self.kind, tuple(weights @ side for side in sides)) for sides in self.stacks]
         zeros = [Marks(self.kind, tuple(np.zeros_like(side) for side in one.sides)) for one in sums]

@@ -252,8 +252,7 @@ def _worth_as_dict(worth: Worth) -> dict[str, Any]:
     """Intervals of pairs hold for all pairs at once, those of partners for all partners."""
 
     def with_interval(one: Estimate, comparisons: int = 1) -> dict[str, float]:
-        low, high = interval(one, comparisons)
-        return {"value": one.value, "low": low, "high": high}
+        return dict(zip(("value", "low", "high"), (one.value, *interval(one, comparisons)), strict=True))
 
     pairs = [
         {

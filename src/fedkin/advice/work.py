@@ -90,9 +90,8 @@ def folds_of(
     if rows.when is not None:
         return Folds(_latest(rows.when, rows.together, count, share), count, by_time=True)
     draw = rng(seed, name, "folds")
-    together = np.arange(n) if rows.together is None else rows.together
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
-    unit = np.unique(together, return_inverse=True)[1].reshape(-1)
+    unit = np.arange(n) if rows.together is None else _units(rows.together)
     units = int(unit.max()) + 1
     # A unit is of its rarest class: of all samples of a patient, it is the event that must be dealt evenly.
     rare = np.bincount(labels, minlength=int(labels.max()) + 1)[labels]
@@ -106,6 +105,11 @@ def folds_of(
         dealt[ranked] = (np.arange(units) + int(draw.integers(count))) % count
         return Folds(dealt[unit], count)
     return Folds(_even(ranked, sizes, labels[first], count)[unit], count)
+
+
+def _units(together: Labels) -> Labels:
+    """Samples that belong together have the same number, from 0."""
+    return np.unique(together, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
@@ -122,27 +126,26 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
 
 def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, share: float) -> Labels:
     """The latest `share` of the samples, in `count` stretches of time; a unit is as late as its latest sample."""
-    if together is not None:
-        unit = np.unique(together, return_inverse=True)[1].reshape(-1)
-        latest = np.full(int(unit.max()) + 1, -np.inf)
-        np.maximum.at(latest, unit, when)
-        when = latest[unit]
     n = len(when)
+    unit = np.arange(n) if together is None else _units(together)
+    latest = np.full(n, -np.inf)
+    np.maximum.at(latest, unit, when)
+    when = latest[unit]
     order = np.argsort(when, kind="stable")
     fold = np.full(n, -1, np.int64)
     held = order[n - min(n - 1, max(round(share * n), min(count, n - 1))) :]
     if len(held):
         fold[held] = np.arange(len(held)) * count // len(held)
-    if together is not None:
-        # Nothing of a unit is trained on if a part of it is validated.
-        top = np.full(int(unit.max()) + 1, -1, np.int64)
-        np.maximum.at(top, unit, fold)
-        fold = top[unit]
-    return fold
+    # Nothing of a unit is trained on if a part of it is validated.
+    top = np.full(n, -1, np.int64)
+    np.maximum.at(top, unit, fold)
+    return top[unit]
 
 
 Values = npt.NDArray[np.float64]
 
+# What the models of each client did, by (number of the rate, split, shape) and id.
+Outputs = dict[tuple[int, int, Shape], dict[str, Values]]
 # So many clients train side by side in one run: more use the processor better, fewer are lost by a stop.
 _TOGETHER = 400
 
@@ -170,7 +173,7 @@ def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
 class Work:
     """All runs of an advice. shapes: of each split, the different shapes to train. rates: of local training.
 
-    heads: of each split, the numbers of the shapes whose clients also use heads of their own, with these strengths.
+    heads: of each split, the shapes whose clients also use heads of their own, with these strengths.
     """
 
     federation: Federation
@@ -178,7 +181,7 @@ class Work:
     shapes: Sequence[Sequence[Shape]]
     rates: Sequence[float]
     bench: Bench
-    heads: Sequence[frozenset[int]]
+    heads: Sequence[frozenset[Shape]]
     strengths: Sequence[Strength] = ()
 
     def jobs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
@@ -193,30 +196,30 @@ class Work:
         folder: Path | None,
         progress: Callable[[int, int], None],
         goes_on: Callable[[int], bool] = lambda rate: True,
-    ) -> dict[tuple[int, int, int], dict[str, Values]]:
+    ) -> Outputs:
         """{(rate, split, shape): {id: what its models did on the validated samples}}; what is in `folder` is read.
 
         That is [models, samples]: the shared model, and with heads also a model for each strength. progress(runs done,
         runs in all) is called before each run, and at the end; goes_on(rate) before the first rate and each that is not
         in `folder`: if it says no, this rate and those after it are left out.
         """
-        found: dict[tuple[int, int, int], dict[str, Values]] = {}
+        found: Outputs = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
-        for number, (rate, parts) in enumerate(jobs):
+        for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
             progress(number, len(jobs))
-            path = paths[number]
             # What was done is read, however little time there is.
             missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
             if (number == 0 or (rate != jobs[number - 1][0] and missing)) and not goes_on(rate):
                 break
-            kept = _read(path) if path is not None and _there(path) else None
-            if kept is None:
+            if path is None or not path.exists():
                 kept = self._run(rate, parts)
                 if path is not None:
                     _write(path, kept)
+            else:
+                kept = _read(path)
             for place, (split, shape) in enumerate(parts):
-                found[rate, split, shape] = {id: kept[f"{place}/{id}"] for id in self.federation}
+                found[rate, split, self.shapes[split][shape]] = {id: kept[f"{place}/{id}"] for id in self.federation}
         progress(len(jobs), len(jobs))
         return found
 
@@ -229,8 +232,7 @@ class Work:
             for split in dict.fromkeys(split for split, _ in parts)
             for id, client in self.federation.items()
         }
-        groups: dict[str, tuple[str, ...]] = {}
-        near: dict[str, tuple[str, ...]] = {}
+        groups, near = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
         for place, (split, number) in enumerate(parts):
             names = {id: f"{id}/{split}.{number}" for id in self.federation}
             shape = self.shapes[split][number].renamed(names)
@@ -250,8 +252,8 @@ class Work:
                 if not len(test):
                     found[f"{place}/{id}"] = np.empty((1, 0))
                     continue
-                outputs = [infer(net, module, params, "logits", test)]
-                if number in self.heads[split] and self.shapes[split][number].partners(id):
+                outputs, shape = [infer(net, module, params, "logits", test)], self.shapes[split][number]
+                if shape in self.heads[split] and shape.partners(id):
                     features, x = (infer(net, module, params, "features", each) for each in (train, test))
                     x = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
                     heads = pulled_heads(params, features, train.labels(), self.strengths, task)

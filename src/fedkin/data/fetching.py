@@ -119,17 +119,13 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         _received(file.url, part, say)
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(
-            f"{file.url}: cannot be fetched ({said(error)}); the same command goes on where it stopped; or fetch it on "
-            f"a machine with a network and put it at {place}"
-        ) from None
+        how = f"the same command goes on where it stopped; or fetch it elsewhere and put it at {place}"
+        raise DataError(f"{file.url}: cannot be fetched ({said(error)}); {how}") from None
     digest = _digest(part, file.kind)
     if digest != file.digest:
         part.unlink()
-        raise DataError(
-            f"{file.url}: its {file.kind} is {digest}, expected {file.digest}: it was changed or damaged on the "
-            "way, and is not kept; try again"
-        )
+        why = "it was changed or damaged on the way, and is not kept; try again"
+        raise DataError(f"{file.url}: its {file.kind} is {digest}, expected {file.digest}: {why}")
     part.replace(place)
 
 

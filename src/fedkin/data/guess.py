@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,18 +47,16 @@ def of_images(data: Path) -> Found:
 
 def of_saved(data: Path, settings: dict[str, Any]) -> Found:
     """Of a folder that `save_to_disk` wrote. settings: those that are known. Raises DataError and ConfigError."""
-    columns = saved(data)
-    client = settings.get("client") or ("client" if "client" in columns.roles else None)
-    target = settings.get("target") or columns.target(but=(client, settings.get("group")))
+    roles, train = saved(data)
+    client = settings.get("client") or ("client" if "client" in roles else None)
+    target, image, tokens = chosen(roles, settings.get("target"), but=(client, settings.get("group")))
+    has = f"{data} has {some(roles, 40)}"
     if target is None:
-        raise ConfigError(f"--target: name the column to predict; {data} has {some(columns.roles, 40)}")
-    image, tokens = columns.image(but=target), columns.tokens(but=target)
+        raise ConfigError(f"--target: name the column to predict; {has}")
     if (client, image, tokens) == (None, None, None):
-        raise ConfigError(
-            f"--client: name the column that says whose each row is; {data} has {some(columns.roles, 40)}; only "
-            "pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
-        )
-    settings = {"source": "hub", "path": str(data), **settings, "train": columns.train, "target": target,
+        only = "only pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
+        raise ConfigError(f"--client: name the column that says whose each row is; {has}; {only}")
+    settings = {"source": "hub", "path": str(data), **settings, "train": train, "target": target,
                 "client": client, "image": image, "tokens": None if image else tokens}  # fmt: skip
     return _read(settings) if image is None else _pictures(settings)
 
@@ -129,28 +126,23 @@ Role = Literal["classes", "image", "ids", "other"]
 _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A saved dataset. roles: what each column holds, in their order. train: the split to train on, if it has any."""
+def chosen(
+    roles: Mapping[str, Role], target: str | None = None, but: Collection[str | None] = ()
+) -> tuple[str | None, str | None, str | None]:
+    """(the column to predict, that of pictures, that of token ids), from what each column holds.
 
-    roles: Mapping[str, Role]
-    train: str | None = None
+    Without a target the only column of classes that is not in `but`, else "label". Of pictures the first one; of ids
+    "input_ids", else the only one with lists of whole numbers.
+    """
 
-    def target(self, but: Collection[str | None] = ()) -> str | None:
-        """The column to predict: the only one of classes, else one called "label"."""
-        classes = [name for name, role in self.roles.items() if role == "classes" and name not in but]
-        if len(classes) == 1:
-            return classes[0]
-        return "label" if "label" in self.roles else None
+    def only(role: Role, name: str, but: Collection[str | None]) -> str | None:
+        found = [each for each in roles if roles[each] == role and each not in but]
+        return found[0] if len(found) == 1 else name if name in (roles if role == "classes" else found) else None
 
-    def image(self, but: str) -> str | None:
-        """The first column of pictures."""
-        return next((name for name, role in self.roles.items() if role == "image" and name != but), None)
-
-    def tokens(self, but: str) -> str | None:
-        """The column of token ids: "input_ids", else the only one with lists of whole numbers."""
-        ids = [name for name, role in self.roles.items() if role == "ids" and name not in (*_BESIDE, but)]
-        return "input_ids" if "input_ids" in ids else ids[0] if len(ids) == 1 else None
+    target = target or only("classes", "label", but)
+    image = next((name for name, role in roles.items() if role == "image" and name != target), None)
+    ids = only("ids", "input_ids", (*_BESIDE, target))
+    return target, image, ids
 
 
 def is_saved(folder: Path) -> bool:
@@ -158,13 +150,13 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
-def saved(folder: Path) -> Saved:
-    """The columns of the dataset, and its split for training: "train", or else its first; raises DataError."""
+def saved(folder: Path) -> tuple[dict[str, Role], str | None]:
+    """(what each column of the dataset holds, its split for training: "train", or else its first); raises DataError."""
     dataset, train = Hub(path=folder, target="", client="").opened(Path()), None
     if isinstance(dataset, Mapping):
         train = "train" if "train" in dataset else next(iter(dataset))
         dataset = dataset[train]
-    return Saved({name: _role(feature) for name, feature in dataset.features.items()}, train)
+    return {name: _role(feature) for name, feature in dataset.features.items()}, train
 
 
 def _role(feature: Any) -> Role:

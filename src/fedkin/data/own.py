@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedkin.data.dataset import SPLITS, Dataset
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.npz import opened
 from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn
@@ -78,10 +79,8 @@ class OwnTable:
     def client(self, shared: SharedEncoding) -> tuple[Client, Task]:
         """Return this participant with its samples, encoded as all are, and the task."""
         dataset = dataset_of(self.table, self.reading, self.data, shared)
-        train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in ("train", "test"))
         mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
-        columns = [*shared.encoding.names, f"(encoding {mark})"]
-        return Client(self.name, train, test, self.group, about={"columns": columns}), dataset.task
+        return _whole(self.name, dataset, self.group, [*shared.encoding.names, f"(encoding {mark})"])
 
 
 # What a participant has: ready samples and their task, or a table that is encoded as all agree.
@@ -155,12 +154,15 @@ def own_images(
     """
     dataset, named = source.of_one(name, Path(data))
     if classes not in (None, len(named)):
-        raise DataError(
-            f"{data}: images of {len(named)} classes, and network.classes is {classes}; name all of them in "
-            "data.classes"
-        )
-    train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in ("train", "test"))
-    return Client(name, train, test, group, about={"columns": [f"{CLASS} {each}" for each in named]}), dataset.task
+        differ = f"images of {len(named)} classes, and network.classes is {classes}"
+        raise DataError(f"{data}: {differ}; name all of them in data.classes")
+    return _whole(name, dataset, group, [f"{CLASS} {each}" for each in named])
+
+
+def _whole(name: str, dataset: Dataset, group: str | None, columns: list[str]) -> tuple[Client, Task]:
+    """A client that has all samples of a data set; columns: by which participants compare what they have."""
+    train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in SPLITS)
+    return Client(name, train, test, group, about={"columns": columns}), dataset.task
 
 
 def _returned(data: str) -> dict[str, Any]:

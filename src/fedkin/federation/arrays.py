@@ -15,6 +15,7 @@ from fedkin.federation.inputs import Inputs, parts, shape_of
 from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.keys import rng
 from fedkin.tasks import Kind, Shape, Task
+from fedkin.untrusted import said
 
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
@@ -31,22 +32,12 @@ def clients_of(
     inputs = as_parts(x, "x")
     entries = parts(inputs)
     count = len(next(iter(entries.values())))
-    owner = as_names(client, "client", count)
-    rows = rows_by_name(owner)
-    check_ids(rows, "client")
+    owner, rows, groups = owners(client, group, count)
     for name, part in entries.items():
         where = "x" if part is inputs else f"x[{name!r}]"
-        bad = first_not_finite(part)
-        if bad is not None:
-            raise DataError(f"{where}: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
-        if scale is not None and (part is inputs or part.dtype == torch.uint8):
-            scale.check(part.shape[1] if part.ndim > 1 else 1, "scale" if part is inputs else f"scale of {where}")
+        need_finite(part, where, owner)
     task, targets = targets_of(y, owner, classes, kind, shape_of(inputs))
-    groups = {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
-    if split is None:
-        held = hold_out(owner, test_fraction, seed)
-    else:
-        held = which_test(as_names(split, "split", count), "split")
+    held = hold_out(owner, test_fraction, seed) if split is None else which_test(split, "split", count)
     stored = torch.from_numpy(targets)
 
     def samples(wanted: Rows) -> Samples:
@@ -58,25 +49,38 @@ def clients_of(
     return clients, task
 
 
+def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Rows], dict[str, str]]:
+    """(each sample's client, the rows of each client, the planted groups of clients, {} without); raises DataError."""
+    owner = as_names(client, "client", count)
+    rows = rows_by_name(owner)
+    check_ids(rows, "client")
+    return owner, rows, {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
+
+
 def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:
     """The planted group of every client; raises DataError naming a client whose samples state two groups."""
     groups = {}
     for id, own in rows.items():
-        stated = np.unique(group[own])
-        if len(stated) > 1:
-            first, second = str(stated[0]), str(stated[1])
-            raise DataError(f"{where}: client {id!r} is in {first!r} and in {second!r}; expected one group")
-        groups[id] = str(stated[0])
+        groups[id], *others = np.unique(group[own]).tolist()
+        if others:
+            raise DataError(f"{where}: client {id!r} is in {groups[id]!r} and in {others[0]!r}; expected one group")
     return groups
 
 
-def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
+def which_test(split: Any, where: str, count: int) -> npt.NDArray[np.bool_]:
     """Which samples are test samples; raises DataError for anything but "train" and "test"."""
-    test: npt.NDArray[np.bool_] = split == "test"
-    odd = split[~test & (split != "train")]
-    if len(odd):
-        raise DataError(f"{where}: expected 'train' or 'test' for every sample, got {str(odd[0])!r}")
-    return test
+    names = as_names(split, where, count)
+    if odd := set(names.tolist()) - {"train", "test"}:
+        raise DataError(f"{where}: expected 'train' or 'test' for every sample, got {min(odd)!r}")
+    return np.asarray(names == "test")
+
+
+def need_finite(values: Tensor, where: str, owner: Names | None) -> None:
+    """Raise DataError that names the first row, and its client, that holds NaN or an infinite value."""
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        row = int(torch.nonzero(~torch.isfinite(values))[0, 0])
+        whose = "" if owner is None else f", of client {str(owner[row])!r},"
+        raise DataError(f"{where}: row {row}{whose} holds NaN or an infinite value; expected finite numbers")
 
 
 def targets_of(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Shape) -> tuple[Task, npt.NDArray[Any]]:
@@ -84,27 +88,19 @@ def targets_of(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Sha
     if kind == "regression":
         if classes is not None:
             raise DataError(f"classes: {classes}, but a regression task has none; leave it out")
-        array = as_numpy(y, "y")
-        if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != len(owner):
-            raise DataError(
-                f"y: expected numbers [{len(owner)}] or [{len(owner)}, targets], got {array.dtype} {list(array.shape)}"
-            )
-        table = array.reshape(len(array), -1)
-        wrong = np.flatnonzero(~np.isfinite(table).all(1))
-        if len(wrong):
-            row = int(wrong[0])
-            raise DataError(f"y: row {row}, of client {str(owner[row])!r}, holds NaN or an infinite value")
-        kept = table.astype(np.float64 if table.dtype == np.float64 else np.float32)
-        return Task.regression(table.shape[1], shape), kept
+        array, n = as_numpy(y, "y"), len(owner)
+        if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != n:
+            raise DataError(f"y: expected numbers [{n}] or [{n}, targets], got {array.dtype} {list(array.shape)}")
+        table = array.reshape(n, -1).astype(np.float64 if array.dtype == np.float64 else np.float32)
+        need_finite(torch.from_numpy(table), "y", owner)
+        return Task.regression(table.shape[1], shape), table
     if kind == "segmentation":
         array = as_numpy(y, "y")
         if isinstance(shape, Mapping):
             raise DataError("x: segmentation needs images [N, channels, height, width] in one array, got a dict")
         if array.dtype.kind not in "bui" or array.shape != (len(owner), *shape[1:]) or len(shape) != 3:
-            raise DataError(
-                f"y: expected whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width], "
-                f"got {array.dtype} {list(array.shape)}"
-            )
+            expected = f"whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width]"
+            raise DataError(f"y: expected {expected}, got {array.dtype} {list(array.shape)}")
         # The labels of pixels have the same rules as the labels of samples.
         count, flat = _labels(array.reshape(-1), np.repeat(owner, max(array[0].size, 1)), classes)
         return Task(max(count, 2), shape, "segmentation"), flat.reshape(array.shape)
@@ -120,23 +116,20 @@ def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
     if array.dtype.kind not in "bui":
         raise DataError(f"y: expected {expected}, got dtype {array.dtype}")
     count = int(array.max()) + 1 if classes is None else classes
-    wrong = np.flatnonzero((array < 0) | (array >= count))
-    if len(wrong):
-        row = int(wrong[0])
+    wrong = (array < 0) | (array >= count)
+    if wrong.any():
+        row = int(wrong.argmax())
         raise DataError(f"y: row {row}, of client {str(owner[row])!r}, has label {array[row]}; expected {expected}")
     # The model has one output per label: codes such as 100320 would give a huge head.
-    if classes is None and count > 1000 and count > 10 * len(np.unique(array)):
-        raise DataError(
-            f"y: labels go up to {count - 1} but take only {len(np.unique(array))} values; "
-            f"expected {expected}; if there really are {count} classes, pass classes={count}"
-        )
+    if classes is None and count > 1000 and count > 10 * (values := len(np.unique(array))):
+        has = f"labels go up to {count - 1} but take only {values} values; expected {expected}"
+        raise DataError(f"y: {has}; if there really are {count} classes, pass classes={count}")
     return count, array.astype(np.int64)
 
 
 # -- checks of arrays; errors name the argument or the file -------------------------------------------------------
 
-_KEPT = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.float64))
-_CODES = (np.dtype(np.int32), np.dtype(np.int64))
+_KEPT, _CODES = (np.uint8, np.float32, np.float64), (np.int32, np.int64)
 
 
 def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
@@ -146,8 +139,7 @@ def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
             return np.asarray(values.detach().cpu().numpy())
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{where}: expected one array, got {type(values).__name__} ({said})") from None
+        raise DataError(f"{where}: expected one array, got {type(values).__name__} ({said(error)})") from None
 
 
 def as_inputs(values: Any, where: str, codes: bool = False, least: int = 2) -> Tensor:
@@ -184,29 +176,27 @@ def as_parts(values: Any, where: str) -> Inputs:
             arrays[name] = arrays[name].bool()
     if not arrays:
         raise DataError(f"{where}: a dict without a single array; expected at least one")
-    counts = {name: len(part) for name, part in arrays.items()}
-    first = next(iter(counts))
-    for name, count in counts.items():
-        if count != counts[first]:
-            raise DataError(f"{where}[{name!r}]: {count} rows, {where}[{first!r}] has {counts[first]}")
+    first = next(iter(arrays))
+    for name, part in arrays.items():
+        if len(part) != len(arrays[first]):
+            raise DataError(f"{where}[{name!r}]: {len(part)} rows, {where}[{first!r}] has {len(arrays[first])}")
     return arrays
 
 
 def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:
     """[count] texts or whole numbers as texts; raises DataError."""
-    array = as_numpy(values, where)
+    array, expected = as_numpy(values, where), f"{where}: expected texts or whole numbers"
     check_count(array, where, count)
     if array.dtype.kind == "S":
         try:
             return np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
-            raise DataError(f"{where}: expected texts or whole numbers, got bytes that are not UTF-8") from None
-    if array.dtype.kind == "O":
-        for item in array:
-            if isinstance(item, bool) or not isinstance(item, str | int | np.integer):
-                raise DataError(f"{where}: expected texts or whole numbers, got {item!r}")
-    elif array.dtype.kind not in "Uiu":
-        raise DataError(f"{where}: expected texts or whole numbers, got dtype {array.dtype}")
+            raise DataError(f"{expected}, got bytes that are not UTF-8") from None
+    if array.dtype.kind not in "OUiu":
+        raise DataError(f"{expected}, got dtype {array.dtype}")
+    for item in array if array.dtype.kind == "O" else ():
+        if isinstance(item, bool) or not isinstance(item, str | int | np.integer):
+            raise DataError(f"{expected}, got {item!r}")
     return array.astype(np.str_)
 
 
@@ -221,13 +211,6 @@ def check_ids(ids: Iterable[str], where: str) -> None:
     for id in ids:
         if not id or id != id.strip() or not id.isprintable():
             raise DataError(f"{where}: expected printable ids without spaces around them, got {id!r}")
-
-
-def first_not_finite(x: Tensor) -> int | None:
-    """The first row that holds NaN or an infinite value, or None."""
-    if not x.is_floating_point() or bool(torch.isfinite(x).all()):
-        return None
-    return int(torch.nonzero(~torch.isfinite(x))[0, 0])
 
 
 # -- holding out test samples ----------------------------------------------------------------------------------------

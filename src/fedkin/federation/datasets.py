@@ -29,18 +29,14 @@ def clients_of_datasets(
 ) -> tuple[list[Client], Task]:  # fmt: skip
     """See `Federation.from_datasets`. Raises DataError naming client and sample."""
     if not isinstance(datasets, Mapping) or not datasets:
-        raise DataError(
-            'datasets: expected {"client": dataset or loader or (train, test), ...} with at least one client'
-        )
+        expected = '{"client": dataset or loader or (train, test), ...} with at least one client'
+        raise DataError(f"datasets: expected {expected}")
     reader = _Reader(target)
     owner, held = list[str](), list[npt.NDArray[np.bool_]]()
     for id, given in datasets.items():
-        pair = isinstance(given, tuple) and len(given) == 2
-        if pair:
-            counts = [
-                reader.read(data, f"client {id!r}: {n} ") for n, data in zip(("train", "test"), given, strict=True)
-            ]
-            test = np.arange(sum(counts)) >= counts[0]
+        if isinstance(given, tuple) and len(given) == 2:
+            first = reader.read(given[0], f"client {id!r}: train ")
+            test = np.arange(first + reader.read(given[1], f"client {id!r}: test ")) >= first
         else:
             test = hold_out(np.full(reader.read(given, f"client {id!r}: "), id), test_fraction, seed)
         owner += [id] * len(test)
@@ -82,10 +78,8 @@ class _Reader:
         try:
             items = iter(_in_order(data)) if isinstance(data, DataLoader) else _samples(data)
         except TypeError:
-            raise DataError(
-                f"{where}expected a torch Dataset, a DataLoader, a list of samples, or (train, test); "
-                f"got {type(data).__name__}"
-            ) from None
+            expected = "a torch Dataset, a DataLoader, a list of samples, or (train, test)"
+            raise DataError(f"{where}expected {expected}; got {type(data).__name__}") from None
         count = 0
         while True:
             try:
@@ -113,11 +107,9 @@ class _Reader:
             if len(array) != count:
                 raise DataError(f"{place}: {len(array)} inputs and {count} targets in one batch")
             if before and array.shape[1:] != before[0].shape[1:]:
-                raise DataError(
-                    f"{place}: {name} has shape {list(array.shape[1:])}, those before have "
-                    f"{list(before[0].shape[1:])}; resize or pad samples to one shape in the dataset, or in the "
-                    "loader's collate_fn"
-                )
+                shapes = f"{list(array.shape[1:])}, those before have {list(before[0].shape[1:])}"
+                how = "resize or pad samples to one shape in the dataset, or in the loader's collate_fn"
+                raise DataError(f"{place}: {name} has shape {shapes}; {how}")
             if not np.isfinite(array).all():
                 bad = row + int(np.flatnonzero(~np.isfinite(array.reshape(count, -1)).all(1))[0])
                 raise DataError(f"{where}sample {bad}: {name} holds NaN or an infinite value")
@@ -127,11 +119,13 @@ class _Reader:
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The loader without shuffling and without leaving a last batch out, so that every sample comes, in order."""
-    if loader.batch_size is None or not (isinstance(loader.sampler, RandomSampler) or loader.drop_last):
+    sampler: Any = loader.sampler
+    if isinstance(sampler, RandomSampler):
+        if sampler.replacement:
+            return loader
+        sampler = None
+    if loader.batch_size is None or not (sampler is None or loader.drop_last):
         return loader
-    if isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement:
-        return loader
-    sampler = None if isinstance(loader.sampler, RandomSampler) else loader.sampler
     return DataLoader(loader.dataset, loader.batch_size, sampler=sampler, collate_fn=loader.collate_fn)
 
 
@@ -149,10 +143,8 @@ def _apart(item: Any, place: str, target: str | None) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         name = target if target is not None else next((name for name in _TARGETS if name in item), None)
         if name is None or name not in item:
-            has = ", ".join(map(str, item)) or "nothing"
-            raise DataError(
-                f"{place}: no {target or ' or '.join(_TARGETS)!r} in it, only {has}; name the target: target=..."
-            )
+            lacks, has = target or " or ".join(_TARGETS), ", ".join(map(str, item)) or "nothing"
+            raise DataError(f"{place}: no {lacks!r} in it, only {has}; name the target: target=...")
         rest = {key: value for key, value in item.items() if key != name}
         return (next(iter(rest.values())) if len(rest) == 1 else rest), item[name]
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:

@@ -268,41 +268,39 @@ def _check_changes(client: Client) -> None:
         raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
     ends = [client.joins, *(round for absence in client.away for round in absence if round is not None)]
     if ends != sorted(ends) or client.joins in ends[1:] or any(last is None for _, last in client.away[:-1]):
-        raise DataError(
-            f"client {client.id!r} joins in round {client.joins} and is away in {list(client.away)}; expected (first, "
-            "last) rounds after it, ascending, the last one None for good"
-        )
+        given = f"joins in round {client.joins} and is away in {list(client.away)}"
+        expected = "expected (first, last) rounds after it, ascending, the last one None for good"
+        raise DataError(f"client {client.id!r} {given}; {expected}")
     rounds = [change.round for change in client.changes]
     if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
         raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")
-    if client.size == 0 and client.seen:
-        raise DataError(f"client {client.id!r} has no training samples: leave it out")
-    for change in client.changes:
-        if len(change.train) == 0 and client.seen:
-            raise DataError(f"client {client.id!r} has no training samples from round {change.round} on")
+    for now in client.phases if client.seen else ():
+        if not len(now.train):
+            when = f" from round {now.round} on" if isinstance(now, Change) else ": leave it out"
+            raise DataError(f"client {client.id!r} has no training samples{when}")
 
 
 def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
     """Raise DataError unless these samples fit the task; checked: arrays known to be finite."""
-    _check_inputs(id, part, samples, task, checked)
+    where = f"client {id!r}: {part}"
+    _check_inputs(f"{where} inputs", samples, task, checked)
     if samples.rows is not None and samples.rows.dtype != torch.int64:
-        raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
+        raise DataError(f"{where} rows must be int64, got {samples.rows.dtype}")
     if samples.rows is not None and len(samples.rows):
-        low, high = int(samples.rows.min()), int(samples.rows.max())
+        low, high = (int(end) for end in samples.rows.aminmax())
         if low < 0 or high >= len(samples.y):
-            raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
-    _check_targets(f"client {id!r}: {part}", samples.labels(), task)
+            raise DataError(f"{where} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
+    _check_targets(where, samples.labels(), task)
 
 
-def _check_inputs(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
-    where = f"client {id!r}: {part} inputs"
-    shape, alone = shape_of(samples.x), isinstance(samples.x, Tensor)
-    if isinstance(shape, dict) and isinstance(task.shape, Mapping) and shape.keys() != task.shape.keys():
-        raise DataError(f"{where} are {', '.join(shape)}, the task's are {', '.join(task.shape)}")
-    if isinstance(shape, dict) != isinstance(task.shape, Mapping) or (alone and shape != task.shape):
-        raise DataError(f"{where} have shape {shape}, the task's is {task.shape}")
+def _check_inputs(where: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
+    held, alone = parts(samples.x), isinstance(samples.x, Tensor)
+    if alone == isinstance(task.shape, Mapping):
+        raise DataError(f"{where} have shape {shape_of(samples.x)}, the task's is {task.shape}")
+    if held.keys() != task.shapes.keys():
+        raise DataError(f"{where} are {', '.join(held)}, the task's are {', '.join(task.shapes)}")
     codes = codes_in(samples.x, samples.scale is not None)
-    for name, array in parts(samples.x).items():
+    for name, array in held.items():
         place = where if alone else f"{where} {name!r}"
         own, wanted = tuple(array.shape[1:]), task.shapes[name]
         if own != wanted:
@@ -311,7 +309,7 @@ def _check_inputs(id: str, part: str, samples: Samples, task: Task, checked: set
             expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
             raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
         if samples.scale is not None and (alone or array.dtype == torch.uint8):
-            samples.scale.check(wanted[0] if len(wanted) > 1 else 1, f"client {id!r}: the scale of {part} inputs")
+            samples.scale.check(wanted[0] if wanted else 1, f"{where}: scale")
         # Clients usually share one array: looking for NaN in it once is enough.
         stored = (array.data_ptr(), array.numel())
         if array.is_floating_point() and stored not in checked:
@@ -330,7 +328,6 @@ def _check_targets(where: str, targets: Tensor, task: Task) -> None:
         return
     if targets.dtype != torch.int64:
         raise DataError(f"{where} labels must be int64, got {targets.dtype}")
-    if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= task.classes):
-        raise DataError(
-            f"{where} labels run from {int(targets.min())} to {int(targets.max())}, expected 0 to {task.classes - 1}"
-        )
+    low, high = (int(end) for end in targets.aminmax()) if targets.numel() else (0, 0)
+    if low < 0 or high >= task.classes:
+        raise DataError(f"{where} labels run from {low} to {high}, expected 0 to {task.classes - 1}")

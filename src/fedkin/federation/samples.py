@@ -29,9 +29,8 @@ class Scale:
         """Raise DataError unless mean and std have one value or one per channel, and std and divide are above 0."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
-                raise DataError(
-                    f"{where}: {name} has {len(values)} values; expected 1, or {channels}, one per channel of x"
-                )
+                expected = f"expected 1, or {channels}, one per channel of x"
+                raise DataError(f"{where}: {name} has {len(values)} values; {expected}")
         if min(self.std) <= 0 or self.divide <= 0:
             raise DataError(f"{where}: expected std and divide above 0, got {self.std} and {self.divide}")
 

@@ -214,30 +214,16 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
     """The encoding that follows from all summaries, in any order; raises DataError that names who differs."""
     # In the order of files named ID.csv, whose first one says in which order the columns are.
     order = sorted(summaries, key=lambda id: f"{id}.")
-    types = _types(summaries, order)
-    if len({one.columns.target for one in summaries.values()}) > 1:
-        told = {one.target for one in summaries.values()}
-        raise DataError(f"the target holds {' and '.join(sorted(told))}; expected the same everywhere")
+    common = common_columns({id: summaries[id].columns for id in order})
+    for id in order:
+        if words := summaries[id].columns.unlike(common):
+            raise DataError(f"{id}: {words}; expected the same everywhere")
     kinds: dict[str, Column] = {
-        name: "category" if held == "text" or name in reading.categories else "number" for name, held in types.items()
+        name: "category" if held == "text" or name in reading.categories else "number"
+        for name, held in common.types.items()
     }
     encoding = Encoding.of([_filled(summaries[id].profile, kinds) for id in order], kinds, reading.least)
     return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
-
-
-def _types(summaries: Mapping[str, TableSummary], order: list[str]) -> dict[str, Held]:
-    """The type of each column at those who have values in it, in the order of the first."""
-    first, types = order[0], dict(summaries[order[0]].types)
-    for id in order[1:]:
-        if odd := sorted(set(types) ^ set(summaries[id].types)):
-            one, other = (id, first) if odd[0] in types else (first, id)
-            raise DataError(f"{one} has no column {odd[0]!r}, which {other} has; expected the same ones")
-        for name, held in summaries[id].types.items():
-            if held != types[name] and "empty" not in (held, types[name]):
-                what = f"column {name!r} holds {held} at {id} and {types[name]} elsewhere"
-                raise DataError(f"{what}; expected the same everywhere")
-            types[name] = types[name] if held == "empty" else held
-    return types
 
 
 def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:

@@ -204,7 +204,7 @@ def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags
     """Which rows are test rows."""
     split = reading.split or ("time" if reading.time is not None else "random")
     if split not in ("random", "time"):
-        held = which_test(_names(table, split, where), f"{where}: column {split!r}")
+        held = which_test(_names(table, split, where), f"{where}: column {split!r}", table.num_rows)
         if lacking := sorted(set(client.tolist()) - set(client[~held].tolist())):
             raise DataError(
                 f"{where}: client {lacking[0]!r} has no row with {split!r} = 'train'; expected at least one"

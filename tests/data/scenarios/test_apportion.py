@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.dealing import (
-    apportion,
-    dirichlet,
-    lifted,
-    tests_like,
-)
+from fedkin.data.scenarios.dealing import apportion, dirichlet, lifted, tests_like
 
 Make = Callable[..., Dataset]
 tests_like.__test__ = False  # type: ignore[attr-defined]

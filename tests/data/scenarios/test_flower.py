@@ -24,6 +24,8 @@ Toy = Callable[..., Dataset]
 
 Partitioned: Any = module_at(Path(__file__).parents[3] / "examples" / "flower_partitioner.py").Partitioned
 
+PATHOLOGICAL: dict[str, Any] = {"num_partitions": 10, "partition_by": "label", "num_classes_per_partition": 2,
+    "class_assignment_mode": "deterministic"}  # fmt: skip
 needing = pytest.mark.skipif(
     find_spec("flwr_datasets") is None,
     reason="Flower Datasets is not installed: pip install 'fedkin[flwr-datasets]'",
@@ -59,15 +61,7 @@ def owned(dataset: Dataset) -> Dataset:
     [
         ("IidPartitioner", {"num_partitions": 6}),
         ("DirichletPartitioner", {"num_partitions": 5, "partition_by": "label", "alpha": 0.5, "min_partition_size": 8}),
-        (
-            "PathologicalPartitioner",
-            {
-                "num_partitions": 10,
-                "partition_by": "label",
-                "num_classes_per_partition": 2,
-                "class_assignment_mode": "deterministic",
-            },
-        ),
+        ("PathologicalPartitioner", PATHOLOGICAL),
         ("ShardPartitioner", {"num_partitions": 5, "partition_by": "label", "num_shards_per_partition": 2}),
         ("SizePartitioner", {"partition_sizes": [100, 60, 40]}),
         ("LinearPartitioner", {"num_partitions": 4}),
@@ -114,9 +108,7 @@ def test_it_is_what_the_partitioner_says_with_the_runs_seed(toy: Toy) -> None:
 @pytest.mark.slow
 @needing
 def test_test_samples_follow_the_labels_or_are_partitioned_too(toy: Toy) -> None:
-    words: dict[str, Any] = {"num_partitions": 10, "partition_by": "label", "num_classes_per_partition": 2}
-    words |= {"class_assignment_mode": "deterministic"}
-    made = built(toy(), "PathologicalPartitioner", **words)
+    made = built(toy(), "PathologicalPartitioner", **PATHOLOGICAL)
     for client in made.values():
         assert {row % 10 for row in rows(client, "test")} == {row % 10 for row in rows(client)}
     apart = built(toy(), "IidPartitioner", test="partitioned", num_partitions=5)

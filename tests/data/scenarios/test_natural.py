@@ -28,12 +28,7 @@ def test_clients_and_groups() -> None:
     groups = {"ann": "left", "bob": "right", "cid": "left", "dee": "right", "eve": "left"}
     federation = Natural().build(writers(groups), 0)
     assert federation.sizes == {"ann": 5, "bob": 3, "cid": 1, "dee": 4}
-    assert {id: len(client.test) for id, client in federation.items()} == {
-        "ann": 2,
-        "bob": 0,
-        "cid": 0,
-        "dee": 1,
-    }
+    assert {id: len(client.test) for id, client in federation.items()} == {"ann": 2, "bob": 0, "cid": 0, "dee": 1}
     assert federation.planted == {"ann": "left", "bob": "right", "cid": "left", "dee": "right"}
     assert federation["bob"].train.inputs(slice(None))[:, 0].tolist() == [5, 6, 7]
     assert federation["dee"].test.inputs(slice(None))[:, 0].tolist() == [2]
@@ -49,20 +44,18 @@ def test_some_of_them() -> None:
 def test_those_with_test_samples() -> None:
     assert set(Natural(min_test=1).build(writers(), 0)) == {"ann", "dee"}
     assert set(Natural(min_test=2, min_size=4).build(writers(), 0)) == {"ann"}
-    with pytest.raises(ConfigError, match=r"scenario\.min_test: no client of writers with at least 3 .* the most is 2"):
-        Natural(min_test=3, min_size=3).build(writers(), 0)
 
 
-def test_impossible() -> None:
-    with pytest.raises(ConfigError, match=r"scenario\.min_size: no client of writers has 6 .*; the largest has 5"):
-        Natural(min_size=6).build(writers(), 0)
-    with pytest.raises(ConfigError, match=r"scenario\.clients: 4, but writers has 3 clients with at least 3 train"):
-        Natural(clients=4, min_size=3).build(writers(), 0)
-
-
-def test_no_clients_stated(digits: Dataset) -> None:
+@pytest.mark.parametrize(("scenario", "said"), [
+    (Natural(min_test=3, min_size=3), "scenario.min_test: no client of writers with at least 3 .* the most is 2"),
+    (Natural(min_size=6), "scenario.min_size: no client of writers has 6 .*; the largest has 5"),
+    (Natural(clients=4, min_size=3), "scenario.clients: 4, but writers has 3 clients with at least 3 train"),
+])  # fmt: skip
+def test_impossible(scenario: Natural, said: str, digits: Dataset) -> None:
+    with pytest.raises(ConfigError, match=said):
+        scenario.build(writers(), 0)
     with pytest.raises(DataError, match="natural: digits does not say whose its samples are"):
-        Natural().build(digits, 0)
+        scenario.build(digits, 0)
 
 
 def test_two_groups_for_one_client() -> None:

@@ -32,9 +32,8 @@ def test_samples_of_different_arrays_are_joined_in_the_order_of_ids() -> None:
     federation = small_federation()
     joined = pooled(federation)[POOLED]
     ids = sorted(federation)
-    assert torch.equal(
-        joined.train.inputs(slice(None)), torch.cat([federation[i].train.inputs(slice(None)) for i in ids])
-    )
+    x = torch.cat([federation[i].train.inputs(slice(None)) for i in ids])
+    assert torch.equal(joined.train.inputs(slice(None)), x)
     assert torch.equal(joined.test.labels(), torch.cat([federation[i].test.labels() for i in ids]))
     turned = pooled(federation.reorder(list(reversed(list(federation)))))[POOLED]
     assert torch.equal(turned.train.inputs(slice(None)), joined.train.inputs(slice(None)))

@@ -61,24 +61,7 @@ def test_pairs_and_shift(labelled: Make) -> None:
     assert names("shift")[2] == [2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"clients": 3}, "scenario.clients: 3 clients for 4 groups; at least 4"),
-        ({"groups": 7}, 'scenario.groups: 7, but with how = "pairs" the 10 classes of labels give at most 6'),
-        ({"groups": 11, "how": "shift"}, "at most 10"),
-        ({"clients": 201}, "201 clients cannot share the 200 train"),
-    ],
-)
-def test_impossible(labelled: Make, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        LabelSwap(**settings).build(labelled(20, 10), 0)
-
-
 # -- Rotations, masks, and who gets which --------------------------------------------------------------------------
-
-
-Toy = Callable[..., Dataset]
 
 
 def images(count: int = 40, shape: tuple[int, ...] = (2, 6, 6)) -> Dataset:
@@ -164,29 +147,14 @@ def test_mask_rate() -> None:
         ({}, (1, 4, 7), "scenario.rotations: images of images are 4 x 7; only 0 and 180 keep that shape"),
         ({}, (9,), r"scenario.name: rotated-masked turns images .*; inputs of images are \[9\]"),
         ({"mask_size": 7}, (1, 6, 6), "scenario.mask_size: 7 pixels, .* are 6 x 6; at most 6"),
-        ({"clients": 41}, (1, 6, 6), "scenario.clients: 41 clients cannot share the 40 train samples"),
-        ({"clients": 10**12}, (1, 6, 6), "scenario.clients: 1000000000000 clients"),
-        ({"clients": 4, "test_per_client": 11}, (1, 6, 6), "test_per_client: 4 clients x 11 .* at most 10"),
+        ({"clients": 10**12}, (1, 6, 6), "scenario.clients: 1000000000000 clients cannot share the 40 train samples"),
+        ({"rotations": [0, 45]}, (1, 6, 6), r"scenario\.rotations\.1: .*0, 90, 180 or 270; got 45"),
+        ({"rotations": [0, 0]}, (1, 6, 6), r"rotations: each rotation may be named once; got \[0, 0\]"),
+        ({"rotations": []}, (1, 6, 6), "scenario.rotations: "),
+        ({"mask_rate": 1.0}, (1, 6, 6), r"scenario\.mask_rate: .* less than 1; got 1\.0"),
+        ({"mask_size": 0}, (1, 6, 6), "scenario.mask_size: "), ({"clients": 0}, (1, 6, 6), "scenario.clients: "),
     ],
 )  # fmt: skip
 def test_impossible_of_rotated_masked(settings: dict[str, Any], shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        RotatedMasked(**settings).build(images(shape=shape), 0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"rotations": [0, 45]}, r"scenario\.rotations\.1: .*0, 90, 180 or 270; got 45"),
-        ({"rotations": [0, 0]}, r"scenario\.rotations: each rotation may be named once; got \[0, 0\]"),
-        ({"rotations": []}, r"scenario\.rotations: "),
-        ({"mask_rate": 1.0}, r"scenario\.mask_rate: .* less than 1; got 1\.0"),
-        ({"mask_rate": -0.1}, r"scenario\.mask_rate: "),
-        ({"mask_size": 0}, r"scenario\.mask_size: "),
-        ({"clients": 0}, r"scenario\.clients: "),
-        ({"train_per_client": 0}, r"scenario\.train_per_client: "),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        parse(RotatedMasked, settings, "scenario")
+        parse(RotatedMasked, settings, "scenario").build(images(shape=shape), 0)

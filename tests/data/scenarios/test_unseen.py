@@ -129,7 +129,7 @@ def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
     table = {**TABLE, "training": {"rounds": 1, "local_steps": 1}}
     experiment = Experiment.of(table)
     seen: list[str] = []
-    results = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo")
+    results = leave_out(experiment, ["fedavg"], [0], Path(), tmp_path / "lo")
     assert sorted(results) == ["rot0", "rot180", "rot270", "rot90"]
     for group, by_method in results.items():
         alone = fedkin.run(
@@ -143,7 +143,7 @@ def test_leaving_out_each_group_in_turn(tmp_path: Path) -> None:
         seen.append(group)
     plan = json.loads((tmp_path / "lo" / "plan.json").read_text())
     assert plan["leave_out"] == seen
-    again = leave_out(experiment, ["local", "fedavg"], [0], Path(), tmp_path / "lo")
+    again = leave_out(experiment, ["fedavg"], [0], Path(), tmp_path / "lo")
     assert again["rot0"]["fedavg"][0].summary == results["rot0"]["fedavg"][0].summary
 
 

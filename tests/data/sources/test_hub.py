@@ -121,11 +121,8 @@ def test_numbers_are_deviations_from_their_mean_as_in_tables(save: Save) -> None
 def test_pictures_are_bytes(save: Save) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install fedkin[images]")
     pictures = [image.new("L", (4, 4 + (row == 7)), row) for row in range(20)]
-    columns = {
-        "image": pictures,
-        "label": [row % 2 for row in range(20)],
-        "site": [SITES[row % 2] for row in range(20)],
-    }
+    numbers = [row % 2 for row in range(20)]
+    columns = {"image": pictures, "label": numbers, "site": [SITES[number] for number in numbers]}
     path = save(columns, datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"]),
                                             "site": datasets.Value("string")}))  # fmt: skip
     data = {"path": path, "target": "label", "client": "site", "image": "image"}
@@ -162,9 +159,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     data = {"hub": str(tmp_path / "named"), "target": "label", "client": "site"}
     assert len(fedkin.federate("hub", "natural", data=data)) == 3
-    with pytest.raises(
-        DataError, match=r"nobody/nothing: cannot be opened .*; expected the name of a dataset on the Hub"
-    ):
+    with pytest.raises(DataError, match=r"nobody/nothing: cannot be opened .*; expected the name of a dataset on the"):
         fedkin.federate("hub", "natural", data={**data, "hub": "nobody/nothing"})
 
 

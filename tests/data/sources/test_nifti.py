@@ -128,9 +128,7 @@ def test_whole_and_another_size(place: Path) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_volumes_that_do_not_fit(place: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"s0_seg\.nii\.gz: the mask holds \[4\.0\]; expected only data\.values = \[0, 1\]"
-    ):
+    with pytest.raises(DataError, match=r"s0_seg\.nii\.gz: the mask holds \[4\.0\]; expected only data\.values = "):
         source(place, values=(0, 1)).load(Path())
     with pytest.raises(DataError, match=r"s0: 0 files end in _t2\.nii or _t2\.nii\.gz; expected one"):
         source(place, channels=("flair", "t2")).load(Path())

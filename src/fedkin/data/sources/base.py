@@ -6,7 +6,6 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 
 from fedkin.data.dataset import Dataset
@@ -58,8 +57,7 @@ def need_folder(path: Path, expected: str) -> None:
 
 def check_labels(labels: npt.NDArray[Any], allowed: range, where: Path) -> None:
     """Raise DataError that names the file, the first label outside of this range and its position."""
-    wrong = np.flatnonzero((labels < allowed.start) | (labels >= allowed.stop) | (labels % 1 != 0))
-    if len(wrong):
-        raise DataError(
-            f"{where}: label {labels[wrong[0]]} at position {wrong[0]}, expected {allowed.start}..{allowed.stop - 1}"
-        )
+    wrong = (labels < allowed.start) | (labels >= allowed.stop) | (labels % 1 != 0)
+    if wrong.any():
+        at, expected = int(wrong.argmax()), f"{allowed.start}..{allowed.stop - 1}"
+        raise DataError(f"{where}: label {labels[at]} at position {at}, expected {expected}")

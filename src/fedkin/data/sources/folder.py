@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
-from torch import Tensor
 
 from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
+from fedkin.federation.datasets import picture
 from fedkin.untrusted import Refused, most, said, shown
 
 ENDINGS = (".jpg", ".jpeg", ".png")
@@ -75,10 +75,8 @@ class Folder(Source):
         names = sorted({file.parent.name for _, file in files})
         classes = self.classes or tuple(names)
         if len(classes) < 2:
-            raise DataError(
-                f"{place}: all images are of class {classes[0]!r}; expected folders of 2 or more classes, or "
-                "their names in data.classes"
-            )
+            expected = "expected folders of 2 or more classes, or their names in data.classes"
+            raise DataError(f"{place}: all images are of class {classes[0]!r}; {expected}")
         if odd := [name for name in names if name not in classes]:
             raise DataError(f"{place}: data.classes has no class {shown(odd[0], 60)!r}; {nearest(odd[0], classes)}")
         channels = 1 if self.grey else 3
@@ -87,11 +85,13 @@ class Folder(Source):
         domain = np.array([name for name, _ in files], dtype=np.str_)
         label = np.array([classes.index(file.parent.name) for _, file in files], dtype=np.int64)
         size = size_of(files[0][1]) if self.size == "same" else (self.size, self.size)
-        x = read_images([file for _, file in files], size, resize=self.size != "same", grey=self.grey)
+        x = np.empty((len(files), channels, *size), np.uint8)
+        for row, (_, file) in enumerate(files):
+            x[row] = read_image(file, size, resize=self.size != "same", grey=self.grey)
         held = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
         named = {"client" if self.folders == "clients" else "group": domain}
-        train, test = parted(x, torch.from_numpy(label), held, **named)
+        train, test = parted(torch.from_numpy(x), torch.from_numpy(label), held, **named)
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, train, test, task, scale), classes
 
@@ -122,20 +122,11 @@ def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
 
 def _images(place: Path) -> list[Path]:
     """CLASS/IMAGE of a folder, in alphabetical order."""
-    return [
-        file for file in sorted(place.glob("*/*")) if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
-    ]
+    files = sorted(place.glob("*/*"))
+    return [file for file in files if file.suffix.lower() in ENDINGS and not file.name.startswith(".")]
 
 
 # -- image files as bytes of one size, channels first; needs Pillow ------------------------------------------------
-
-
-def read_images(files: Sequence[Path], size: tuple[int, int], *, resize: bool = True, grey: bool = False) -> Tensor:
-    """[N, 3, height, width] uint8 (grey: [N, 1, ...]): these files, one after another; see `read_image`."""
-    x = np.empty((len(files), 1 if grey else 3, *size), np.uint8)
-    for row, path in enumerate(files):
-        x[row] = read_image(path, size, resize=resize, grey=grey)
-    return torch.from_numpy(x)
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -148,9 +139,7 @@ def size_of(path: Path) -> tuple[int, int]:
     return height, width
 
 
-def read_image(
-    path: Path, size: tuple[int, int], *, resize: bool = True, grey: bool = False
-) -> npt.NDArray[np.uint8]:  # fmt: skip
+def read_image(path: Path, size: tuple[int, int], *, resize: bool = True, grey: bool = False) -> npt.NDArray[Any]:
     """[3, height, width] uint8 colours of an image file, or [1, ...] its grey values; size: (height, width).
 
     Grey images get three equal channels of colours; greys of 16 bits are divided by 257, and turns that a camera has
@@ -170,15 +159,13 @@ def read_image(
         raise DataError(f"{path}: no such file; expected an image") from None
     # With a damaged file the decoders raise many kinds of exceptions.
     except Exception as error:
-        raise DataError(
-            f"{path}: cannot be read as an image ({said(error)}); remove it, or put a whole one there"
-        ) from None
+        how = "remove it, or put a whole one there"
+        raise DataError(f"{path}: cannot be read as an image ({said(error)}); {how}") from None
     if image.size != (width, height):
         if not resize:
             raise DataError(f"{path}: {image.size[1]} x {image.size[0]} pixels, expected {height} x {width}")
         image = image.resize((width, height), image_module.Resampling.BILINEAR)
-    held = np.asarray(image, np.uint8)
-    return held[None].copy() if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
+    return picture(image)
 
 
 def _pillow() -> Any:

@@ -80,9 +80,8 @@ class Hub(Reading, Source):
         roles = {self.target, self.client, self.group, self.person, self.time, self.split}
         table = _with_names(held.select_columns([name for name in held.column_names if name in roles]))
         named = getattr(held.features[self.target], "names", ())
-        kind = self.kind or (
-            "regression" if pa.types.is_floating(table.schema.field(self.target).type) else "classification"
-        )
+        numeric = pa.types.is_floating(table.schema.field(self.target).type)
+        kind = self.kind or ("regression" if numeric else "classification")
         if self.client is None:  # of each class a share is held out
             classes = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
             whose = pa.array(["(all)"] * len(table)) if kind == "regression" else classes
@@ -90,8 +89,11 @@ class Hub(Reading, Source):
         changes = {"client": self.client or _WHOSE, "kind": kind, "leave_out": (), "categories": ()}
         table, reading = self._with_split(table, changes, is_test)
         target = Target(kind, tuple(named)) if len(named) > 1 and kind != "regression" else None
-        scale = Scale() if self.image is not None else None
-        x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
+        if self.image is not None:
+            x, scale = self._pictures(held, where), Scale()
+        else:
+            rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
+            x, scale = ids_of(rows, self.length, self.padding, where, str(self.tokens)), None
         dataset = dataset_beside(x, table, reading, where, target, scale)
         if self.client is not None:
             return dataset
@@ -142,36 +144,26 @@ class Hub(Reading, Source):
 
     def _pictures(self, held: Any, where: str) -> torch.Tensor:
         """[n, 1 or 3, height, width] bytes."""
-        pictures: npt.NDArray[np.uint8] | None = None
+        pictures = np.empty(0, np.uint8)
         for row in range(len(held)):
+            place = f"{where}: row {row}: {self.image!r}"
             try:
                 image = held[row][self.image]
+                if hasattr(image, "convert"):
+                    image = as_bytes(image)
             except Exception as error:  # with a damaged picture the decoders raise many kinds of exceptions
-                raise DataError(f"{where}: row {row}: {self.image!r} cannot be read ({said(error)})") from None
+                raise DataError(f"{place} cannot be read ({said(error)})") from None
             if not hasattr(image, "convert"):
-                raise DataError(f"{where}: row {row}: {self.image!r}: expected a picture, got {type(image).__name__}; "
-                                "cast the column to datasets.Image()")  # fmt: skip
-            try:
-                image = as_bytes(image)
-            except ValueError as error:
-                raise DataError(f"{where}: row {row}: {self.image!r}: {said(error)}") from None
-            if self.size is not None:
-                image = image.resize((self.size, self.size), 2)
-            one = picture(image)
-            if pictures is None:
+                how = "cast the column to datasets.Image()"
+                raise DataError(f"{place}: expected a picture, got {type(image).__name__}; {how}")
+            one = picture(image if self.size is None else image.resize((self.size, self.size), 2))
+            if not row:
                 pictures = np.empty((len(held), *one.shape), np.uint8)
             if one.shape != pictures.shape[1:]:
-                shapes = f"{list(one.shape)}, those before have {list(pictures.shape[1:])}"
-                raise DataError(f"{where}: row {row}: a picture of {shapes} [channels, height, width]; set data.size, "
-                                "or convert them")  # fmt: skip
+                shapes = f"{list(one.shape)}, those before have {list(pictures.shape[1:])} [channels, height, width]"
+                raise DataError(f"{where}: row {row}: a picture of {shapes}; set data.size, or convert them")
             pictures[row] = one
-        assert pictures is not None
         return torch.from_numpy(pictures)
-
-    def _ids(self, held: Any, where: str) -> torch.Tensor:
-        """[n, length] int64 token ids, filled up with `padding`."""
-        rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
-        return ids_of(rows, self.length, self.padding, where, str(self.tokens))
 
 
 def _with_names(held: Any) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, NonNegativeInt
 
-from fedkin.data.dataset import Dataset, Part, parted
+from fedkin.data.dataset import SPLITS, Dataset, Part, parted
 from fedkin.data.fetching import missing
 from fedkin.data.sources.base import Published, Source, check_labels, need_file, need_folder
 from fedkin.errors import DataError
@@ -146,17 +146,13 @@ class Qmnist(Published):
     def load(self, root: Path) -> Dataset:
         """Read the six files; raises DataError naming the file and what was expected."""
         digits = Mnist(path=self.mnist).load(root)
-        train, test = digits.train, digits.test
-        each = [
-            _writers(self.place(root) / f"qmnist-{name}-labels-idx2-int", part.y.numpy())
-            for name, part in (("train", train), ("test", test))
-        ]
-        writers = np.concatenate(each)
+        files = [self.place(root) / f"qmnist-{split}-labels-idx2-int" for split in SPLITS]
+        both = [digits.train, digits.test]
+        writers = np.concatenate([_writers(file, part.y.numpy()) for file, part in zip(files, both, strict=True)])
+        held = np.arange(len(writers)) >= len(digits.train)
         if self.split == "writers":
             held = hold_out(writers, self.test_fraction, self.seed)
-        else:
-            held = np.arange(len(writers)) >= len(train)
-        train, test = parted(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]), held, writers)
+        train, test = parted(torch.cat([part.x for part in both]), torch.cat([part.y for part in both]), held, writers)
         return Dataset("qmnist", train, test, digits.task, digits.scale)
 
 
@@ -187,9 +183,8 @@ def _labelled(stem: Path, labels: range) -> Part:
         size = " x ".join(map(str, images.shape))
         raise DataError(f"{images_at}: holds {size} bytes, expected N x 28 x 28 with N at least 1")
     if len(given) != len(images):
-        raise DataError(
-            f"{labels_at}: holds {len(given)} labels, expected {len(images)}: one for each image of {images_at.name}"
-        )
+        expected = f"expected {len(images)}: one for each image of {images_at.name}"
+        raise DataError(f"{labels_at}: holds {len(given)} labels, {expected}")
     check_labels(given, labels, labels_at)
     return Part(torch.from_numpy(images[:, None]), torch.from_numpy(given.astype(np.int64) - labels.start))
 
@@ -200,9 +195,8 @@ def _packed_or_not(path: Path) -> Path:
     if path.is_file():
         return path
     if not packed.is_file():
-        raise DataError(
-            f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out{missing(path)}"
-        )
+        expected = f"expected idx files as torchvision lays them out{missing(path)}"
+        raise DataError(f"{path}: no such file, nor {packed.name}; {expected}")
     return packed
 
 
@@ -224,15 +218,12 @@ def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") ->
             # No more memory than may come of this file, whatever the header says.
             body = file.read(min(size, most(stored) if packed else stored) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read to its end ({error}); expected {'a gzipped' if packed else 'an'} idx file"
-        ) from None
+        expected = f"{'a gzipped' if packed else 'an'} idx file"
+        raise DataError(f"{path}: cannot be read to its end ({error}); expected {expected}") from None
     magic = bytes((0, 0, code, dims))
     if len(header) >= 4 and header[:4] != magic:
-        raise DataError(
-            f"{path}: starts with 0x{header[:4].hex()}, expected 0x{magic.hex()}, "
-            f"which is an idx file of {kind} in {dims} dimensions"
-        )
+        expected = f"0x{magic.hex()}, which is an idx file of {kind} in {dims} dimensions"
+        raise DataError(f"{path}: starts with 0x{header[:4].hex()}, expected {expected}")
     if len(header) < 4 + 4 * dims:
         raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
     if len(body) != size:
@@ -267,7 +258,7 @@ class Femnist(Published):
         folder = self.place(root)
         need_folder(folder, "LEAF's json files in train and test, or in all_data")
         if (folder / "train").is_dir() or (folder / "test").is_dir():
-            train, test = (Part(*_of_leaf(folder / name)) for name in ("train", "test"))
+            train, test = (Part(*_of_leaf(folder / name)) for name in SPLITS)
         else:
             x, y, writers = _of_leaf(folder / "all_data" if (folder / "all_data").is_dir() else folder)
             train, test = parted(x, y, hold_out(writers, self.test_fraction, self.seed), writers)
@@ -279,8 +270,7 @@ def _of_leaf(folder: Path) -> tuple[torch.Tensor, torch.Tensor, npt.NDArray[np.s
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if not files:
         raise DataError(f"{folder}: no json file there; expected {_LEAF}")
-    images, labels, writers = [], [], []
-    file_of = dict[str, Path]()
+    images, labels, writers, file_of = [], [], list[str](), dict[str, Path]()
     for path in files:
         try:
             content = json.loads(path.read_bytes())
@@ -335,9 +325,12 @@ class Cifar10(Published):
 
     def load(self, root: Path) -> Dataset:
         """Read the six files; raises DataError naming the file and what was expected."""
-        names = ("data_batch_1..5.bin and test_batch.bin of CIFAR-10", (10,), 0)
-        train = _records([self.place(root) / f"data_batch_{number}.bin" for number in range(1, 6)], *names)
-        test = _records([self.place(root) / "test_batch.bin"], *names)
+        names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+        files, expected = (
+            [self.place(root) / name for name in names],
+            "data_batch_1..5.bin and test_batch.bin of CIFAR-10",
+        )
+        train, test = (_records(some, expected, (10,), 0) for some in (files[:5], files[5:]))
         scale = Scale((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), scale)
 
@@ -359,7 +352,7 @@ class Cifar100(Published):
         counts, which = (20, 100), int(self.labels == "fine")
         train, test = (
             _records([self.place(root) / f"{name}.bin"], "train.bin and test.bin of CIFAR-100", counts, which)
-            for name in ("train", "test")
+            for name in SPLITS
         )
         scale = Scale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
         return Dataset("cifar100", train, test, Task(counts[which], (3, 32, 32)), scale)
@@ -379,9 +372,8 @@ def _records(files: Sequence[Path], expected: str, labels: tuple[int, ...], whic
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error})") from None
         if values.size == 0 or values.size % length:
-            raise DataError(
-                f"{path}: {values.size} bytes, truncated or another file; expected records of {length} bytes"
-            )
+            expected = f"expected records of {length} bytes"
+            raise DataError(f"{path}: {values.size} bytes, truncated or another file; {expected}")
         parts.append(values.reshape(-1, length))
         # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
         for place, count in enumerate(labels):

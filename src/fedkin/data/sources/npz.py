@@ -14,18 +14,7 @@ from fedkin.data.dataset import Dataset, parted
 from fedkin.data.sources.base import Source, locate, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import (
-    as_inputs,
-    as_names,
-    check_count,
-    check_ids,
-    first_not_finite,
-    group_of_each,
-    hold_out,
-    rows_by_name,
-    targets_of,
-    which_test,
-)
+from fedkin.federation.arrays import as_inputs, check_count, hold_out, need_finite, owners, targets_of, which_test
 from fedkin.federation.inputs import CODES
 from fedkin.untrusted import Refused, arrays_in, said, shown
 
@@ -66,19 +55,17 @@ class Npz(Source):
         path = locate(root, self.path)
         arrays = opened(path)
         x = self._inputs(arrays["x"], path)
+        client = group = None
         try:
-            names = {key: as_names(arrays[key], key, len(x)) for key in ("client", "group", "split") if key in arrays}
-            client, group = names.get("client"), names.get("group")
-            if group is not None and client is None:
+            need_finite(x, "x", None)
+            if "client" in arrays:
+                client, _, groups = owners(arrays["client"], arrays.get("group"), len(x))
+                group = np.array([groups[id] for id in client.tolist()]) if groups else None
+            elif "group" in arrays:
                 raise DataError("group is there, but no array client; expected both")
-            if client is not None:
-                rows = rows_by_name(client)
-                check_ids(rows, "client")
-                if group is not None:
-                    group_of_each(rows, group, "group")
             task, y = self._targets(arrays["y"], client, tuple(x.shape))
-            if "split" in names:
-                held = which_test(names["split"], "split")
+            if "split" in arrays:
+                held = which_test(arrays["split"], "split", len(x))
             else:
                 each = y.astype(np.str_) if task.labels else np.full(len(x), "all")
                 held = hold_out(each if client is None else client, self.test_fraction, self.seed)
@@ -92,12 +79,10 @@ class Npz(Source):
 
     def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:
         where = f"{path}: array x"
-        wanted = {"last": ("[N, H, W, C]", 4), "none": ("[N, H, W]", 3)}
-        if self.channels in wanted and array.ndim != wanted[self.channels][1]:
-            expected = wanted[self.channels][0]
-            raise DataError(
-                f'{where}: expected {expected}, as channels = "{self.channels}" says, got {list(array.shape)}'
-            )
+        form = {"last": "[N, H, W, C]", "none": "[N, H, W]", "first": ""}[self.channels]
+        if form and array.ndim != form.count(",") + 1:
+            got = f'as channels = "{self.channels}" says, got {list(array.shape)}'
+            raise DataError(f"{where}: expected {form}, {got}")
         if self.channels == "last":
             array = np.moveaxis(array, -1, 1)
         elif self.channels == "none":
@@ -105,9 +90,6 @@ class Npz(Source):
         x = as_inputs(array, where, codes=self.codes)
         if self.codes and x.dtype not in CODES:
             raise DataError(f"{where}: expected int32 or int64, as data.codes = true says, got {array.dtype}")
-        bad = first_not_finite(x)
-        if bad is not None:
-            raise DataError(f"{where}: row {bad} holds NaN or an infinite value; expected finite numbers")
         return x
 
     def _targets(
@@ -145,9 +127,8 @@ def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         arrays, names = arrays_in(path, _NAMES.__contains__)
     except (OSError, Refused) as error:
-        raise DataError(
-            f"{path}: cannot be read ({said(error)}); expected a numpy .npz file of plain arrays x and y"
-        ) from None
+        expected = "expected a numpy .npz file of plain arrays x and y"
+        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
     for name in ("x", "y"):
         if name not in arrays:
             raise DataError(f"{path}: no array {name}; it holds {shown(', '.join(names), 100) or 'nothing'}")
