@@ -115,7 +115,7 @@ def advise(
     rate, model = _options(judged.candidate, work)[judged.option]
     worth = None
     if len(judgeable.ids) <= min(partners, MOST):
-        worth = _worth(work, rate, plan.folds, shape, folder, progress).renamed(judgeable.ids)
+        worth = _worth(work, judgeable.ids, rate, plan.folds, shape, folder, progress)
     strength = strengths[model - 1] if model else SHARED
     advice = _advice(federation, bench, judgeable, judged, shape, strength, work.rates, rate, progress)
     left_out = _left_out(plan, bench.training.rounds, rounds)
@@ -242,9 +242,10 @@ def _marks(
 
 
 def _worth(
-    work: Work, rate: int, folds: int, shape: Shape, folder: Path | None, progress: Callable[[str, int, int], None]
-) -> Worth:
-    """What each partner adds, with models of coalitions at this rate; shape: what was judged best."""
+    work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None,
+    progress: Callable[[str, int, int], None],
+) -> Worth:  # fmt: skip
+    """What each partner adds, with models of coalitions at this rate, by `names`; shape: what was judged best."""
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
@@ -253,10 +254,9 @@ def _worth(
     trained_all = replace(work, shapes=[shapes] * splits, rates=[work.rates[rate]], heads=none)
     place = None if folder is None else folder / "partners"
     outputs = trained_all.done(place, lambda done, total: progress("partners", done, total))
-    marks: dict[str, list[dict[frozenset[str], Marks]]] = {}
+    marks: dict[str, list[dict[frozenset[str], Marks]]] = {names[id]: [] for id in ids}
     for id in ids:
-        shape_of = {frozenset({id, *each.partners(id)}): each for each in shapes}
-        marks[id] = []
+        shape_of = {frozenset(names[other] for other in (id, *each.partners(id))): each for each in shapes}
         for fold in range(folds):
             did = {
                 coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
@@ -264,8 +264,8 @@ def _worth(
             }
             # Whether a fold determines the metric depends on its labels alone.
             if None not in did.values():
-                marks[id].append({coalition: one for coalition, one in did.items() if one is not None})
-    return worth_of(marks, groups)
+                marks[names[id]].append({coalition: one for coalition, one in did.items() if one is not None})
+    return worth_of(marks, {names[id]: frozenset(names[other] for other in group) for id, group in groups.items()})
 
 
 def _trials(

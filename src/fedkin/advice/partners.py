@@ -79,15 +79,6 @@ class Worth:
     everybody: Mapping[str, Estimate]
     exact: bool
 
-    def renamed(self, names: Mapping[str, str]) -> Worth:
-        """The same for other names."""
-
-        def of_pairs(table: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, Estimate]]:
-            return {names[id]: {names[other]: one for other, one in row.items()} for id, row in table.items()}
-
-        groups, everybody = ({names[id]: one for id, one in each.items()} for each in (self.groups, self.everybody))
-        return Worth(of_pairs(self.adds), of_pairs(self.last), groups, everybody, self.exact)
-
     @property
     def edges(self) -> int:
         """How many pairs of a client and a partner there are; verdicts on pairs are corrected for all of them."""

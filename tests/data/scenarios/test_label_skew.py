@@ -30,6 +30,7 @@ from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.settings import parse
+from support import present
 
 # -- Equal random parts --------------------------------------------------------------------------------------------
 
@@ -83,10 +84,8 @@ def test_power_law(labelled: Make) -> None:
 
 def test_dirichlet_law(labelled: Make) -> None:
     """The variance of a share is (1/n) (1 - 1/n) / (n alpha + 1)."""
-    shares = [
-        np.array(list(QuantitySkew(clients=10, alpha=0.7).build(labelled(1000, 10), seed).sizes.values())) / 10000
-        for seed in range(100)
-    ]
+    made, scenario = labelled(1000, 10), QuantitySkew(clients=10, alpha=0.7)
+    shares = [np.array(list(scenario.build(made, seed).sizes.values())) / 10000 for seed in range(100)]
     assert np.var(shares) == pytest.approx(0.1 * 0.9 / 8, rel=0.1)
 
 
@@ -126,10 +125,8 @@ def test_any_of_dirichlet(
 
 def test_shares_are_those_of_the_distribution(labelled: Make) -> None:
     """Two clients: the first's share of a class is Beta(alpha, alpha), of variance 1 / (4 (2 alpha + 1))."""
-    shares = [
-        table(Dirichlet(clients=2, alpha=0.8).build(labelled(1000, 1, classes=20), seed), classes=20)[0] / 1000
-        for seed in range(40)
-    ]
+    made, scenario = labelled(1000, 1, classes=20), Dirichlet(clients=2, alpha=0.8)
+    shares = [table(scenario.build(made, seed), classes=20)[0] / 1000 for seed in range(40)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
     assert np.var(shares) == pytest.approx(1 / (4 * 2.6), rel=0.1)
 
@@ -143,23 +140,22 @@ def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
     level = max(after.sizes.values())
     kept = 0
     for id, client in before.items():
-        rows, now = client.train.rows, after[id].train.rows
-        assert rows is not None
-        assert now is not None
+        rows, now = (set(present(each.train.rows).tolist()) for each in (client, after[id]))
         if client.size < 10:
-            assert set(rows.tolist()) <= set(now.tolist())
+            assert rows <= now
             assert len(now) == 10
         elif client.size < level - 1:
-            assert rows.tolist() == now.tolist()
+            assert rows == now
             kept += 1
         else:
-            assert set(now.tolist()) <= set(rows.tolist())
+            assert now <= rows
             assert len(now) in (level - 1, level)
     assert kept > 5
 
 
-def test_own_draws_of_test_samples(labelled: Make) -> None:
-    federation = Dirichlet(clients=40, alpha=0.5, test_per_client=8).build(labelled(100, 30), 0)
+@pytest.mark.parametrize("scenario", [Dirichlet(clients=40, test_per_client=8), Shards(clients=40, test_per_client=8)])
+def test_own_draws_of_test_samples(labelled: Make, scenario: Scenario) -> None:
+    federation = scenario.build(labelled(100, 30), 0)
     assert {len(client.test) for client in federation.values()} == {8}
     rows = rows_of(federation, "test")
     assert len(set(rows)) < len(rows) == 320
@@ -195,14 +191,6 @@ def test_any_of_shards(labelled: Make, clients: int, shards: int, seed: int) -> 
         assert len(classes) <= shards * most_in_a_shard
         assert set(client.test.labels().tolist()) <= set(classes)
     assert sorted(rows_of(federation, "test")) == list(range(100))
-
-
-def test_own_draws_of_test_samples_of_shards(labelled: Make) -> None:
-    federation = Shards(clients=10, test_per_client=6).build(labelled(50, 10), 0)
-    for client in federation.values():
-        mine = np.bincount(client.test.labels().numpy(), minlength=10)
-        assert mine.sum() == 6
-        assert np.flatnonzero(mine).tolist() == client.about["classes"]
 
 
 # -- The slot recipe -----------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import torch
 from pydantic import PositiveInt, model_validator
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import locate
 from fedkin.data.sources.folder import as_bytes
-from fedkin.data.sources.tables import dataset_beside, dataset_of, ids_of
+from fedkin.data.sources.tables import Rows, dataset_beside, dataset_of
 from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
@@ -27,7 +27,7 @@ from fedkin.untrusted import said
 _SPLIT, _WHOSE = "(split)", "(client)"  # columns that are added
 
 
-class Hub(Reading, Source):
+class Hub(Rows):
     """A Hugging Face dataset: from a folder that `save_to_disk` wrote (path), or by its name on the Hub (hub).
 
     path: absolute, or below the data root, or else below the current folder. hub, config, revision: the dataset's name,
@@ -46,12 +46,8 @@ class Hub(Reading, Source):
     revision: str | None = None
     train: str = "train"
     test: str | None = None
-    client: str | None = None  # type: ignore[assignment]
     image: str | None = None
     size: PositiveInt | None = None
-    tokens: str | None = None
-    length: PositiveInt | None = None
-    padding: int = 0
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -92,8 +88,7 @@ class Hub(Reading, Source):
         if self.image is not None:
             x, scale = self._pictures(held, where), Scale()
         else:
-            rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
-            x, scale = ids_of(rows, self.length, self.padding, where, str(self.tokens)), None
+            x, scale = self.ids(held.with_format("arrow")[:].column(self.tokens).to_pylist(), where), None
         dataset = dataset_beside(x, table, reading, where, target, scale)
         if self.client is not None:
             return dataset

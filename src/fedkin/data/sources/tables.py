@@ -29,7 +29,20 @@ from fedkin.untrusted import most, said, shown
 _LOG = logging.getLogger("fedkin")
 
 
-class TableSource(Reading, Source):
+class Rows(Reading, Source):
+    """Rows with columns, of which one may have token ids: cut to `length`, and filled up with `padding`."""
+
+    client: str | None = None  # type: ignore[assignment]
+    tokens: str | None = None
+    length: PositiveInt | None = None
+    padding: NonNegativeInt = 0
+
+    def ids(self, rows: Sequence[Any], where: str) -> torch.Tensor:
+        """[n, length] token ids of the column `tokens`."""
+        return ids_of(rows, self.length, self.padding, where, str(self.tokens))
+
+
+class TableSource(Rows):
     """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
 
     path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the
@@ -39,10 +52,6 @@ class TableSource(Reading, Source):
     """
 
     path: Path
-    client: str | None = None  # type: ignore[assignment]
-    tokens: str | None = None
-    length: PositiveInt | None = None
-    padding: NonNegativeInt = 0
 
     # Endings of the files that this source reads, in small letters.
     endings: ClassVar[tuple[str, ...]]
@@ -88,7 +97,7 @@ class TableSource(Reading, Source):
             if self.tokens not in table.column_names:
                 raise DataError(f"{where}: data.tokens: no column {self.tokens!r}; "
                                 f"{nearest(self.tokens, table.column_names)}")  # fmt: skip
-            x = ids_of(table.column(self.tokens).to_pylist(), self.length, self.padding, where, self.tokens)
+            x = self.ids(table.column(self.tokens).to_pylist(), where)
             return dataset_beside(x, table.drop_columns([self.tokens]), reading, where)
         warn(table, reading, where)
         return dataset_of(table, reading, where)
