@@ -42,13 +42,6 @@ def test_controls_run_with_the_methods_rate_and_are_stored_with_it(tmp_path: Pat
         assert alone == {line["seed"]: line["points"] for line in local}
 
 
-def test_no_method_is_told_the_groups(tmp_path: Path) -> None:
-    method = FedU.model_validate({"graph": {"source": "planted"}})
-    (place,) = bench(suite(tmp_path), method, "fedu", tmp_path / "fedu")["federations"]
-    assert place["mean"] is None
-    assert "not known" in place["failed"]
-
-
 def test_the_page_has_all_figures_and_says_where_the_method_stands(tmp_path: Path) -> None:
     tiny = suite(tmp_path)
     for name in ("local", "fedavg"):
@@ -123,10 +116,15 @@ def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path
         bench(tiny, FedAvg(), "fedavg", tmp_path / "fedavg")
 
 
-def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path) -> None:
-    (place,) = bench(suite(tmp_path), METHODS["mixed"](), "mixed", tmp_path / "mixed")["federations"]
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [(METHODS["mixed"](), "two classes"), (FedU.model_validate({"graph": {"source": "planted"}}), "not known")],
+    ids=["mixed", "no method is told the groups"],
+)
+def test_a_method_that_fails_everywhere_is_said_to(tmp_path: Path, method: Any, says: str) -> None:
+    (place,) = bench(suite(tmp_path), method, method.name, tmp_path / "out")["federations"]
     assert place["mean"] is None
-    assert "two classes" in place["failed"]
+    assert says in place["failed"]
 
 
 def test_a_suite_may_be_a_file(tmp_path: Path) -> None:

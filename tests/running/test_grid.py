@@ -38,11 +38,7 @@ def test_table_against_the_records(tmp_path: Path) -> None:
     assert rows["local"]["gain"] is None
     assert rows["local"]["bytes_up"] == (0.0, 0.0)
     assert rows["fedavg"]["found"] is None
-
-
-def test_the_same_seed_is_the_same_federation_for_every_method(tmp_path: Path) -> None:
-    compare(Runs(Experiment.of(TABLE)), ["local", "fedavg"], [3], tmp_path / "c")
-    one, other = ((tmp_path / "c" / f"{m}-seed3" / "federation.json").read_bytes() for m in ("local", "fedavg"))
+    one, other = ((tmp_path / "c" / f"{name}-seed2" / "federation.json").read_bytes() for name in ("local", "fedavg"))
     assert one == other
 
 
@@ -132,9 +128,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_alike(small: Experiment, tmp_
     with pytest.raises(Stop):
         sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=stops)
     assert not (tmp_path / "cut" / "sweep.csv").exists()
-    again = sweep(
-        Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=lambda *_: Count(99)
-    )  # fmt: skip
+    again = sweep(Runs(small), ["fedprox"], GRID, [0], tmp_path / "cut", hears=lambda *_: Count(99))
     assert Count.begun == 2
     assert [one.results[0].scores for one in again] == [one.results[0].scores for one in whole]
     for name in ("plan.json", "experiment.toml"):

@@ -146,20 +146,20 @@ def test_pooled_data_are_tuned_on_clients_held_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [("samples", "expected"), ("samples:1", "between 0 and 1"), ("rounds:0.2", "expected"), ("clients:x", "expected")],
-)
-def test_hold_outs_that_mean_nothing(text: str, says: str) -> None:
+    ("make", "says"),
+    [
+        *((lambda text=text: HoldOut.parse(text), "--hold-out .*: expected .* with a share between 0 and 1")
+          for text in ("samples", "samples:1", "rounds:0.2", "clients:x")),
+        *((lambda text=text: Choice.parse(text), "--try .*expected section.field=value,value")
+          for text in ("training.lr", "=1", "training.lr=", "training.lr=1,,2", ":training.lr=1")),
+        (lambda: Choice.parse("fedavgg:training.lr=1"), "no method 'fedavgg'; .*fedavg"),
+        *((lambda text=text: Equal.parse(text), f"--equal '{text}'") for text in ("1", "many")),
+        *((lambda text=text: Equal.parse("4", text), f"--rates '{text}'") for text in ("1", "1,0.1")),
+    ],
+)  # fmt: skip
+def test_options_that_mean_nothing(make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        HoldOut.parse(text)
-
-
-@pytest.mark.parametrize("text", ["training.lr", "=1", "training.lr=", "training.lr=1,,2", ":training.lr=1"])
-def test_choices_that_mean_nothing(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--try .*expected section.field=value,value"):
-        Choice.parse(text)
-    with pytest.raises(ConfigError, match=r"no method 'fedavgg'; .*fedavg"):
-        Choice.parse("fedavgg:training.lr=1")
+        make()
 
 
 def test_settings_are_checked_before_anything_is_written(tmp_path: Path) -> None:
@@ -220,12 +220,11 @@ def test_candidates_spread_over_the_whole_range() -> None:
 
 def test_the_first_candidate_too_may_be_at_the_border() -> None:
     base = experiment("fedprox")
-    lower = Equal(3, (base.training.lr / 100, base.training.lr / 10))
-    tried = lower.settings(base)
-    assert "lr: the largest tried" in lower.border(base, {}, tried)
-    assert not any("largest" in words and "lr" in words for words in lower.border(base, tried[1], tried))
+    tried = Equal(3, (base.training.lr / 100, base.training.lr / 10)).settings(base)
+    assert "lr: the largest tried" in at_the_border(base, {}, tried)
+    assert not any("largest" in words and "lr" in words for words in at_the_border(base, tried[1], tried))
     both = Equal(8, (base.training.lr / 10, base.training.lr * 10), fixed=("method.mu",))
-    assert both.border(base, {}, both.settings(base)) == []
+    assert at_the_border(base, {}, both.settings(base)) == []
 
 
 def test_what_is_in_a_fixed_section_is_not_tuned() -> None:
@@ -236,21 +235,7 @@ def test_what_is_in_a_fixed_section_is_not_tuned() -> None:
 
 
 def test_a_border_is_said_for_numbers() -> None:
+    base = experiment("fedprox").with_changes(**{RATE: 0.3, "method.mu": 0.5})
     tried = [{}, {RATE: 0.1, "method.mu": 1.0}, {RATE: 0.5, "method.mu": 0.2}, {RATE: 0.3, "method.mu": 0.5}]
-    assert at_the_border(tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]
-    assert at_the_border(tried[3], tried) == []
-    assert at_the_border({}, tried) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "rates", "says"),
-    [
-        ("1", None, "--equal '1'"),
-        ("many", None, "--equal 'many'"),
-        ("4", "1", "--rates '1'"),
-        ("4", "1,0.1", "--rates"),
-    ],
-)
-def test_what_is_wrong_is_said(text: str, rates: str | None, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Equal.parse(text, rates)
+    assert at_the_border(base, tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]
+    assert at_the_border(base, tried[3], tried) == at_the_border(base, {}, tried) == []

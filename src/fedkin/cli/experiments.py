@@ -219,7 +219,7 @@ def tune(
             for name, tried in results.items()
         }))  # fmt: skip
     else:
-        make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan, candidates))
+        make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan))
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
@@ -263,12 +263,10 @@ def _candidates(choices: Sequence[str], equal: str | None, rates: str | None) ->
     return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
-def _tuning_table(
-    results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
-) -> Table:
+def _tuning_table(results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment) -> Table:
     """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
     from fedkin.running.grid import words
-    from fedkin.running.tune import Equal, at_the_border, best
+    from fedkin.running.tune import at_the_border, best
 
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
     for name, tried in results.items():
@@ -276,13 +274,8 @@ def _tuning_table(
         every = [one.settings for one in tried]
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
-            note = ""
-            if one is chosen:
-                if isinstance(candidates, Equal):
-                    border = candidates.border(plan.for_method(name), one.settings, every)
-                else:
-                    border = at_the_border(one.settings, every)
-                note = "; ".join(["chosen", *border])
+            border = at_the_border(plan.for_method(name), one.settings, every) if one is chosen else []
+            note = "; ".join(["chosen", *border]) if one is chosen else ""
             table.add_row(name, words(one.settings), value, note)
     return table
 

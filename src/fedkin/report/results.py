@@ -21,8 +21,9 @@ from fedkin.records.controls import CONTROLS, parted
 from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
+from fedkin.running.grid import words
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, judged, words_of
+from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, judged
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -80,7 +81,7 @@ def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
                 "paper": str(done.part.paper.get(name, "")), "clients": run.clients, "given": GIVEN.join(run.given),
                 **{figure: run.figures.get(figure) for figure in FIGURES},
                 "gain": _interval(gain), "adds": _interval(adds),
-                "tuned": "" if chosen is None else words_of(chosen.settings),
+                "tuned": "" if chosen is None else words(chosen.settings, " "),
                 "border": "" if chosen is None else "; ".join(chosen.border),
                 "failed": 0 if chosen is None else chosen.failed,
                 "views": "unmatched" if name in unmatched else None,

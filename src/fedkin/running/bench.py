@@ -22,7 +22,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedkin.analysis.intervals import added
 from fedkin.analysis.ranking import Diagram, diagram
-from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.controls import controls_of, named, parted
@@ -30,8 +30,7 @@ from fedkin.records.files import write_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.api import handed_over
-from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, run_cells
-from fedkin.running.loop import Watcher
+from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, run_plan
 from fedkin.running.suites import Entry, Suite
 from fedkin.running.tune import RATE, best, tune
 
@@ -109,15 +108,10 @@ def _lines(
         for each in (named(method.name, control) if control else method.name for control in controls)
     ]
 
-    def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> Line:
-        try:
-            result = runs.run(seed, home, watcher)
-        except MethodError as error:
-            return {"failed": str(error)}
-        return _figures(federation(seed), result)
-
-    plan_file = Plan(methods=[cell.method for cell in cells], seeds=list(suite.seeds))
-    results = run_cells(base, cells, folder / "runs", plan_file, lambda _: {}, run, hears=hears)
+    results = run_plan(
+        base, cells, folder / "runs", Plan(methods=[cell.method for cell in cells], seeds=list(suite.seeds)),
+        lambda result: _figures(federation(result.seed), result), hears, failed=lambda why: {"failed": why},
+    )  # fmt: skip
     return [
         {**key, "method": named(label, control) if control else label, "stage": "run", "lr": rate, "seed": seed, **line}
         for control, by_seed in zip(controls, results, strict=True) for seed, line in by_seed.items()

@@ -7,9 +7,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -18,15 +17,16 @@ import numpy as np
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import GROUP, groups_of, pooled
-from fedkin.errors import ConfigError, RunError, nearest
+from fedkin.errors import ConfigError, MethodError, RunError, nearest
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.folders import held
 from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.comparison import line, table
 from fedkin.records.controls import named, parted
-from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json
+from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_json, seal_of
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
@@ -35,10 +35,11 @@ from fedkin.running.plugins import named_in, placed
 from fedkin.untrusted import shown, toml_of
 
 __all__ = [
-    "Cell", "Choice", "GridRun", "Hears", "HoldOut", "Runs", "check_choices", "check_plan", "combinations", "compare",
-    "held_out", "leave_out", "listed", "numbers", "rows", "run_cells", "sweep", "titled", "without_group", "words",
+    "Choice", "GridRun", "HoldOut", "Runs", "check_choices", "combinations", "compare", "held_out", "leave_out",
+    "listed", "numbers", "rows", "sweep", "words",
 ]  # fmt: skip
 
+FAILED = "failed.json"  # in the folder of a run whose method failed
 _LONGEST = 100  # characters of a folder's name
 _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
 
@@ -228,7 +229,7 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """What a cell of a grid runs with each seed: an experiment.
+    """What a cell runs with each seed: an experiment.
 
     given: methods that were handed over as objects, by the names that they have here. names: by a name that is only
     used here, that of the method or control in the experiment. hold: what the runs are judged on in place of test
@@ -322,31 +323,68 @@ class Cell(NamedTuple):
 
 
 def run_cells(
-    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan,
-    outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]],
-    run: Callable[[Runs, int, Path | None, Watcher | None], T], *, hears: Hears | None,
-    before: Mapping[str, bytes] | None = None,
+    cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, kept: Callable[[Result], T], hears: Hears | None,
+    failed: Callable[[str], T] | None = None,
 ) -> list[dict[int, T]]:  # fmt: skip
-    """Run every cell with every seed, all cells of one seed after another; returns what each gave, by seed.
+    """Run every cell with every seed, all cells of one seed after another; returns what is kept of each, by seed.
 
-    run: what runs an experiment with a seed in its folder. before, outputs: files of the folder that are written first,
-    and at the end. Everything is checked before the first run; raises ConfigError.
+    A finished run in `folder` is read, and a begun one goes on. failed: what is kept where the method failed, from the
+    reason, which the run's folder keeps; None: the error is raised.
+    """
+    results: list[dict[int, T]] = [{} for _ in cells]
+    total = len(cells) * len(seeds)
+    for done, (seed, number) in enumerate(itertools.product(seeds, range(len(cells)))):
+        cell = cells[number]
+        home = None if folder is None else folder / f"{cell.folder}-seed{seed}"
+        watcher = None if hears is None else hears(titled(cell.method, cell.settings, seed), done, total)
+        if home is None or failed is None:
+            results[number][seed] = kept(cell.runs.run(seed, home, watcher))
+        else:
+            result = _attempt(cell.runs, seed, home, watcher)
+            results[number][seed] = failed(result) if isinstance(result, str) else kept(result)
+    return results
+
+
+def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Result | str:
+    """Run it; returns why its method failed, now or before."""
+    if (folder / FAILED).exists():
+        runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder)
+        if damage := faults(folder, seal_of(folder).files, [FAILED]):
+            raise RunError(f"{damage[0]}; {reading.MEND}")
+        return str(read_json(folder / FAILED))
+    try:
+        return runs.run(seed, folder, watcher)
+    except MethodError as error:
+        if not (folder / "experiment.toml").exists():
+            raise
+        with held(folder):
+            add_sealed(folder, {FAILED: json_bytes(str(error))})
+        return str(error)
+
+
+def run_plan(
+    base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, kept: Callable[[Result], T],
+    hears: Hears | None, *, outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
+    failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
+) -> list[dict[int, T]]:  # fmt: skip
+    """Do `run_cells` in a folder with this plan, or go on with it; all is checked before the first run.
+
+    before, outputs: files of the folder that are written first, and at the end. Raises ConfigError and RunError.
     """
     check_plan(folder, plan)
     base.check([cell.runs for cell in cells], plan.seeds[0])
-    results: list[dict[int, T]] = [{} for _ in cells]
-    total = len(cells) * len(plan.seeds)
-    with nullcontext() if folder is None else base.claimed(folder, plan.to_json()):
-        if folder is not None and before:
+    if folder is None:
+        return run_cells(cells, plan.seeds, None, kept, hears, failed)
+    with base.claimed(folder, plan.to_json()):
+        if before:
             add_sealed(folder, before)
-        for done, (seed, number) in enumerate(itertools.product(plan.seeds, range(len(cells)))):
-            cell = cells[number]
-            home = None if folder is None else folder / f"{cell.folder}-seed{seed}"
-            watcher = None if hears is None else hears(titled(cell.method, cell.settings, seed), done, total)
-            results[number][seed] = run(cell.runs, seed, home, watcher)
-        if folder is not None:
-            add_sealed(folder, outputs(results))
+        results = run_cells(cells, plan.seeds, folder, kept, hears, failed)
+        add_sealed(folder, outputs(results))
     return results
+
+
+def _whole(result: Result) -> Result:
+    return result
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -372,7 +410,7 @@ def compare(
     cells = [Cell(name, {}, base.for_method(name), name) for name in methods]
     plan = Plan(methods=list(methods), seeds=list(seeds))
     before = None if validation is None else {reading.VALIDATION: json_bytes(dict(validation))}
-    results = run_cells(base, cells, folder, plan, outputs, Runs.run, hears=hears, before=before)
+    results = run_plan(base, cells, folder, plan, _whole, hears, outputs=outputs, before=before)
     return dict(zip(methods, results, strict=True))
 
 
@@ -383,8 +421,11 @@ def without_group(experiment: Experiment, group: str) -> Experiment:
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
 
 
-def _without(group: str, hears: Hears, what: str, done: int, total: int) -> Watcher:
-    return hears(f"without {group}: {what}", done, total)
+def hearing(hears: Hears | None, stage: str, before: int = 0, whole: int | None = None) -> Hears | None:
+    """What hears of the runs of a stage, of which `before` runs of the `whole` are done (None: those of the stage)."""
+    if hears is None:
+        return None
+    return lambda what, done, total: hears(f"{stage}: {what}", before + done, whole or total)
 
 
 def leave_out(
@@ -421,10 +462,8 @@ def leave_out(
     results: dict[str, Mapping[str, Mapping[int, Result]]] = {}
     with experiment.claimed(folder, data_root, plan.to_json()):
         for group, changed in experiments.items():
-            results[group] = compare(
-                Runs(changed, data_root), methods, seeds, places[group],
-                hears=None if hears is None else partial(_without, group, hears),
-            )  # fmt: skip
+            heard = hearing(hears, f"without {group}")
+            results[group] = compare(Runs(changed, data_root), methods, seeds, places[group], hears=heard)
     return results
 
 
@@ -456,7 +495,7 @@ def sweep(
         return {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()}
 
     plan = Plan(command="sweep", methods=list(methods), seeds=list(seeds), values=values_of(choices))
-    return grid(run_cells(base, cells, folder, plan, outputs, Runs.run, hears=hears))
+    return grid(run_plan(base, cells, folder, plan, _whole, hears, outputs=outputs))
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:
@@ -484,13 +523,13 @@ def titled(method: str, settings: Mapping[str, Any], seed: int) -> str:
     return " ".join([method, *([words(settings)] if settings else []), f"seed {seed}"])
 
 
-def words(settings: Mapping[str, Any]) -> str:
+def words(settings: Mapping[str, Any], between: str = "=") -> str:
     """Settings in one line, by their last names.
 
-    >>> words({"training.lr": 0.1, "method.q": "all"})
-    'lr=0.1, q=all'
+    >>> words({"training.lr": 0.1, "method.q": "all"}), words({}, " ")
+    ('lr=0.1, q=all', 'as it is')
     """
-    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in settings.items()) or "as it is"
+    return ", ".join(f"{path.rpartition('.')[2]}{between}{value}" for path, value in settings.items()) or "as it is"
 
 
 def _folder_name(settings: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +9,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedkin.analysis.intervals import Added, added
-from fedkin.records.comparison import differences
+from fedkin.records.comparison import differences, figures_of
 from fedkin.records.controls import changes_of, named, parted
 from fedkin.records.files import lighten
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.grid import Hears, HoldOut, Runs
-from fedkin.running.loop import Watcher
+from fedkin.running.grid import FAILED, Cell, Hears, HoldOut, Runs, hearing, run_cells
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tune import FAILED, attempt, best, tune
+from fedkin.running.tune import at_the_border, best, tune
 from fedkin.tasks import METRICS, Metric
 
 # In the CSV of a page.
@@ -44,12 +42,7 @@ class Run:
     @classmethod
     def of(cls, result: Result) -> Self:
         """Return what is kept of a result."""
-        summary, name = result.summary, result.metric.name
-        figures: dict[str, Any] = {
-            **{each: summary[name].get(each) for each in ("mean", "worst10", "worst20", "std", "variance")},
-            "unseen": (summary.get("unseen") or {}).get("mean"), "ari": summary["groups"].get("ari"),
-            "bytes": result.sent,
-        }  # fmt: skip
+        summary, figures = result.summary, {**figures_of(result, None), "bytes": result.sent}
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
         known_figures = {each: float(value) for each, value in figures.items() if value is not None}
         return cls(result.metric, summary["clients"], known_figures, tuple(summary.get("given") or ()), values)
@@ -145,11 +138,8 @@ def reproduce(
             continue
         base = Runs(load(presets / part.preset).with_changes(**part.set), data_root)
         names = table.names(base.planted(table.seeds[0]))
-        if finished and not runs.ended(part, names):
-            continue
-        chosen = runs.tune_rows(part, base)
-        results, failed = runs.run_rows(part, base, names, chosen)
-        yield FinishedPart(part, base.experiment, results, chosen, failed)
+        if not finished or runs.ended(part, names):
+            yield runs.finish(part, base, names)
 
 
 @dataclass
@@ -168,69 +158,64 @@ class _TableRuns:
 
     def ended(self, part: Part, names: Sequence[str]) -> bool:
         """Whether all tunings and runs of a federation have ended."""
-        tunings = (self.folder_of(part) / "tuning" / row.name / "tuned.toml" for row in _tuned_rows(self.table))
-        runs = (self._run_folder(part, name, seed) for name in names for seed in self.table.seeds)
+        home = self.folder_of(part)
+        tunings = (home / "tuning" / row.name / "tuned.toml" for row in _tuned_rows(self.table))
+        runs = (home / "runs" / f"{name}-seed{seed}" for name in names for seed in self.table.seeds)
         return all(path.is_file() for path in tunings) and all(
             (run / "summary.json").is_file() or (run / FAILED).is_file() for run in runs
         )
 
-    def tune_rows(self, part: Part, base: Runs) -> dict[str, TunedRow]:
-        """Tune every row that is not tuned as another one; return what was chosen for each row."""
+    def finish(self, part: Part, base: Runs, names: Sequence[str]) -> FinishedPart:
+        """Tune every row that is not tuned as another one, then run all rows and controls with every seed."""
         chosen = {row.name: TunedRow({}) for row in self.table.rows()}
-        for row in _tuned_rows(self.table):
-            assert self.table.tune is not None
-            chosen[row.name] = self._tune(part, base, self.table.tune, row)
-            self.done += _tries(self.table.tune)
-        for row in self.table.rows():
-            if row.tuned_as is not None:
-                chosen[row.name] = chosen[row.tuned_as]
-        return chosen
-
-    def run_rows(
-        self, part: Part, base: Runs, names: Sequence[str], chosen: Mapping[str, TunedRow]
-    ) -> tuple[dict[str, dict[int, Run]], dict[str, str]]:
-        """Run every row and control with every seed; return the runs by name and seed, and why others failed."""
-        results: dict[str, dict[int, Run]] = {name: {} for name in names}
-        failed: dict[str, str] = {}
-        for seed, name in itertools.product(self.table.seeds, names):
+        chosen |= {row.name: self._tune(part, base, row) for row in _tuned_rows(self.table)}
+        chosen |= {row.name: chosen[row.tuned_as] for row in self.table.rows() if row.tuned_as is not None}
+        cells = []
+        for name in names:
             row, control = self.table.row_of(name)
             experiment = _changed(base.experiment, row, chosen[row.name].settings, control)
-            folder = self._run_folder(part, name, seed)
-            watcher = None if self.hears is None else self._hear(part, f"{name} seed {seed}", self.done)
-            result = attempt(replace(base, experiment=experiment), seed, folder, watcher)
-            self.done += 1
-            if isinstance(result, str):
-                failed.setdefault(name, f"seed {seed}: {result}")
-                continue
-            self._lighten(folder)
-            results[name][seed] = Run.of(result)
+            cells.append(Cell(name, {}, replace(base, experiment=experiment), name))
+        found = run_cells(
+            cells, self.table.seeds, self.folder_of(part) / "runs", self._kept, self._hearing(part), failed=str
+        )
+        self.done += len(cells) * len(self.table.seeds)
+        results: dict[str, dict[int, Run]] = {name: {} for name in names}
+        failed: dict[str, str] = {}
+        for name, by_seed in zip(names, found, strict=True):
+            for seed, run in by_seed.items():
+                if isinstance(run, str):
+                    failed.setdefault(name, f"seed {seed}: {run}")
+                else:
+                    results[name][seed] = run
         whole = {name: by_seed for name, by_seed in results.items() if not {name, parted(name)[0]} & set(failed)}
-        return whole, failed
+        return FinishedPart(part, base.experiment, whole, chosen, failed)
 
-    def _tune(self, part: Part, base: Runs, how: Equally, row: Row) -> TunedRow:
-        equal, experiment = how.equal(tuple(row.set)), _changed(base.experiment, row)
+    def _kept(self, result: Result) -> Run | str:
+        if result.folder is not None:
+            self._lighten(result.folder)
+        return Run.of(result)
+
+    def _tune(self, part: Part, base: Runs, row: Row) -> TunedRow:
+        how = self.table.tune
+        assert how is not None
+        experiment = _changed(base.experiment, row)
         folder = self.folder_of(part) / "tuning" / row.name
         candidates = tune(
-            experiment, [row.method], equal, HoldOut.parse(row.hold_out or how.hold_out), how.seeds, self.data_root,
-            folder,
-            hears=None if self.hears is None else lambda what, done, total: self._hear(
-                part, f"tuning {row.name}: {what}", self.done + done
-            ),
+            experiment, [row.method], how.equal(tuple(row.set)), HoldOut.parse(row.hold_out or how.hold_out), how.seeds,
+            self.data_root, folder, hears=self._hearing(part, f": tuning {row.name}"),
         )[row.method]  # fmt: skip
+        self.done += _tries(how)
         self._lighten(folder)
         failed = sum(candidate.failed is not None for candidate in candidates)
         winner = best(candidates, base.dataset().task.metric.higher)
         if winner is None:
             return TunedRow({}, failed=failed)
-        tried = [candidate.settings for candidate in candidates]
-        return TunedRow(winner.settings, tuple(equal.border(experiment, winner.settings, tried)), failed)
+        border = at_the_border(experiment, winner.settings, [candidate.settings for candidate in candidates])
+        return TunedRow(winner.settings, tuple(border), failed)
 
     def folder_of(self, part: Part) -> Path:
         """The folder of a federation."""
         return self.folder / re.sub(r"[^\w.+-]+", "-", part.name)
-
-    def _run_folder(self, part: Part, name: str, seed: int) -> Path:
-        return self.folder_of(part) / "runs" / f"{name}-seed{seed}"
 
     def _lighten(self, folder: Path) -> None:
         """Remove models and states of finished runs here: they take most of the space, and no page needs them."""
@@ -238,9 +223,8 @@ class _TableRuns:
             for path in folder.rglob("summary.json"):
                 lighten(path.parent)
 
-    def _hear(self, part: Part, what: str, done: int) -> Watcher:
-        assert self.hears is not None
-        return self.hears(f"{part.name}: {what}", done, runs_of(self.table))
+    def _hearing(self, part: Part, stage: str = "") -> Hears | None:
+        return hearing(self.hears, f"{part.name}{stage}", self.done, runs_of(self.table))
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:
@@ -265,15 +249,6 @@ def _changed(
     """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
     last = {} if control is None else changes_of(named(row.method, control))
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
-
-
-def words_of(settings: Mapping[str, Any]) -> str:
-    """Return tuned settings in words, as a page has them.
-
-    >>> words_of({"training.lr": 0.1, "method.mu": 1}), words_of({})
-    ('lr 0.1, mu 1', 'as it is')
-    """
-    return ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in settings.items()) or "as it is"
 
 
 def judged(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:

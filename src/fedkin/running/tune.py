@@ -12,24 +12,20 @@ import numpy as np
 import tomli_w
 from scipy.stats import qmc
 
-from fedkin.errors import ConfigError, MethodError, RunError
-from fedkin.folders import held
+from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.files import add_sealed, faults, json_bytes, read_json, seal_of
+from fedkin.records.files import json_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, taken_changes
-from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_cells, values_of
-from fedkin.running.loop import Watcher
+from fedkin.running.grid import Cell, Choice, Hears, HoldOut, Runs, check_choices, combinations, run_plan, values_of
 from fedkin.settings import Span, flat, tunables
-from fedkin.tasks import Metric
 
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
 
 RATE = "training.lr"
 _RATE_FACTOR = 10.0  # rates reach from the experiment's divided by this to its product with it
-FAILED = "failed.json"  # in the folder of a run whose method failed
 Range = Span | tuple[Any, ...]
 
 
@@ -75,11 +71,6 @@ class Equal:
         fixed = tuple(f"{path}." for path in self.fixed)
         return {path: span for path, span in every.items() if not f"{path}.".startswith(fixed)}
 
-    def values(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the values that an experiment has of what is tuned of its method, by path."""
-        settings = flat(experiment.resolved())
-        return {path: settings.get(path) for path in self.ranges(experiment)}
-
     def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return the candidates: values by path, none twice; the first one changes nothing."""
         ranges = self.ranges(experiment)
@@ -93,27 +84,20 @@ class Equal:
                 drawn.append(values)
         return drawn
 
-    def border(
-        self, experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
-    ) -> list[str]:
-        """Do `at_the_border`; a candidate has the experiment's value of what it does not change."""
-        before = self.values(experiment)
-        return at_the_border({**before, **chosen}, [{**before, **settings} for settings in tried])
-
 
 def _value_at(span: Range, share: float) -> Any:
     return span.at(share) if isinstance(span, Span) else span[min(int(share * len(span)), len(span) - 1)]
 
 
-def at_the_border(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[str]:
+def at_the_border(experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return which settings have the smallest or largest of the numbers tried, in words.
 
-    >>> at_the_border({"training.lr": 1.0}, [{"training.lr": 0.1}, {"training.lr": 1.0}, {}])
-    ['lr: the largest tried']
+    A candidate has the value of the experiment, which is that of its method, of what it does not change.
     """
-    texts = []
-    for path, value in chosen.items():
-        numbers = [settings[path] for settings in tried if isinstance(settings.get(path), (int, float))]
+    before, texts = flat(experiment.resolved()), []
+    for path in {path: None for settings in tried for path in settings}:
+        value, *every = (settings.get(path, before.get(path)) for settings in (chosen, *tried))
+        numbers = [each for each in every if isinstance(each, (int, float))]
         if isinstance(value, bool) or len(set(numbers)) < 2 or value not in numbers:
             continue
         for word, end in (("smallest", min(numbers)), ("largest", max(numbers))):
@@ -187,20 +171,16 @@ def tune(
             reading.VALIDATION: json_bytes({"hold_out": str(hold), "means": means}),
         }
 
-    def run(runs: Runs, seed: int, home: Path | None, watcher: Watcher | None) -> float | str:
-        assert home is not None
-        return _judge(runs, seed, home, watcher, metric)
+    def kept(result: Result) -> float | str:
+        value = (result.summary["unseen" if hold.what == "clients" else metric.name] or {}).get("mean")
+        return "nothing that was held out could be judged" if value is None else float(value)
 
-    plan = _plan(methods, choices, hold, seeds)
-    return judged(run_cells(base, cells, folder, plan, outputs, run, hears=hears))
-
-
-def _plan(methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut, seeds: Sequence[int]) -> Plan:
-    plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold))
-    if not isinstance(choices, Equal):
-        return plan.model_copy(update={"values": values_of(choices)})
-    equal = (choices.candidates, choices.rates, choices.seed)
-    return plan.model_copy(update={"equal": equal})
+    what: dict[str, Any] = (
+        {"equal": (choices.candidates, choices.rates, choices.seed)} if isinstance(choices, Equal)
+        else {"values": values_of(choices)}
+    )  # fmt: skip
+    plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
+    return judged(run_plan(base, cells, folder, plan, kept, hears, outputs=outputs, failed=str))
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
@@ -223,30 +203,3 @@ def _tuned(experiment: Experiment, winners: Mapping[str, Candidate]) -> dict[str
         sections[name] = sections.get(name, {}) | settings
         files += more
     return table | {"methods": sections} | ({"own": list(dict.fromkeys(files))} if files else {})
-
-
-def _judge(runs: Runs, seed: int, folder: Path, watcher: Watcher | None, metric: Metric) -> float | str:
-    """Return the mean of the metric on held-out data, or why the run failed."""
-    result = attempt(runs, seed, folder, watcher)
-    if isinstance(result, str):
-        return result
-    by_clients = runs.hold is not None and runs.hold.what == "clients"
-    value = (result.summary["unseen" if by_clients else metric.name] or {}).get("mean")
-    return "nothing that was held out could be judged" if value is None else float(value)
-
-
-def attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Result | str:
-    """Run it, or read the finished run in this folder; return why its method failed, which the folder keeps."""
-    if (folder / FAILED).exists():
-        runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder)
-        if damage := faults(folder, seal_of(folder).files, [FAILED]):
-            raise RunError(f"{damage[0]}; {reading.MEND}")
-        return str(read_json(folder / FAILED))
-    try:
-        return runs.run(seed, folder, watcher)
-    except MethodError as error:
-        if not (folder / "experiment.toml").exists():
-            raise
-        with held(folder):
-            add_sealed(folder, {FAILED: json_bytes(str(error))})
-        return str(error)
