@@ -20,7 +20,7 @@ from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.grid import Choice, HoldOut
 from fedkin.running.loop import run_experiment
-from fedkin.running.plugins import named, named_in
+from fedkin.running.plugins import named_in
 from fedkin.running.tune import tune
 from support import small_federation
 
@@ -306,13 +306,8 @@ def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_pat
         "[fedkin.methods]\nmine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=env)
     wanted = "ClassVar is no ServerMethod or PeerMethod: write class ClassVar(ServerMethod)"
     assert done.stdout == "My average\n"
     assert sorted(done.stderr.splitlines()) == [
@@ -426,15 +421,8 @@ def test_a_path_may_have_an_at_sign_and_a_control_behind_its_name(parts_place: P
 def test_what_a_tuning_chose_from_a_file_can_be_compared(parts_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(parts_place)
     tried = [Choice.parse("method.graph.groups=own_parts.py:own_halves")]
-    tune(
-        load(parts_place / "e.toml"),
-        ["sfmtl-graph"],
-        tried,
-        HoldOut.parse("samples:0.2"),
-        [0],
-        parts_place,
-        parts_place / "tuning",
-    )
+    hold, folder = HoldOut("samples", 0.2), parts_place / "tuning"
+    tune(load(parts_place / "e.toml"), ["sfmtl-graph"], tried, hold, [0], parts_place, folder)
     monkeypatch.chdir(parts_place / "elsewhere")
     plan = load(parts_place / "tuning" / "tuned.toml")
     assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
@@ -503,7 +491,7 @@ def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
 
 
 def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(parts_place: Path) -> None:
-    named(f"{parts_place}/own_parts.py:own_errors", "metric", Path(), "here")
+    named_in([f"{parts_place}/own_parts.py:own_errors"], "metric", Path(), "here")
     parts = sys.modules["own_parts"]
     for on in (parts_place / "e.toml", small_federation()):
         out = parts_place / f"c{on == parts_place / 'e.toml'}"

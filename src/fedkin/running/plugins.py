@@ -32,7 +32,8 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
-_IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
+# A path may have an "@" itself; a control of a method follows its name.
+_IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)(?P<control>@.*)?")
 _LOG = logging.getLogger("fedkin")
 # Entry points fedkin.GROUP, also the kinds of `fedkin list`, and the section of an experiment that names such a part.
 GROUPS = {
@@ -124,16 +125,6 @@ def add_installed() -> None:
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
 
 
-def in_file(name: str, where: str = "") -> bool:
-    """Whether this names a part of a file: FILE.py:NAME.
-
-    where: the setting, if it can be nothing but a part; raises ConfigError for a file without a name then.
-    """
-    if where and name.endswith(".py"):
-        raise ConfigError(f"{where}: {shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
-    return _IN_FILE.fullmatch(name) is not None
-
-
 def placed(value: Any) -> Any:
     """Return a setting with absolute paths in each FILE.py:NAME, so that it means the same in every working folder."""
     if isinstance(value, Mapping):
@@ -141,7 +132,7 @@ def placed(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [placed(each) for each in value]
     split = _IN_FILE.fullmatch(value) if isinstance(value, str) and "," not in value else None
-    return value if split is None else f"{Path(split['path']).resolve()}:{split['part']}"
+    return value if split is None else f"{Path(split['path']).resolve()}:{split['part']}{split['control'] or ''}"
 
 
 def origin(part: Any) -> str:
@@ -193,19 +184,6 @@ def check_read(own: object) -> None:
         if path not in _FILES or _FILES[path].digest != digest:
             named = shown(str(text), 200)
             raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
-
-
-def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
-    """Read the file of FILE.py:CLASS; returns (the file with its hash, the name of the class); raises ConfigError."""
-    split = _IN_FILE.fullmatch(text)
-    if split is None:
-        raise ConfigError(f"{where}: expected FILE.py:NAME, got {shown(repr(text), 80)}")
-    place, label = str((folder / split["path"]).resolve()), split["part"]
-    file = _read(place, where)
-    if (section, label) not in file.parts:
-        reason = _why_none(section, label, file, sys.modules[Path(place).stem])
-        raise ConfigError(f"{where}: {split['path']}: {reason}")
-    return f"{place}#{file.digest}", file.parts[section, label]
 
 
 def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
@@ -286,7 +264,6 @@ def _is_module(part: object) -> bool:
     return isinstance(part, type) and issubclass(part, nn.Module)
 
 
-_CONTROL = re.compile(r"(.+\.py:\w+)(@?)(.*)")
 _FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()}
 
 
@@ -306,10 +283,7 @@ def taken_value(path: str, value: Any, folder: Path, files: list[str]) -> Any:
 
     path: of the setting, such as "model.name" or "methods.mine.method.graph.groups".
     """
-    if path.startswith("methods."):
-        _, _, *rest = path.split(".", 2)
-        return _taken(value, "".join(rest), path, folder, files)
-    return _taken(value, path, path, folder, files)
+    return _taken(value, "".join(path.split(".", 2)[2:]) if path.startswith("methods.") else path, path, folder, files)
 
 
 def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
@@ -317,31 +291,25 @@ def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) ->
     if isinstance(value, Mapping):
         changed: dict[str, Any] = {}
         for key, inner in value.items():
-            name, inner_where = key, f"{where}.{key}"
+            inner_path, inner_where = f"{path}.{key}".lstrip("."), f"{where}.{key}"
             if path == "methods":
-                (name,), read = named_in([key], "method", folder, inner_where)
-                files += read
-                if name in changed:
+                key, inner_path = _named(key, "method", folder, inner_where, files), ""
+                if key in changed:
                     raise ConfigError(
-                        f"{inner_where}: this is {name!r}, which has a section of its own already; make one of both"
+                        f"{inner_where}: this is {key!r}, which has a section of its own already; make one of both"
                     )
-            inner_path = "" if path == "methods" else f"{path}.{key}".lstrip(".")
-            changed[name] = _taken(inner, inner_path, inner_where, folder, files)
+            changed[key] = _taken(inner, inner_path, inner_where, folder, files)
         return changed
     if path == "run.metrics":
-        names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+        names = value.split(",") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return value
-        names, read = named_in(names, "metric", folder, where)
-        files += read
-        return names
+        return [_named(name.strip(), "metric", folder, where, files) for name in names]
     section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
+    if section is None or not isinstance(value, str):
+        return value
     # Only in a section of a graph a text can be nothing but a stage; elsewhere in a method it may be any text.
-    only_a_part = where if path in _FIELDS or ".graph." in path else ""
-    if section is not None and isinstance(value, str) and in_file(value, only_a_part):
-        file, value = named(value, section, folder, where)
-        files.append(file)
-    return value
+    return _named(value, section, folder, where, files, sure=path in _FIELDS or ".graph." in path)
 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
@@ -357,13 +325,24 @@ def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
     """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
-    class_names, files = [], []
-    for name in names:
-        # A path may have an "@" itself.
-        split = _CONTROL.fullmatch(name)
-        base, at, control = split.groups() if split is not None else name.partition("@")
-        if in_file(base, where):
-            file, base = named(base, section, folder, where)
-            files.append(file)
-        class_names.append(f"{base}{at}{control}")
-    return class_names, files
+    files: list[str] = []
+    return [_named(name, section, folder, where, files) for name in names], files
+
+
+def _named(name: str, section: str, folder: Path, where: str, files: list[str], sure: bool = True) -> str:
+    """Return the name of a part for FILE.py:NAME, reading the file, which is added to `files`; others as they are.
+
+    sure: whether it can be nothing but a part. Raises ConfigError, then also for a file without a name.
+    """
+    split = _IN_FILE.fullmatch(name)
+    if split is None:
+        if sure and name.partition("@")[0].endswith(".py"):
+            raise ConfigError(f"{where}: {shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
+        return name
+    place, label = str((folder / split["path"]).resolve()), split["part"]
+    file = _read(place, where)
+    if (section, label) not in file.parts:
+        reason = _why_none(section, label, file, sys.modules[Path(place).stem])
+        raise ConfigError(f"{where}: {split['path']}: {reason}")
+    files.append(f"{place}#{file.digest}")
+    return f"{file.parts[section, label]}{split['control'] or ''}"
