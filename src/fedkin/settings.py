@@ -91,11 +91,11 @@ def tunables(model: type[BaseModel], prefix: str) -> dict[str, Span | tuple[Any,
     """
     found: dict[str, Span | tuple[Any, ...]] = {}
     for name, field in model.model_fields.items():
-        extra, kind = field.json_schema_extra, field.annotation
+        extra, inner = field.json_schema_extra, _inner(model, name)
         if isinstance(extra, dict) and "tune" in extra:
             found[f"{prefix}.{name}"] = extra["tune"]  # type: ignore[assignment]
-        elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            found |= tunables(kind, f"{prefix}.{name}")
+        elif inner is not None:
+            found |= tunables(inner, f"{prefix}.{name}")
     return found
 
 
@@ -172,10 +172,10 @@ def _default(model: type[BaseModel], location: list[str], table: Any) -> str | N
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             name = _dotted(location[place:])
             return f"{f'{file}: ' if file else ''}class {kind.__name__}: the default of {name!r}"
-        table, inner = table[part], model.model_fields[part].annotation
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        inner = _inner(model, part)
+        if inner is None:
             return None
-        model = inner
+        table, model = table[part], inner
     return None
 
 
@@ -186,12 +186,18 @@ def _dotted(parts: list[str]) -> str:
 def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
     """Names of the fields of the (nested) model at `path`."""
     for part in path:
-        field = model.model_fields.get(part)
-        inner = field.annotation if field is not None else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        inner = _inner(model, part)
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _inner(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The inner group of settings of this name; None if the field is no group."""
+    field = model.model_fields.get(name)
+    kind = None if field is None else field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

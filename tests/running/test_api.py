@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,16 +60,6 @@ def test_options_of_a_named_method_are_checked() -> None:
         fedkin.run("local", small_federation(), settings={"dtpe": "float64"})
 
 
-def test_records_are_resumed_read_back_and_guarded(tmp_path: Path) -> None:
-    fed = small_federation()
-    first = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=tmp_path / "run")
-    again = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=tmp_path / "run")
-    assert again.summary == first.summary
-    assert again.scores == first.scores
-    with pytest.raises(RunError, match="differs from the experiment to resume"):
-        fedkin.run("fedavg", fed, rounds=3, training=PLAN, out=tmp_path / "run")
-
-
 def test_bytes_by_client_add_up() -> None:
     result = fedkin.run("sfmtl-graph", small_federation(), rounds=3, training={**PLAN, "clients_per_round": 2})
     by_client = result.bytes_by_client()
@@ -77,12 +68,14 @@ def test_bytes_by_client_add_up() -> None:
     assert set(by_client) == set(small_federation())
 
 
-def test_other_data_or_another_net_do_not_read_back_an_old_result(tmp_path: Path) -> None:
-    fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, out=tmp_path / "run")
-    with pytest.raises(RunError, match="are not those that this run began with"):
-        fedkin.run("fedavg", small_federation(seed=1), rounds=1, training=PLAN, out=tmp_path / "run")
-    with pytest.raises(RunError, match="differs from the experiment to resume"):
-        fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, model="linear", out=tmp_path / "run")
+def test_a_result_is_read_back_for_the_same_settings_data_and_net_only(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"rounds": 2, "training": PLAN, "out": tmp_path / "run"}
+    first, again = (fedkin.run("fedavg", small_federation(), **few) for _ in range(2))
+    assert (again.summary, again.scores) == (first.summary, first.scores)
+    for seed, changed in ((1, dict[str, Any]()), (0, {"model": "linear"}), (0, {"rounds": 3})):
+        why = "differs from the experiment to resume" if changed else "are not those that this run began with"
+        with pytest.raises(RunError, match=why):
+            fedkin.run("fedavg", small_federation(seed=seed), **{**few, **changed})
 
 
 def test_rounds_seed_and_method_are_not_misread() -> None:

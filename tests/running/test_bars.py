@@ -53,11 +53,6 @@ def test_who_left_is_said_in_its_round() -> None:
     assert text.getvalue() == "fedavg: round 1: north left: data count no more from this round on\n"
 
 
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert shown(1, force_terminal=True, width=80) == "fedavg: round 1 of 1  accuracy 0.500  2 groups, ARI 0.50\n"
-
-
 def test_a_title_has_no_effect_on_the_terminal() -> None:
     text = io.StringIO()
     progress = Progress("[/x]\x1b[31m", StopFlag(), console=make_console(file=text, force_terminal=True, width=80))
@@ -67,7 +62,10 @@ def test_a_title_has_no_effect_on_the_terminal() -> None:
     assert "\x1b[31m" not in text.getvalue()
 
 
-def test_quiet_says_nothing() -> None:
+def test_a_dumb_terminal_gets_plain_lines_and_quiet_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(1, force_terminal=True, width=80) == "fedavg: round 1 of 1  accuracy 0.500  2 groups, ARI 0.50\n"
+    monkeypatch.setenv("TERM", "xterm")
     assert shown(1, quiet=True, force_terminal=True) == ""
 
 

@@ -16,6 +16,7 @@ import fedkin
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Federation, Samples
 from fedkin.learning.metrics import roc_auc
+from fedkin.learning.models import Mixed
 from fedkin.running.model_loader import Loaded
 from support import small_federation
 
@@ -26,29 +27,20 @@ def stored(samples: Samples) -> Any:
     return samples.x if samples.rows is None else samples.x[samples.rows]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedsr", "mapl"])
-def test_predictions_have_the_accuracy_that_the_run_recorded(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [("fedavg", "mlp"), ("fedsr", "mlp"), ("mapl", "mlp"), ("local", Mixed(bodies=("small-plain", "small-wide")))],
+)
+def test_predictions_have_the_accuracy_that_the_run_recorded(tmp_path: Path, method: str, model: Any) -> None:
     fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)  # uint8 with a scale
-    result = fedkin.run(method, fed, rounds=2, training=PLAN, out=tmp_path / "run")
+    result = fedkin.run(method, fed, rounds=2, model=model, training=PLAN, out=tmp_path / "run")
     models = fedkin.load(tmp_path / "run")
     assert models.clients == fed.seen
+    assert len({str(models[id]) for id in fed}) == 1 + (model != "mlp")
     for id in fed:
         right = (models.predict(stored(fed[id].test), id) == fed[id].test.labels().numpy()).sum()
         assert right == result.scores[id].right
         assert not models[id].training
-
-
-def test_different_nets_are_each_made_again(tmp_path: Path) -> None:
-    fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
-    from fedkin.learning.models import Mixed
-
-    model = Mixed(name="mixed", bodies=("small-plain", "small-wide"))
-    result = fedkin.run("local", fed, rounds=1, model=model, training=PLAN, out=tmp_path / "run")
-    models = fedkin.load(tmp_path / "run")
-    assert len({type(models[id].get_submodule("body")).__name__ + str(models[id]) for id in fed}) == 2
-    for id in fed:
-        right = (models.predict(stored(fed[id].test), id) == fed[id].test.labels().numpy()).sum()
-        assert right == result.scores[id].right
 
 
 def hospitals(rows: int = 240, target: str = "died") -> pd.DataFrame:

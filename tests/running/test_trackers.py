@@ -43,6 +43,7 @@ def test_a_tracker_of_ones_own_hears_the_whole_run() -> None:
     assert (settings["training.lr"], settings["run.seed"], settings["clients"]) == (0.1, 2, 6)
     assert [round for round, _ in heard.rounds] == [1, 2, 3]
     assert heard.ended == [result.summary]
+    assert fedkin.run("sfmtl-graph", small_federation(), rounds=3, seed=2, training=PLAN).rounds == result.rounds
     for row, (_, figures) in zip(result.rounds, heard.rounds, strict=True):
         assert figures["accuracy/mean"] == row["accuracy"]["mean"]
         assert figures["accuracy/worst10"] == row["accuracy"]["worst10"]
@@ -66,32 +67,17 @@ def test_figures_that_are_not_known_are_left_out() -> None:
     assert figures_of(not_evaluated) == {"bytes/up": 1.0, "bytes/down": 2.0}
 
 
-def test_a_run_that_breaks_off_tells_its_trackers() -> None:
-    heard = Heard()
-    with pytest.raises(RuntimeError, match="cut"):
-        fedkin.run("local", small_federation(), rounds=3, training=PLAN, trackers=[heard], watcher=CutAt(2))
-    assert [round for round, _ in heard.rounds] == [1, 2]
-    assert heard.ended == [None]
-
-
-def test_a_resumed_run_says_how_far_it_was(tmp_path: Path) -> None:
+def test_a_run_that_breaks_off_tells_its_trackers_and_a_resumed_one_how_far_it_was(tmp_path: Path) -> None:
     heard = Heard()
     said: dict[str, Any] = {"rounds": 5, "training": PLAN, "settings": {"checkpoint_every": 2}, "out": tmp_path / "run"}
     with pytest.raises(RuntimeError, match="cut"):
         fedkin.run("local", small_federation(), trackers=[heard], watcher=CutAt(3), **said)
-    fedkin.run("local", small_federation(), trackers=[heard], **said)
+    result = fedkin.run("local", small_federation(), trackers=[heard], **said)
+    assert heard.ended == [None, result.summary]
     assert [done for _, done, _ in heard.begun] == [0, 2]
     rounds = [round for round, _ in heard.rounds]
     assert rounds == [1, 2, 3, 3, 4, 5]
     assert heard.rounds[2] == heard.rounds[3]
-
-
-def test_trackers_change_no_figure() -> None:
-    plain, other = (
-        fedkin.run("sfmtl-graph", small_federation(), rounds=2, training=PLAN, trackers=trackers)
-        for trackers in ([], [Heard()])
-    )
-    assert plain.rounds == other.rounds
 
 
 # -- what is wrong ------------------------------------------------------------------------------------------------
@@ -173,14 +159,9 @@ def test_rounds_as_a_table(tmp_path: Path) -> None:
     kept = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert len(lines) == len(kept) == len(result.rounds) == 5
     for line, row in zip(lines, kept, strict=True):
-        assert int(line["round"]) == row["round"]
-        assert int(line["sampled"]) == len(row["sampled"])
-        assert int(line["bytes.up"]) == row["bytes"]["up"]
-        assert float(line["groups.ari"]) == row["groups"]["ari"]
-        if row["accuracy"] is None:
-            assert line["accuracy.mean"] == ""
-        else:
-            assert float(line["accuracy.mean"]) == row["accuracy"]["mean"]
+        assert (int(line["round"]), int(line["sampled"])) == (row["round"], len(row["sampled"]))
+        assert (int(line["bytes.up"]), float(line["groups.ari"])) == (row["bytes"]["up"], row["groups"]["ari"])
+        assert line["accuracy.mean"] == ("" if row["accuracy"] is None else str(row["accuracy"]["mean"]))
     assert {line["accuracy.mean"] == "" for line in lines} == {True, False}
 
 
@@ -206,20 +187,14 @@ def assert_same(found: Mapping[str, list[tuple[int, float]]], result: Result) ->
         assert [value for _, value in found[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
 
 
-def test_event_files_hold_every_figure(tmp_path: Path) -> None:
-    result = run_experiment(tracked("tensorboard"), Path(), tmp_path / "run")
+@pytest.mark.parametrize("round", [1, 5])
+def test_event_files_hold_every_figure_of_a_cut_run_once(tmp_path: Path, round: int) -> None:
+    result = cut_and_resumed(tracked("tensorboard"), tmp_path / "run", round)
     scalars, settings = read_back(tmp_path / "run")
     assert_same(scalars, result)
     assert len(scalars["accuracy/mean"]) == 7
     assert "| method.lam | 0.5 |" in settings
     assert "| data.source | digits |" in settings
-
-
-@pytest.mark.parametrize("round", [1, 5])
-def test_event_files_of_a_cut_run_hold_each_round_once(tmp_path: Path, round: int) -> None:
-    result = cut_and_resumed(tracked("tensorboard"), tmp_path / "run", round)
-    scalars, _ = read_back(tmp_path / "run")
-    assert_same(scalars, result)
 
 
 @pytest.mark.slow
@@ -283,13 +258,7 @@ class FakeMlflowClient:
 
     def create_run(self, experiment_id: str, run_name: str) -> Any:
         id = f"run{len(self.store.runs)}"
-        self.store.runs[id] = {
-            "experiment": experiment_id,
-            "name": run_name,
-            "params": {},
-            "metrics": {},
-            "status": "?",
-        }
+        self.store.runs[id] = {"name": run_name, "params": {}, "metrics": {}, "status": "?"}
         return SimpleNamespace(info=SimpleNamespace(run_id=id))
 
     def get_metric_history(self, run_id: str, key: str) -> Any:
@@ -345,23 +314,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, made: Mapping[str, Mapping[str, An
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_mlflow_holds_settings_and_figures(tmp_path: Path, mlflow: Store) -> None:
+@pytest.mark.parametrize("round", [1, 5])
+def test_mlflow_holds_settings_and_figures_of_a_cut_run_once(tmp_path: Path, mlflow: Store, round: int) -> None:
     folder = tmp_path / "run"
-    result = run_experiment(tracked("mlflow"), Path(), folder)
-    assert mlflow.uris == [f"sqlite:///{folder.resolve()}/mlflow/mlflow.db"]
+    result = cut_and_resumed(tracked("mlflow"), folder, round)
+    assert mlflow.uris == [f"sqlite:///{folder.resolve()}/mlflow/mlflow.db"] * 2
     assert mlflow.experiments == {"small": "0"}
     (run,) = mlflow.runs.values()
     assert (run["name"], run["status"]) == ("small-sfmtl-graph-seed0", "FINISHED")
     assert run["params"]["method.lam"] == "0.5"
     assert run["metrics"] == expected(result)
-
-
-@pytest.mark.parametrize("round", [1, 5])
-def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, mlflow: Store, round: int) -> None:
-    result = cut_and_resumed(tracked("mlflow"), tmp_path / "run", round)
-    (run,) = mlflow.runs.values()
-    assert run["metrics"] == expected(result)
-    assert run["status"] == "FINISHED"
 
 
 def test_mlflow_on_a_server(mlflow: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

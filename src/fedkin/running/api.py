@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import lru_cache
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
@@ -95,7 +96,11 @@ def run(
         watcher = Progress(method_object.name, stop, watcher=watcher)
     with closing(stop):
         result = run_experiment(experiment, root, folder, watcher=watcher, trackers=tracker_list)
-    _warn(result.summary.get("missing", {}), experiment.faults)
+    missing = result.summary.get("missing", {})
+    # Who only looks at the result must not miss clients that failed, unless a setting had them fail.
+    if missing.get("kinds", {}).get("failed") and not experiment.faults.crash:
+        stop_at = "settings={'errors': 'stop'} ends the run at the first, with its cause"
+        warnings.warn(f"{missing_sentence(missing)}; {stop_at}", RuntimeWarning, stacklevel=2)
     return result
 
 
@@ -113,39 +118,37 @@ class RunOptions(TypedDict, total=False):
 
 
 def handed_over(
-    clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, rounds: int | None = None,
-    seed: int = 0, model: AnyModel = "mlp", head: str | None = None,
-    training: Training | Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
-    faults: Faults | Mapping[str, Any] | None = None, privacy: Privacy | Mapping[str, Any] | None = None,
-    metrics: Sequence[str | Measure] = (),
+    clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, seed: int,
+    **options: Unpack[RunOptions],
 ) -> Experiment:  # fmt: skip
     """Return the experiment of a method on clients, or on those that a function makes for a seed; raises ConfigError.
 
     The other arguments are those of `run`.
     """
-    expect(settings or {}, Mapping, "settings", "a dict of fields of [run]")
-    names, measures = metrics_in(metrics)
-    if (names or measures) and (settings or {}).get("metrics"):
+    settings, faults, privacy = options.get("settings") or {}, options.get("faults") or {}, options.get("privacy") or {}
+    expect(settings, Mapping, "settings", "a dict of fields of [run]")
+    names, measures = metrics_in(options.get("metrics", ()))
+    if (names or measures) and settings.get("metrics"):
         raise ConfigError("metrics: given in settings too: name all of them in one place")
-    if "seed" in (settings or {}):
+    if "seed" in settings:
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
-    chosen = parse(RunSettings, {**(settings or {}), **({"metrics": names} if names else {}), "seed": seed}, "settings")
+    chosen = parse(RunSettings, {**settings, **({"metrics": names} if names else {}), "seed": seed}, "settings")
     check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
-    net = _named(model, head)
+    head = options.get("head")
+    net = _named(options.get("model") or "mlp", head)
     sections = {
-        "training": _training(training, rounds),
-        "faults": faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults"),
-        "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy"),
+        "training": _training(options.get("training"), options.get("rounds")),
+        "faults": faults if isinstance(faults, Faults) else parse(Faults, faults, "faults"),
+        "privacy": privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy, "privacy"),
         "run": chosen,
     }
     parts = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(method.model_dump())]
     own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
     table |= {"own": own} if own else {}
-    if isinstance(net, Model):
-        handed = HandedOver(clients, settings=net, measures=measures)
-    else:
-        handed = HandedOver(clients, modules=net, head=head, measures=measures)
+    made = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
+    what: dict[str, Any] = {"settings": net} if isinstance(net, Model) else {"modules": net, "head": head}
+    handed = HandedOver(made, measures=measures, **what)
     return replace(Experiment.of(table, handed), method=method)
 
 
@@ -187,15 +190,6 @@ def _training(training: Training | Mapping[str, Any] | None, rounds: int | None)
     if not isinstance(training, Training):
         training = parse(Training, training or {}, "training")
     return training if rounds is None else parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
-
-
-def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
-    """Warn of clients that failed, unless a setting had them fail: who only looks at the result must not miss it."""
-    if missing.get("kinds", {}).get("failed") and not faults.crash:
-        warnings.warn(
-            f"{missing_sentence(missing)}; settings={{'errors': 'stop'}} ends the run at the first, with its cause",
-            RuntimeWarning, stacklevel=3,
-        )  # fmt: skip
 
 
 def _named(model: AnyModel, head: str | None) -> Model | Modules:

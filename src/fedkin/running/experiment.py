@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,13 +107,9 @@ class RunSettings(EngineSettings):
         return label
 
     @model_validator(mode="after")
-    def _on_cores(self) -> Self:
+    def _together(self) -> Self:
         if self.device != "cpu" and self.engine == "ray":
             raise ValueError(f"engine = 'ray' is for processors; leave it out with device = {self.device!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_precision(self) -> Self:
         if self.precision == "bf16" and self.dtype != "float32":
             raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
         return self
@@ -256,6 +251,10 @@ def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[di
     return {path: taken_value(path, value, folder, files) for path, value in changes.items()}, files
 
 
+def _with_files(table: Mapping[str, Any], files: Sequence[str]) -> Mapping[str, Any]:
+    return {**table, "own": list(dict.fromkeys([*table.get("own", []), *files]))} if files else table
+
+
 def setting_value(text: str, where: str) -> Any:
     """Read the text of a setting as a TOML value if it is one, else as the text itself; raises ConfigError."""
     try:
@@ -296,7 +295,7 @@ class HandedOver:
     """Clients and a net from a program: they stand for the sections [data], [scenario] and [model] of a file.
 
     clients: a federation, or a function that makes one for a seed. settings: of the net; modules, head: the net, if it
-    has none; see `fedkin.run`. measures: metrics beside those of `run.metrics`. last: the federation of a seed.
+    has none; see `fedkin.run`. measures: metrics beside those of `run.metrics`.
     """
 
     clients: Federation | Callable[[int], Federation]
@@ -304,7 +303,6 @@ class HandedOver:
     modules: Modules | None = None
     head: str | None = None
     measures: Sequence[Measure] = ()
-    last: dict[int, Federation] = dataclasses.field(default_factory=dict)
     name = ""  # of the federation that a seed has
     pooled = False
 
@@ -313,17 +311,10 @@ class HandedOver:
 
     def federation(self, dataset: None, seed: int) -> Federation:
         """The clients of this seed."""
-        if isinstance(self.clients, Federation):
-            return self.clients
-        if seed not in self.last:
-            federation = self.clients(seed)
-            if not isinstance(federation, Federation):
-                raise ConfigError(
-                    f"the function of the seed has to return a Federation, and returned {federation!r:.80}"
-                )
-            self.last.clear()
-            self.last[seed] = federation
-        return self.last[seed]
+        federation = self.clients if isinstance(self.clients, Federation) else self.clients(seed)
+        if not isinstance(federation, Federation):
+            raise ConfigError(f"the function of the seed has to return a Federation, and returned {federation!r:.80}")
+        return federation
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         """Return (body, head) of the modules."""
@@ -377,8 +368,7 @@ class Experiment:
 
     def with_own(self, files: Sequence[str]) -> Experiment:
         """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
-        every_file = list(dict.fromkeys([*self.table.get("own", []), *files]))
-        return Experiment.of({**self.table, "own": every_file}, self.handed) if every_file else self
+        return self if not files else Experiment.of(_with_files(self.table, files), self.handed)
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
         """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
@@ -400,8 +390,7 @@ class Experiment:
         table, (values, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
         for path, value in values.items():
             assign(table, path, value, "--set")
-        own = list(dict.fromkeys([*table.get("own", []), *files]))
-        return Experiment.of({**table, "own": own} if files else table, self.handed)
+        return Experiment.of(_with_files(table, files), self.handed)
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,22 +107,29 @@ def execute(
     )  # fmt: skip
 
 
+@dataclass
 class _Loop:
-    """The rounds of one run, from its begin or its last checkpoint to its summary."""
+    """The rounds of one run, from its begin or its last checkpoint to its summary.
 
-    def __init__(
-        self, engine: Engine, run: RunSettings, records: Records, tracking: Tracking, watcher: Watcher | None,
-        begun: float, settings: Callable[[], Mapping[str, Any]],
-    ) -> None:  # fmt: skip
-        self.settings = settings
-        self.engine, self.run, self.records, self.tracking, self.watcher = engine, run, records, tracking, watcher
-        self.begun, self.clock = begun, Clock("records", "checkpoint")
-        self.done, self.total = 0, engine.setup.training.rounds
-        self.outcome: Outcome | None = None
-        self.scores: dict[str, Score] = {}
-        # What was before a resume.
-        self.seconds_before: dict[str, float] = {}
-        self.paths_before: list[dict[str, str]] = []
+    seconds_before, paths_before: what was before a resume.
+    """
+
+    engine: Engine
+    run: RunSettings
+    records: Records
+    tracking: Tracking
+    watcher: Watcher | None
+    begun: float
+    settings: Callable[[], Mapping[str, Any]]
+    clock: Clock = field(default_factory=partial(Clock, "records", "checkpoint"))
+    done: int = 0
+    outcome: Outcome | None = None
+    scores: dict[str, Score] = field(default_factory=dict)
+    seconds_before: dict[str, float] = field(default_factory=dict)
+    paths_before: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.total = self.engine.setup.training.rounds
 
     def begin(self, name: str) -> None:
         """Go back to the last checkpoint if there is one, and tell watcher and trackers."""
