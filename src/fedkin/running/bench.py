@@ -102,19 +102,17 @@ def _lines(
     rate = chosen.settings[RATE]
     base = Runs(plan.with_changes(**{RATE: rate}), None)
     of_method = controls_of(type(method))
-    controls = ["", *(control for control in suite.controls if control in of_method)]
-    cells = [
-        Cell(each, {RATE: rate}, base.for_method(each), each)
-        for each in (named(method.name, control) if control else method.name for control in controls)
-    ]
+    ends = ["", *(named("", control) for control in suite.controls if control in of_method)]
+    names = [method.name + end for end in ends]
+    cells = [Cell(name, {RATE: rate}, base.for_method(name), name) for name in names]
 
     results = run_plan(
-        base, cells, folder / "runs", Plan(methods=[cell.method for cell in cells], seeds=list(suite.seeds)),
+        base, cells, folder / "runs", Plan(methods=names, seeds=list(suite.seeds)),
         lambda result: _figures(federation(result.seed), result), hears, failed=lambda why: {"failed": why},
     )  # fmt: skip
     return [
-        {**key, "method": named(label, control) if control else label, "stage": "run", "lr": rate, "seed": seed, **line}
-        for control, by_seed in zip(controls, results, strict=True) for seed, line in by_seed.items()
+        {**key, "method": label + end, "stage": "run", "lr": rate, "seed": seed, **line}
+        for end, by_seed in zip(ends, results, strict=True) for seed, line in by_seed.items()
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
-from fedkin.records.controls import CONTROLS, controls_of, named, parted
+from fedkin.records.controls import parted, with_controls
 from fedkin.running.experiment import read_table
 from fedkin.running.grid import HoldOut
 from fedkin.running.plugins import add_installed
@@ -191,15 +191,9 @@ class PaperTable(Settings):
 
     def names(self, planted: bool) -> list[str]:
         """The names of all rows, each with its controls behind it; `oracle` only where planted groups are known."""
-        row_names: list[str] = []
-        for row in self.rows():
-            possible = controls_of(METHODS[row.method])
-            row_names.append(row.name)
-            row_names += [
-                named(row.name, control) for control in CONTROLS
-                if control in possible and control in self.controls and (planted or control != "oracle")
-            ]  # fmt: skip
-        return row_names
+        kinds = {row.name: METHODS[row.method] for row in self.rows()}
+        names = with_controls(list(kinds), planted, kinds)
+        return [name for name in names if parted(name)[1] in (None, *self.controls)]
 
     def row_of(self, name: str) -> tuple[Row, str | None]:
         """The row and the control that a name stands for."""

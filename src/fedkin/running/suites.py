@@ -5,6 +5,7 @@ A suite of one's own is a Python file with `SUITE = Suite(...)`; its stored resu
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -176,9 +177,7 @@ def suite_of(name: str) -> Suite:
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
         raise ConfigError(f"--suite {name}: expected {', '.join(SUITES)}, or a Python file with SUITE = Suite(...)")
-    space: dict[str, Any] = {"__file__": str(path.resolve()), "__name__": path.stem}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
-    suite = space.get("SUITE")
+    suite = runpy.run_path(str(path.resolve())).get("SUITE")
     if not isinstance(suite, Suite):
         raise ConfigError(f"--suite {name}: the file has no SUITE = fedkin.running.suites.Suite(...)")
     return suite
