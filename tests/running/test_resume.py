@@ -190,12 +190,6 @@ def killed(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_few_kills(tmp_path: Path) -> None:
-    found = killed(tmp_path, "--only", "run fedavg one-by-one", "--every", "60", "--random", "0")
-    assert found["total"]["kills"] >= 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "every"), [("run sfmtl-graph one-by-one", 30), ("run mapl fast", 40), ("compare", 80), ("tune", 80)]
 )
