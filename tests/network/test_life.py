@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, Caller, leave
-from fedkin.network.registration import About, Member, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
@@ -131,21 +129,6 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
     assert events == {2: {"joined": [NEW]}, 3: {"left": ["c02"]}, 5: {"joined": ["c02"]}}
     assert "c02" not in {row[1] for row in result.clients if row[0] in (3, 4)}
     equal(result, life.replayed(result))
-
-
-def test_the_state_of_a_run_has_every_member() -> None:
-    """Also one that came before the first round, when others had begun."""
-    about = About(n_train=3, n_test=1, digest="0" * 32)
-    members = {"north": Member(about=about), "south": Member(about=about, joins=2, away=((3, None),))}
-    before, after = (
-        SimpleNamespace(
-            members=each, changed=threading.Condition(), waiting={}, leaving={}, point=lambda name: None,
-            _is_here=lambda name: True,
-        )
-        for each in (members, {})
-    )  # fmt: skip
-    Registration.recall(cast(Registration, after), Registration.moved(cast(Registration, before)))
-    assert after.members == members
 
 
 @pytest.mark.parametrize("after", [3, 4])

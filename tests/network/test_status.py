@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.network.status import FILE, Progress, Status, StatusFile, read_status
+from fedkin.network.status import FILE, Status, StatusFile, read_status
 from fedkin.running.networked import settings_of
 from network.federations import clients, experiment, served
 from network.memory import MemoryNetwork
 
 
 def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path) -> None:
-    network, progress = MemoryNetwork(), Progress(2, 5, {"ann": 2}, {"ann": 1}, {"ann": {"bob": 0.5}})
+    network = MemoryNetwork()
     with network.link("server") as server, network.link("ann") as ann:
-        told = StatusFile(server, tmp_path, "server", "trial", lambda: ["ann", "bob"], lambda: progress)
+        told = StatusFile(server, tmp_path, "server", lambda: ["ann", "bob"])
+        told.round, told.rounds = 2, 5
+        told.tell(round={"ann": 2}, group={"ann": 1}, weights={"ann": {"bob": 0.5}}, epsilon={"": math.inf})
         ann.offer("server", "r", b"12345")
         server.pull("ann", "r", 5)
         network.spoil("ann", "s")
@@ -28,7 +31,7 @@ def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path)
         told.look()
         status = read_status(tmp_path / FILE)
         assert (status.name, status.role, status.state) == ("server", "server", "running")
-        assert (status.round, status.rounds, status.nameless) == (2, 5, 1)
+        assert (status.round, status.rounds, status.nameless, status.epsilon) == (2, 5, 1, None)
         one = status.others["ann"]
         assert (one.here, one.round, one.bytes_in, one.refused) == (True, 2, 5, 1)
         assert (one.group, one.weights) == (1, {"bob": 0.5})

@@ -49,7 +49,7 @@ from fedkin.network.messages import (
     tree_of,
 )
 from fedkin.network.registration import NEXT_ROUND, About, Heard, Hello, Welcome, about_of
-from fedkin.network.status import Progress, StatusFile
+from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
@@ -181,11 +181,11 @@ class NetworkClient(Caller):
         self.told_round, self.told_missing, self.told_drift = 0, "", False
         self.watch, self.unseen = watch, unseen
         self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
-        self.progress, self.federation = Progress(), ""
+        self.status = StatusFile(link, folder, "client", lambda: [server])
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
-        with StatusFile(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress) as status:
+        with self.status:
             self.leaves.unlink(missing_ok=True)
             self.link.offer(self.server, f"life/{self.life}", b"")  # a second process with its key is told of it
             if isinstance(self.samples, OwnTable):
@@ -198,7 +198,7 @@ class NetworkClient(Caller):
                     leave(self)
                     return
                 plan = self._agree()
-                self.progress, status.federation = Progress(0, plan.training.rounds), self.federation
+                self.status.round, self.status.rounds = 0, plan.training.rounds
                 about = self._salted() if plan.privacy.on else self.about
                 here = _ClientRun(self, plan, self._hello(about=about))
                 try:
@@ -246,7 +246,7 @@ class NetworkClient(Caller):
     def _agree(self) -> Setup:
         """Return the plan of the server's settings; raises RunError if this client has something else."""
         terms = self._terms()
-        there, self.federation = terms.agreement, terms.name
+        there, self.status.federation = terms.agreement, terms.name
         settings = there.settings if self.settings is None else self.settings
         plan, here = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
         columns = tuple(map(str, self.client.about.get("columns", ())))
@@ -406,7 +406,7 @@ class _ClientRun:
             return answer
         if order.what == "scores":
             self.page.sent({"evaluate": ["scores"]})
-        self.client.progress = replace(self.client.progress, epsilon={"": self.page.spent})
+        self.client.status.tell(epsilon={"": self.page.spent})
         spent = Spent(**self.page.tree(self.site.states.get(self.id, {})))
         return Answer(**{name: getattr(answer, name) for name in answer.model_fields_set}, spent=spent)
 
@@ -512,7 +512,8 @@ class _ClientRun:
         digest = client.take_home(
             client.agreement.settings, self.plan, client.client, client.encoding, params, round
         )  # fmt: skip
-        self.kept, client.progress = round, replace(client.progress, models={"": digest})
+        self.kept = round
+        client.status.tell(model={"": digest})
         return score.model_copy(update={"model": digest})
 
     def say_kept(self) -> None:
@@ -589,8 +590,8 @@ class _ClientRun:
             self.site.forget([self.id])
         if order.what == "ask" and order.round != self.client.told_round:
             self.client.told_round = order.round
-            heard = {self.client.server: order.round}
-            self.client.progress = Progress(order.round, self.plan.training.rounds, heard)
+            self.client.status.round = order.round
+            self.client.status.tell(round={self.client.server: order.round})
             self.client.say(f"round {order.round}: {order.phase}")
 
     def _keep(self, order: Order, answer: Answer) -> None:

@@ -26,30 +26,31 @@ from fedkin.learning.devices import opened
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
 from fedkin.network.settings import tree_of_task
-from fedkin.network.status import Progress, weights_of
+from fedkin.network.status import StatusFile, weights_of
 from fedkin.untrusted import shown
 
 
 class PeerEngine(Engine):
     """The engine of one peer: its own records, its own state, and the messages that it sends and gets.
 
-    page: what it releases under `[privacy]`.
+    page: what it releases under `[privacy]`. status: is told how it goes.
     """
 
     name: ClassVar[str] = "peer"
     site: LocalSite
 
     def __init__(
-        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, device: str = "cpu"
+        self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str = "cpu"
     ) -> None:  # fmt: skip
-        self.setup, self.client, self.neighbours, self.device, self.page = plan, client, neighbours, device, page
+        self.setup, self.client, self.neighbours, self.device = plan, client, neighbours, device
+        self.page, self.status = page, status
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
         self.validator = Validator(plan, neighbours.link.refused.add)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
-        self.progress = Progress(0, plan.training.rounds)
+        status.rounds = plan.training.rounds
         super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task))
 
     def make_site(self) -> LocalSite:
@@ -62,8 +63,10 @@ class PeerEngine(Engine):
         reports = self.site.reports([self.client.id])
         self.exchange.failed(number)
         weights = weights_of(reports[self.client.id]) if self.client.id in reports else {}
-        spent = {"": self.page.spent} if self.setup.privacy.on else {}
-        self.progress = Progress(number, self.progress.rounds, dict(self.neighbours.heard), {}, weights, spent)
+        self.status.round = number
+        self.status.tell(
+            round=self.neighbours.heard, weights=weights, epsilon={"": self.page.spent} if self.setup.privacy.on else {}
+        )
         return outcome
 
     def releases(self) -> dict[str, dict[str, Any]]:

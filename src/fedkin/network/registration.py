@@ -17,7 +17,7 @@ from hashlib import blake2b
 from threading import Condition, Event, Thread
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
 from fedkin.data.own import OwnTable
 from fedkin.engines.client_list import Entry, Roster, times_of
@@ -68,25 +68,26 @@ def about_of(client: Client, task: Task, labels: bool = False) -> About:
     )  # fmt: skip
 
 
-def _about(tree: Any) -> Any:
-    return tree if tree is None or isinstance(tree, About) else parse(About, dict(tree), "about")
-
-
 class Member(Settings):
-    """A client of the federation: what it said of itself when it came, and when it is there.
+    """A client of the federation: what it says of itself, by the first round in which that counts, and its absences."""
 
-    joins: its first round. away: its absences. renewals: what it says of itself from a round on.
-    """
-
-    about: About
-    joins: int = 1
+    told: dict[int, About]
     away: tuple[Absence, ...] = ()
-    renewals: dict[int, About] = Field({})
+
+    @property
+    def joins(self) -> int:
+        """Its first round."""
+        return min(self.told)
+
+    @property
+    def first(self) -> About:
+        """What it said of itself when it came."""
+        return self.told[self.joins]
 
     @property
     def now(self) -> About:
         """What it says of itself now."""
-        return list(self.renewals.values())[-1] if self.renewals else self.about
+        return self.told[max(self.told)]
 
     @property
     def left(self) -> int | None:
@@ -99,17 +100,22 @@ class Member(Settings):
         return self.joins if not self.away else (self.away[-1][1] or self.away[-1][0]) + 1
 
     @property
+    def later(self) -> list[tuple[int, About]]:
+        """What it has said since it came, by round."""
+        return sorted(self.told.items())[1:]
+
+    @property
     def entry(self) -> Entry:
         """It without samples, for a roster."""
-        later = tuple((round, new.n_train, new.group) for round, new in self.renewals.items())
-        return Entry(self.about.seen, self.joins, self.about.n_train, self.about.group, later, self.away)
+        later = tuple((round, new.n_train, new.group) for round, new in self.later)
+        return Entry(self.first.seen, self.joins, self.first.n_train, self.first.group, later, self.away)
 
     @property
     def facts(self) -> dict[str, Any]:
         """It for records and reports, as far as it told."""
-        rounds = [[round, about.n_train, about.n_test] for round, about in self.renewals.items()]
+        rounds = [[round, about.n_train, about.n_test] for round, about in self.later]
         renewed = {"renewed": rounds} if rounds else {}
-        return {**self.about.model_dump(), "about": {}, **times_of(self.joins, self.away), **renewed}
+        return {**self.first.model_dump(), "about": {}, **times_of(self.joins, self.away), **renewed}
 
 
 Stage = Literal["columns", "profile", "about"]
@@ -129,7 +135,7 @@ class Hello(Sent):
     profile: StrictStr = ""
     leaves: StrictBool = False
     seen: StrictBool = True
-    about: Annotated[About | None, BeforeValidator(_about)] = None
+    about: About | None = None
 
     @property
     def stage(self) -> Stage:
@@ -175,8 +181,8 @@ class Registration:
     """The clients of a federation as they come and come back.
 
     settings: what all must have in common, as TOML. reading: of tables, if the experiment learns from them. kept:
-    federation.json of a run that is gone on with. moved: who has joined and left since (see `moved`). shared: the
-    encoding of tables that was agreed on before; keep: told of one that is agreed on now.
+    federation.json of a run that is gone on with. moved: `moved` of its checkpoint, if it has one. shared: the encoding
+    of tables that was agreed on before; keep: told of one that is agreed on now.
     """
 
     def __init__(
@@ -194,15 +200,10 @@ class Registration:
         self.expected = network.clients if isinstance(network.clients, int) else len(network.clients)
         self.begins = self._deadline()
         self.members: dict[str, Member] = {}
-        self.lives: dict[str, str] = {}
-        self.said_here: dict[str, str] = {}  # the processes of which it was said that they are here
-        self.welcomed: set[str] = set()
-        self.next_order: dict[str, int] = {}
-        # Who has other samples from the next round on, waits for it, leaves in it, and has just left.
-        self.renewing: dict[str, Hello] = {}
-        self.waiting: dict[str, Hello] = {}
-        self.leaving: dict[str, Hello] = {}
-        self.parting: dict[str, Hello] = {}
+        self.lives: dict[str, str] = {}  # the processes that take part
+        self.next_order: dict[str, int] = {}  # of those who were welcomed
+        self.due: dict[str, Hello] = {}  # who joins, leaves or has other samples from the next round on
+        self.parting: dict[str, Hello] = {}  # who has left in this round
         self.fingerprint = ""  # of a run that is gone on with: of its clients as federation.json has them
         self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
@@ -210,20 +211,20 @@ class Registration:
         self.agreement = Agreement(settings=settings, task=None)
         self.threads: dict[str, Thread] = {}
         if kept is not None:
-            self._recall(kept)
-            self.fingerprint = self._fingerprint()
-            self.recall(moved or {})
+            self._recall(kept, moved or {})
         elif shared is not None:
             self._adopt(shared.task)
         Thread(target=self._watch, name="registration", daemon=True).start()
 
-    def _recall(self, kept: Mapping[str, Any]) -> None:
+    def _recall(self, kept: Mapping[str, Any], moved: Mapping[str, Any]) -> None:
         if self.reading is not None and self.shared is None:
             raise RunError("encoding.json: the encoding on which all agreed is not in the folder; put the file back")
         try:
-            tables = {id: {k: facts[k] for k in About.model_fields} for id, facts in kept["clients"].items()}
-            self.members = {id: Member(about=parse(About, table, id)) for id, table in tables.items()}
-            self.run = str(kept["run"])
+            first = {
+                id: {"told": {1: {k: facts[k] for k in About.model_fields}}} for id, facts in kept["clients"].items()
+            }
+            self.members = {id: parse(Member, tree, id) for id, tree in (moved or first).items()}
+            self.run, self.fingerprint = str(kept["run"]), str(kept["fingerprint"])
             self._adopt(task_from(kept["task"]))
         except (KeyError, TypeError, AttributeError, ConfigError):
             raise RunError("federation.json: not that of a federation over a network; name another folder") from None
@@ -248,19 +249,16 @@ class Registration:
         with self.changed:
             while True:
                 self._decide()
-                if self.complete and (not resumed or self._all_back(left)):
+                back = {name for name in self.here if name in self.next_order or name in self.due}
+                if self.complete and (not resumed or (back and (left <= 0 or back.issuperset(self.here)))):
                     return self.roster()
                 if stopping():
                     raise RunError("stopped while clients were awaited; nothing is lost, start it again")
                 if (line := self._state()) != told:
                     told = line
                     self.say(line)
-                if not self.changed.wait(0.2) and self.welcomed:
+                if not self.changed.wait(0.2) and back:
                     left -= 0.2
-
-    def _all_back(self, left: float) -> bool:
-        back = self.welcomed | self.renewing.keys()
-        return bool(back) and (back.issuperset(self.here) or left <= 0)
 
     def _stage(self) -> Stage:
         """Return what clients are asked now."""
@@ -269,7 +267,7 @@ class Registration:
         return "columns" if self.columns is None else "profile"
 
     def _here(self, stage: Stage) -> list[str]:
-        return sorted(self.welcomed if self.complete else self.hellos[stage])
+        return sorted(self.next_order if self.complete else self.hellos[stage])
 
     def _state(self) -> str:
         """Return who is there and who is missing, in one line."""
@@ -302,7 +300,7 @@ class Registration:
     def roster(self) -> Roster:
         """Return the clients as they described themselves."""
         assert self.plan is not None
-        there = {id: member for id, member in sorted(self.members.items()) if member.about.seen or not member.left}
+        there = {id: member for id, member in sorted(self.members.items()) if member.first.seen or not member.left}
         return Roster({id: member.entry for id, member in there.items()}, self.plan.task, self.name)
 
     def facts(self) -> dict[str, Any]:
@@ -323,7 +321,7 @@ class Registration:
     def _fingerprint(self) -> str:
         digest = blake2b(digest_size=16)
         for id, member in sorted(self.members.items()):
-            digest.update(repr((id, member.about.group, member.about.digest)).encode())
+            digest.update(repr((id, member.first.group, member.first.digest)).encode())
         return digest.hexdigest()
 
     # -- who joins and leaves after the first round ---------------------------------------------------------------
@@ -340,9 +338,6 @@ class Registration:
     def _is_here(self, name: str) -> bool:
         return name in self.members and self.members[name].left is None
 
-    def _change(self, name: str, **fields: Any) -> None:
-        self.members[name] = self.members[name].model_copy(update=fields)
-
     def is_gone(self, name: str) -> bool:
         """Whether a member has been without a connection for so long that it has left."""
         after, now = self.network.gone_after, time.monotonic()
@@ -356,41 +351,40 @@ class Registration:
         All that was decided for earlier rounds is in a checkpoint now, and those who left are told.
         """
         with self.changed:
-            self.part()
-            changed = bool(self.waiting)
-            for name in self.here:
-                if name not in self.leaving and self.is_gone(name):
-                    self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-                elif name not in self.leaving:
-                    continue
-                self._change(name, away=(*self.members[name].away, (round, None)))
-                changed = True
+            self._part()
+            due, self.due = self.due, {}
+            self.parting = {name: hello for name, hello in due.items() if hello.leaves}
+            gone = [name for name in self.here if name not in self.parting and self.is_gone(name)]
+            for name in gone:
+                self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
+            leaving = sorted([*gone, *self.parting])
+            for name in leaving:
+                member = self.members[name]
+                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
                 self.point(name)
-            self.parting, self.leaving = self.leaving, {}
-            for name, hello in sorted(self.renewing.items()):
-                if hello.about is None or not self._is_here(name):
-                    continue
-                before, now = self.about(name).n_train, hello.about.n_train
-                self.say(f"{name}: {now:,} training samples from round {round} on ({before:,} before)")
-                self._change(name, renewals={**self.members[name].renewals, round: hello.about})
-                changed = True
-                if self.lives.get(name) != hello.life:
-                    self.lives[name] = hello.life
-                    self._welcome(name, hello)
-            self.renewing = {}
-            for name, hello in sorted(self.waiting.items()):
-                assert hello.about is not None
-                member = self.members.get(name, Member(about=hello.about, joins=round))
-                away = member.away
-                if away:
-                    first = away[-1][0]
-                    away = (*away[:-1], *([(first, round - 1)] if first < round else []))
-                self.members[name] = Member(about=hello.about, joins=member.joins, away=away)
-                self._welcome(name, hello)
-            self.waiting = {}
-            return changed
+            for name, hello in sorted(due.items()):
+                if hello.about is not None and name not in leaving:
+                    self._count(name, hello, hello.about, round)
+            return bool(due or gone)
 
-    def part(self) -> None:
+    def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
+        """Count what a client says of itself from this round on: it joins, comes back, or has other samples."""
+        came, member = not self._is_here(name), self.members.get(name)
+        if member is None:
+            member = Member(told={round: about})
+        elif came:
+            away, (first, _) = member.away[:-1], member.away[-1]
+            member = Member(told={member.joins: about}, away=(*away, *([(first, round - 1)] if first < round else [])))
+        else:
+            before = member.now.n_train
+            self.say(f"{name}: {about.n_train:,} training samples from round {round} on ({before:,} before)")
+            member = Member(told={**member.told, round: about}, away=member.away)
+        self.members[name] = member
+        if came or self.has_paused(name, hello):
+            self.lives[name] = hello.life
+            self._welcome(name, hello)
+
+    def _part(self) -> None:
         """Tell those who have left that they have; what they are told is in a checkpoint."""
         for name, hello in self.parting.items():
             self._farewell(name, hello)
@@ -399,54 +393,26 @@ class Registration:
     def end(self) -> None:
         """Tell those who have left that they have, and who waits for another round that the run has ended."""
         with self.changed:
-            self.part()
-            for name, hello in {**self.waiting, **self.leaving}.items():
-                self._refuse(name, hello, "the run has ended")
+            self._part()
+            for name, hello in self.due.items():
+                if hello.leaves or not self._is_here(name) or self.has_paused(name):
+                    self._refuse(name, hello, "the run has ended")
 
     def _farewell(self, name: str, hello: Hello) -> None:
         left = Welcome(run=self.run, epoch=self.epoch, number=self.members[name].left or 0)
         self.link.offer(name, f"welcome/{hello.nonce}", encode(left))
 
-    def _hear_leaving(self, name: str, hello: Hello) -> str:
-        """Note that this client leaves, or that it has; returns why it cannot."""
-        if not self.complete or name not in self.members:
-            return "it takes no part, so that there is nothing to leave"
-        if self._is_here(name):
-            self.say(f"{name} leaves")
-            self.leaving[name] = hello
-        elif name in self.parting:
-            self.parting[name] = hello
-        else:
-            self._farewell(name, hello)
-        return ""
-
-    def has_paused(self, name: str) -> bool:
+    def has_paused(self, name: str, hello: Hello | None = None) -> bool:
         """Whether a process has ended that took part, so that it will answer no request.
 
         Its successor says that this member leaves, or has other samples from the next round on.
         """
-        hello = self.leaving.get(name) or self.renewing.get(name)
+        hello = hello or self.due.get(name)
         return hello is not None and hello.life != self.lives.get(name)
 
     def moved(self) -> dict[str, Any]:
         """Return the members, of whom some joined later or left, for the state of a run."""
         return {id: member.model_dump(mode="json") for id, member in sorted(self.members.items())}
-
-    def recall(self, moved: Mapping[str, Any]) -> None:
-        """Go back to what `moved` returned; who has said hello meanwhile is answered."""
-        with self.changed:
-            first = {id: Member(about=member.about) for id, member in self.members.items() if member.joins <= 1}
-            self.members = {**first, **{id: parse(Member, tree, id) for id, tree in moved.items()}}
-            for name in [name for name in self.waiting if self._is_here(name)]:
-                hello = self.waiting.pop(name)
-                if words := self._refusal(name, hello):
-                    self._refuse(name, hello, words)
-                else:
-                    self._welcome(name, hello)
-            for name in [name for name in self.leaving if not self._is_here(name)]:
-                self._farewell(name, self.leaving.pop(name))
-            for name in self.members:
-                self.point(name)
 
     # -- what all have --------------------------------------------------------------------------------------------
 
@@ -473,7 +439,7 @@ class Registration:
             wrong = self._unlike_most(hellos)
             if not wrong:
                 about = {name: hello.about for name, hello in hellos.items() if hello.about is not None}
-                self.members = {name: Member(about=each) for name, each in about.items()}
+                self.members = {name: Member(told={1: each}) for name, each in about.items()}
                 self.complete = True
                 for name in list(self.threads):
                     self._offer_terms(name)
@@ -574,44 +540,51 @@ class Registration:
         """Keep what this client says until all have said so, or answer it now."""
         twice = "" if hello.leaves else self._is_second(name, hello)
         with self.changed:
-            words = twice or (self._hear_leaving(name, hello) if hello.leaves else self._refusal(name, hello))
-            stage = hello.stage
-            if not words and not hello.leaves:
-                self.leaving.pop(name, None)  # it has come back before the round in which it would have left
-                if stage == "about" and self.said_here.get(name) != hello.life:
-                    self.say(f"{name} is here" + (" again" if name in self.said_here else ""))
-                    self.said_here[name] = hello.life
-                if hello.seen:
-                    self.hellos[stage][name] = hello
-            late = self._is_late(name, hello)
-            renews = not words and not late and self._renews(name, hello)
-            if renews:
-                self.renewing[name] = hello
-                self.say(f"{name} has other samples, which count from the next round on")
-            elif not words and not hello.leaves:
-                self.lives[name] = hello.life
-            missing = NEXT_ROUND if late or renews else self._missing(stage)
-            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
+            words = twice or self._refusal(name, hello)
+            later = "" if words else self._later(name, hello)
             if words:
                 self._refuse(name, hello, words)
-            elif hello.leaves or renews:
-                pass
-            elif late:
-                if stage == "about":
-                    if name not in self.waiting:
-                        self.say(f"{name} {'takes part' if hello.seen else 'is evaluated'} from the next round on")
-                    self.waiting[name] = hello
-            elif self._is_decided(stage):
-                self._welcome(name, hello)
+            elif hello.leaves and not later:
+                if name in self.parting:
+                    self.parting[name] = hello
+                else:
+                    self._farewell(name, hello)
+            else:
+                self._keep(name, hello, later)
+            missing = NEXT_ROUND if later else self._missing(hello.stage)
+            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
             self.changed.notify_all()
 
-    def _is_late(self, name: str, hello: Hello) -> bool:
-        """Whether this client waits for the next round, or, if it takes no part, for those who do."""
-        if hello.leaves or self._is_here(name):
-            return False
-        if hello.stage == "about":
-            return self.complete or not hello.seen
-        return not hello.seen and not self._is_decided(hello.stage)
+    def _keep(self, name: str, hello: Hello, later: str) -> None:
+        """Keep what this client says until the next round (later: what it is then), or until all have said so."""
+        before = self.due.pop(name, None)  # one that said that it leaves may have come back
+        known = self.lives.get(name), None if before is None else before.life
+        if not hello.leaves and hello.life not in known:
+            self.say(f"{name} is here" + (" again" if name in self.lives else ""))
+        if hello.seen and not hello.leaves:
+            self.hellos[hello.stage][name] = hello
+        if not self._is_here(name) or not later:
+            self.lives[name] = hello.life
+        if later and (hello.leaves or hello.about is not None):
+            if before is None or before.about != hello.about:
+                self.say(f"{name} {later}")
+            self.due[name] = hello
+        elif not later and self._is_decided(hello.stage):
+            self._welcome(name, hello)
+
+    def _later(self, name: str, hello: Hello) -> str:
+        """Return what this client does from the next round on, in words; empty if it is answered now."""
+        about = hello.about
+        if self._is_here(name):
+            if hello.leaves:
+                return "leaves"
+            other = about is not None and about.digest != self.about(name).digest
+            return "has other samples, which count from the next round on" if other else ""
+        if about is None:
+            now = hello.leaves or hello.seen or self._is_decided(hello.stage)
+        else:
+            now = hello.seen and not self.complete
+        return "" if now else f"{'takes part' if hello.seen else 'is evaluated'} from the next round on"
 
     def _is_second(self, name: str, hello: Hello) -> str:
         """Return what to say to a second process with this name and key while the first one answers; else nothing."""
@@ -624,12 +597,6 @@ class Registration:
             return ""
         return f"another process takes part as {name}, with the same key; end one of them"
 
-    def _renews(self, name: str, hello: Hello) -> bool:
-        """Whether a member has other samples than those that count."""
-        if not self.complete or hello.about is None or name not in self.members:
-            return False
-        return hello.about.digest != self.about(name).digest
-
     def _is_decided(self, stage: Stage) -> bool:
         return {"columns": self.columns, "profile": self.shared, "about": self.complete or None}[stage] is not None
 
@@ -639,7 +606,6 @@ class Registration:
         elif hello.stage == "profile" and self.shared is not None:
             welcome = Welcome(encoding=self.shared.agreed.to_json())
         else:
-            self.welcomed.add(name)
             welcome = Welcome(run=self.run, epoch=self.epoch, number=self.next_order.setdefault(name, 0))
         self.link.offer(name, f"welcome/{hello.nonce}", encode(welcome))
 
@@ -656,6 +622,8 @@ class Registration:
         """Return why this client cannot take part, as far as that is known before all are there."""
         if name == "server":
             return "no client can have the server's name"
+        if hello.leaves:
+            return "" if name in self.members else "it takes no part, so that there is nothing to leave"
         if words := unlike(self.agreement, hello.agreement):
             return words
         named, stage, about = self.network.clients, hello.stage, hello.about
@@ -687,7 +655,7 @@ class Registration:
         if self.plan is None:  # it is looked at again when it waits for a round
             return ""
         try:
-            there = {id: Entry(True, 1, member.about.n_train, None) for id, member in self.members.items()}
+            there = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
             there[name] = Entry(hello.seen, 1, hello.about.n_train, None)
             self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
         except ConfigError as error:

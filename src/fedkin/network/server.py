@@ -24,7 +24,7 @@ from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed
 from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
 from fedkin.network.registration import Registration
-from fedkin.network.status import Progress, weights_of
+from fedkin.network.status import StatusFile, weights_of
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
@@ -237,18 +237,18 @@ class NetworkSite(Site):
 class NetworkEngine(Engine):
     """The engine of a server, with the clients that are registered.
 
-    stopping: whether the run is to stop while it waits for a client.
+    status: is told how it goes. stopping: whether the run is to stop while it waits for a client.
     """
 
     name: ClassVar[str] = "network"
     site: NetworkSite
 
     def __init__(
-        self, setup: Setup, roster: Roster, registration: Registration, *,
+        self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, *,
         stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
-        self.registration, self.stopping = registration, stopping
-        self.progress = Progress(0, setup.training.rounds)
+        self.registration, self.status, self.stopping = registration, status, stopping
+        status.rounds = setup.training.rounds
         super().__init__(setup, roster, observers=observers)
         self._count()
 
@@ -277,19 +277,18 @@ class NetworkEngine(Engine):
     def round(self, number: int) -> Outcome:
         if self.registration.turn_to(number):
             self._take_members()
-        self.progress = replace(self.progress, round=number)
+        self.status.round = number
         outcome = super().round(number)
         self.site.drifted |= set(outcome.events.get("drifted", ()))
-        graph, heard = outcome.graph, dict(self.site.last)
-        if graph is not None:
-            self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
+        if (graph := outcome.graph) is not None:
+            self.status.tell(group=graph.groups or {}, weights=weights_of(graph))
         spent = {id: self.setup.privacy.spent(one.model_dump()) for id, one in self.site.spent.items()}
-        self.progress = replace(self.progress, heard=heard, epsilon=spent)
+        self.status.tell(round=self.site.last, epsilon=spent)
         return outcome
 
     def evaluate(self) -> dict[str, Score]:
         scores = super().evaluate()
-        self.progress = replace(self.progress, models=dict(self.site.models_at))
+        self.status.tell(model=self.site.models_at)
         return scores
 
     def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
@@ -301,8 +300,6 @@ class NetworkEngine(Engine):
         return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent, **moved}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.registration.recall(state.get("moved", {}))
-        self._take_members()
         super().restore(state)
         self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
         self.site.spent = {id: Spent.model_validate(one) for id, one in state.get("spent", {}).items()}

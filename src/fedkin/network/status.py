@@ -10,13 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedkin.errors import RunError
 from fedkin.flow import Message
@@ -33,14 +32,24 @@ _LARGEST = 1 << 26
 _HEAVIEST = 5  # weights that are told of each participant
 
 
-class Other(Settings):
+class _Known(Settings):
+    """What is known of a participant.
+
+    weights: its largest ones by name, of what the method has learned. epsilon: of what it has released in this run
+    under `[privacy]`, if that is finite. model: the hash of the model that it keeps; empty before the first evaluation.
+    """
+
+    weights: dict[str, float] = Field(default_factory=dict)
+    epsilon: Annotated[float | None, BeforeValidator(lambda value: None if value == math.inf else value)] = None
+    model: str = ""
+
+
+class Other(_Known):
     """Another participant as this one sees it.
 
     here: whether it is connected. round: the last round of which this one has an answer or a message of it. seen: when
     it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
-    of its messages and arrivals were refused; why: the newest of them. group, weights: what the method has learned of
-    it: its group, and its largest weights by name. epsilon: of what it has released under `[privacy]`, as it says.
-    model: the hash of the model that it keeps, as it says; empty before the first evaluation.
+    of its messages and arrivals were refused; why: the newest of them. group: what the method has learned of it.
     """
 
     here: bool
@@ -51,31 +60,27 @@ class Other(Settings):
     refused: int = Field(0, ge=0)
     why: str = ""
     group: int | None = None
-    weights: dict[str, float] = Field(default_factory=dict)
-    epsilon: float | None = None
-    model: str = ""
 
 
-class Status(Settings):
+State = Literal["running", "ended", "left"]
+
+
+class Status(_Known):
     """What the file says.
 
     written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
-    by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name. epsilon:
-    of what this participant has released in this run under `[privacy]`. model: the hash of the model that it keeps.
+    by name. nameless: refused messages of which nobody knows whose they were.
     """
 
     name: str
     role: Literal["server", "client", "peer"]
     federation: str
-    state: Literal["running", "ended", "left"]
+    state: State
     written: float
     round: int = Field(0, ge=0)
     rounds: int = Field(0, ge=0)
     others: dict[str, Other] = Field(default_factory=dict)
     nameless: int = Field(0, ge=0)
-    weights: dict[str, float] = Field(default_factory=dict)
-    epsilon: float | None = None
-    model: str = ""
 
     def late(self, now: float) -> float:
         """Seconds for which a participant that should be running has written nothing; 0 while it does."""
@@ -94,28 +99,6 @@ def read_status(path: Path) -> Status:
     if not isinstance(tree, dict):
         raise RunError(f"{path}: not a status file (expected a table)")
     return parse(Status, tree, str(path))
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a participant is. heard: the last round of each other's answer or message; groups, weights: learned.
-
-    epsilon: of what each has released under `[privacy]`, by name. models: the hash of the model that each keeps after
-    the last round. A participant's own are under "".
-    """
-
-    round: int = 0
-    rounds: int = 0
-    heard: Mapping[str, int] = field(default_factory=dict)
-    groups: Mapping[str, int] = field(default_factory=dict)
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    epsilon: Mapping[str, float] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
-
-    def epsilon_of(self, id: str) -> float | None:
-        """Return the epsilon of a participant; None if it is not known, or not finite."""
-        epsilon = self.epsilon.get(id, math.inf)
-        return round(epsilon, 4) if math.isfinite(epsilon) else None
 
 
 def weights_of(learned: Graph | Message) -> dict[str, dict[str, float]]:
@@ -145,15 +128,16 @@ def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
 class StatusFile:
     """Keeps the status file of a participant while it is in `with`.
 
-    names: the others, who may become more. progress: asked at each look.
+    names: the others, who may become more. federation, round, rounds: as in `Status`; set while it runs.
     """
 
     def __init__(
-        self, link: Link, folder: Path, role: Literal["server", "client", "peer"], federation: str,
-        names: Callable[[], Iterable[str]], progress: Callable[[], Progress],
+        self, link: Link, folder: Path, role: Literal["server", "client", "peer"],
+        names: Callable[[], Iterable[str]], federation: str = "",
     ) -> None:  # fmt: skip
-        self.link, self.folder, self.role, self.federation = link, folder, role, federation
-        self.names, self.progress = names, progress
+        self.link, self.folder, self.role, self.names, self.federation = link, folder, role, names, federation
+        self.round = self.rounds = 0
+        self.told: dict[str, dict[str, Any]] = {}
         self.seen: dict[str, float] = {}
         self.over = Event()
         self.thread = Thread(target=self._keep, name="status", daemon=True)
@@ -168,34 +152,34 @@ class StatusFile:
         self.thread.join()
         self.look("ended" if kind is None else "left")
 
+    def tell(self, **facts: Mapping[str, Any]) -> None:
+        """Note fields of `Other` by participant; "" is this one."""
+        for field, values in facts.items():
+            for id, value in values.items():
+                self.told.setdefault(id, {})[field] = value
+
     def _keep(self) -> None:
         while not self.over.wait(_LOOK):
             self.look()
 
-    def look(self, state: Literal["running", "ended", "left"] = "running") -> None:
+    def look(self, state: State = "running") -> None:
         """Write how it goes now; trouble with the file ends no run."""
         with suppress(LinkError, OSError):
-            replace(self.folder / FILE, self.status(state).model_dump_json(indent=1).encode())
+            replace(self.folder / FILE, self._status(state).model_dump_json(indent=1).encode())
 
-    def status(self, state: Literal["running", "ended", "left"] = "running") -> Status:
-        """Return how it goes now."""
-        link, now, done = self.link, time.time(), self.progress()
-        present = link.present()
-        self.seen |= dict.fromkeys(present, round(now, 1))
-        counts = link.refused.counts
+    def _status(self, state: State) -> Status:
+        link, now = self.link, round(time.time(), 1)
+        present, counts = link.present(), link.refused.counts
+        self.seen |= dict.fromkeys(present, now)
         why = {refusal.who: refusal.why for refusal in link.refused}
-        names = sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
         others = {
             id: Other(
-                here=id in present, round=done.heard.get(id), seen=self.seen.get(id), bytes_in=link.bytes_in[id],
-                bytes_out=link.bytes_out[id], refused=counts.get(id, 0), why=why.get(id, "")[:300],
-                group=done.groups.get(id), weights=dict(done.weights.get(id, {})), epsilon=done.epsilon_of(id),
-                model=done.models.get(id, ""),
+                here=id in present, seen=self.seen.get(id), bytes_in=link.bytes_in[id], bytes_out=link.bytes_out[id],
+                refused=counts.get(id, 0), why=why.get(id, "")[:300], **self.told.get(id, {}),
             )
-            for id in names
+            for id in sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
         }  # fmt: skip
         return Status(
-            name=link.me, role=self.role, federation=self.federation, state=state, written=round(now, 1),
-            round=done.round, rounds=done.rounds, others=others, nameless=counts.get("", 0),
-            weights=dict(done.weights.get("", {})), epsilon=done.epsilon_of(""), model=done.models.get("", ""),
+            name=link.me, role=self.role, federation=self.federation, state=state, written=now, round=self.round,
+            rounds=self.rounds, others=others, nameless=counts.get("", 0), **self.told.get("", {}),
         )  # fmt: skip

@@ -37,7 +37,7 @@ from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
 from fedkin.network.registration import Registration, Shared, among
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
-from fedkin.network.status import Progress, StatusFile
+from fedkin.network.status import StatusFile
 from fedkin.records.files import SEAL, read_json, write_json, write_seal
 from fedkin.records.models import ModelContext, digest_of, keep_models
 from fedkin.records.recorder import Checkpoints
@@ -245,15 +245,30 @@ def serve(
     root = data_root or Path("data")
     with experiment.claimed(folder, root):
         reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
+        kept = folder / "federation.json"
+        checkpoint, _ = Checkpoints(folder).survey()
         registration = Registration(
             link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
-            kept=_kept(folder), moved=_moved(folder), shared=shared_in(folder), keep=partial(keep, folder), say=say,
+            kept=read_json(kept) if kept.exists() else None,
+            moved={} if checkpoint is None else checkpoint.state["engine"].get("moved", {}),
+            shared=shared_in(folder), keep=partial(keep, folder), say=say,
         )  # fmt: skip
-        engines: list[NetworkEngine] = []
-        progress = partial(_progress, engines)
+        stopping = watcher.stopping if watcher is not None else lambda: False
+        run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
         try:
-            with StatusFile(link, folder, "server", experiment.name, lambda: list(registration.members), progress):
-                return _served(experiment, registration, folder, root, watcher, engines)
+            with StatusFile(link, folder, "server", lambda: list(registration.members), experiment.name) as status:
+                roster = registration.wait(stopping)
+                assert registration.plan is not None
+                plan = replace(registration.plan, engine=run, public=public_from(root))
+                plan.method.check(cast(Federation, roster))
+                plan.training.count(len(roster.seen))
+                engine = NetworkEngine(plan, roster, registration, status, stopping=stopping)
+                result = execute(
+                    plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+                    make=lambda plan: engine, settings=experiment.resolved,
+                )  # fmt: skip
+                engine.end()
+                return result
         finally:
             registration.close()
 
@@ -262,10 +277,6 @@ def _done(folder: Path) -> int:
     """Return the number of rounds that a peer has done, by its newest checkpoint."""
     rounds = [path.stem.removeprefix("round-") for path in (folder / "checkpoint").glob("round-*.json")]
     return max((int(round) for round in rounds if round.isdigit()), default=0)
-
-
-def _progress(engines: Sequence[NetworkEngine | PeerEngine]) -> Progress:
-    return engines[-1].progress if engines else Progress()
 
 
 def keep(folder: Path, shared: Shared) -> None:
@@ -285,42 +296,6 @@ def shared_in(folder: Path) -> Shared | None:
         return Shared(SharedEncoding.from_json(tree["agreed"]), columns, tuple(map(str, tree["clients"])))
     except (DataError, KeyError, TypeError) as error:
         raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
-
-
-def _kept(folder: Path) -> Mapping[str, Any] | None:
-    path = folder / "federation.json"
-    kept: Mapping[str, Any] | None = read_json(path) if path.exists() else None
-    return kept
-
-
-def _moved(folder: Path) -> Mapping[str, Any] | None:
-    """Return who has joined and left, from the checkpoint that the run goes on from."""
-    checkpoint, _ = Checkpoints(folder).survey()
-    moved: Mapping[str, Any] | None = None if checkpoint is None else checkpoint.state["engine"].get("moved")
-    return moved
-
-
-def _served(
-    experiment: Experiment, registration: Registration, folder: Path, root: Path,
-    watcher: Watcher | None, engines: list[NetworkEngine],
-) -> Result:  # fmt: skip
-    stopping = watcher.stopping if watcher is not None else lambda: False
-    roster = registration.wait(stopping)
-    assert registration.plan is not None
-    registration.plan.method.check(cast(Federation, roster))
-    registration.plan.training.count(len(roster.seen))
-    run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
-
-    def make(plan: Setup) -> NetworkEngine:
-        engines.append(NetworkEngine(replace(plan, public=public_from(root)), roster, registration, stopping=stopping))
-        return engines[-1]
-
-    result = execute(
-        replace(registration.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder,
-        watcher=watcher, make=make, settings=experiment.resolved,
-    )  # fmt: skip
-    engines[-1].end()
-    return result
 
 
 def exchange(
@@ -363,25 +338,20 @@ def exchange(
         if shared is not None:
             keep(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
-        outbox, engines = PeerOutbox(folder / "sent"), list[PeerEngine]()
+        outbox = PeerOutbox(folder / "sent")
         begun, page = _done(folder), ledger.page(outbox.life(), plan.privacy)
         near = PeerExchange(link, names, mine, experiment.network, limit, say=say, stop=stop, outbox=outbox, done=begun)
-
-        def make(plan: Setup) -> PeerEngine:
-            engines.append(PeerEngine(plan, client, near, page, device))
-            return engines[-1]
-
         try:
-            with StatusFile(link, folder, "peer", experiment.name, lambda: near.others, partial(_progress, engines)):
+            with StatusFile(link, folder, "peer", lambda: near.others, experiment.name) as status:
                 near.gather()
+                engine = PeerEngine(plan, client, near, page, status, device)
                 result = execute(
                     plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
-                    make=make, settings=experiment.resolved,
+                    make=lambda plan: engine, settings=experiment.resolved,
                     about=_context_of(settings, plan, client, None if shared is None else shared.agreed),
                 )  # fmt: skip
                 if run.models == "last":
-                    models = {"": digest_of(result.models[client.id])}
-                    engines[-1].progress = replace(engines[-1].progress, models=models)
+                    status.tell(model={"": digest_of(result.models[client.id])})
                 near.end(plan.training.rounds + 1)
             return result
         finally:
