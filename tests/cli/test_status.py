@@ -21,7 +21,7 @@ def write(
 ) -> None:
     folder.mkdir()
     now = time.time() - age
-    north = Other(here=True, round=4, seen=now, bytes_in=24616, bytes_out=1000, group=0, weights={"west": 0.25})
+    north = Other(here=True, round=4, seen=now, bytes_in=24616, bytes_out=1000, group=0)
     west = Other(here=False, round=2, seen=now - 300, refused=3, why="its signature \x1b[31m")
     status = Status(
         name=name, role="server", federation="three-hospitals", state=state, written=now, round=4, rounds=20,
@@ -44,7 +44,7 @@ def test_a_table_of_who_is_there(tmp_path: Path, said: Said) -> None:
     assert "three-hospitals: server (server), round 4 of 20, running" in text
     rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
     cells = [cell.strip() for cell in rows["north"].split("│")[2:9]]
-    assert cells == ["yes", "4", "now", "24.6 kB", "1.0 kB", "", "group 0; west 0.25"]
+    assert cells == ["yes", "4", "now", "24.6 kB", "1.0 kB", "", "0"]
     assert "5 minutes ago" in rows["west"]
     assert "never" in rows["south"]
     assert "refused of west, the last: its signature \\x1b[31m" in text

@@ -14,17 +14,22 @@ import numpy as np
 import torch
 
 from fedkin import codec
+from fedkin.data.own import OwnSamples
 from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation
 from fedkin.learning.metrics import MEASURES, metric
 from fedkin.network.agreement import PlanOf
 from fedkin.network.client import NetworkClient
 from fedkin.network.link import Left
+from fedkin.network.status import FILE, read_status
+from fedkin.records.models import digest_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop, execute
+from fedkin.running.model_loader import load
 from fedkin.running.networked import plan_of, serve, take_home
 from network.memory import MemoryNetwork
+from support import same
 
 NOWHERE = Path("/nonexistent")
 
@@ -87,10 +92,13 @@ def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
 
 
 class Ending:
-    """Stops a run after a round, as Ctrl-C does; notes the rows."""
+    """Stops a run after a round, or when something is so, as Ctrl-C does; notes the rows."""
 
-    def __init__(self, after: int = -1, then: Callable[[int], None] = lambda round: None) -> None:
-        self.after, self.then = after, then
+    def __init__(
+        self, after: int = -1, then: Callable[[int], None] = lambda round: None,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self.after, self.then, self.until = after, then, until
         self.stopped = False
 
     def started(self, rounds: int, done: int) -> None:
@@ -102,13 +110,13 @@ class Ending:
         self.then(row["round"])
 
     def stopping(self) -> bool:
-        """Whether the round was that one."""
-        return self.stopped
+        """Whether the round was that one, or it is so."""
+        return self.stopped or self.until()
 
 
 @dataclass
 class Clients:
-    """Clients in threads; `said` and `errors` by name."""
+    """Clients in threads; `said`, also by the server, and `errors` by name."""
 
     network: MemoryNetwork
     federation: Federation
@@ -138,27 +146,41 @@ class Clients:
         torch.set_num_threads(1)
         try:
             with self.network.link(name) as link:
-                self.nodes[name] = NetworkClient(
-                    link, (options.pop("client", self.federation[name]), options.pop("task", self.federation.task)),
-                    options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
-                    say=partial(self._note, name), patience=0.05,
-                    take_home=partial(take_home, self.root / name), **options,
-                )  # fmt: skip
-                self.nodes[name].run()
+                self.join_with(link, name, options)
         except Left:
             self.errors[name] = "left"
         except FedkinError as error:
             self.errors[name] = str(error)
 
-    def _note(self, name: str, line: str) -> None:
+    def join_with(self, link: Any, name: str, options: dict[str, Any]) -> None:
+        """Take part over this link."""
+        samples = self.samples_of(name, options)
+        self.nodes[name] = NetworkClient(
+            link, samples, options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
+            say=partial(self.note, name), patience=0.05, take_home=partial(take_home, self.root / name), **options,
+        )  # fmt: skip
+        self.nodes[name].run()
+
+    def samples_of(self, name: str, options: dict[str, Any]) -> OwnSamples:
+        """The client's samples, or those of the options."""
+        return options.pop("client", self.federation[name]), options.pop("task", self.federation.task)
+
+    def serve(self, plan: Experiment, folder: Path, watcher: Any = None) -> Result | None:
+        """The experiment's server on this network; None if it was stopped."""
+        return served(plan, self.network, folder, watcher=watcher, say=partial(self.note, "server"))
+
+    def note(self, name: str, line: str) -> None:
+        """Note what is said."""
         with self.speaking:
-            self.said[name].append(line)
+            self.said.setdefault(name, []).append(line)
             self.speaking.notify_all()
 
-    def heard(self, name: str, words: str) -> None:
-        """Wait until this client has said these words."""
+    def heard(self, name: str, words: str, times: int = 1) -> None:
+        """Wait until this one has said these words so often."""
         with self.speaking:
-            assert self.speaking.wait_for(lambda: any(words in line for line in self.said[name]), 60)
+            assert self.speaking.wait_for(
+                lambda: sum(words in line for line in self.said.get(name, ())) >= times, 60
+            ), self.said.get(name)
 
     def stop(self, *names: str) -> None:
         """Have these clients (none named: all) leave, and wait until they have."""
@@ -221,3 +243,14 @@ def state_in(folder: Path) -> dict[str, Any]:
     """The engine's state in the newest checkpoint."""
     state: dict[str, Any] = codec.read(max((folder / "checkpoint").glob("*.safetensors")))["engine"]
     return state
+
+
+def own_models(root: Path, here: Result) -> dict[str, str]:
+    """The hash of the model in each participant's own folder, by name: the model of a simulation."""
+    for name, params in here.models.items():
+        own = load(root / name)
+        assert list(own) == [name]
+        assert same(own.stored[name], params), name
+        assert read_status(root / name / FILE).model == digest_of(params)
+        assert own.model() is not None  # the net is made anew, and the tensors fit
+    return {name: digest_of(params) for name, params in here.models.items()}

@@ -36,6 +36,9 @@ ANSWERS: dict[str, Change] = {
     "scores that are tensors": lambda tree: {
         **tree, "score": {"n": torch.tensor(5), "loss": torch.tensor(0.5), "right": 3, "figures": torch.ones(1)}
     },
+    "a score of too many samples": lambda tree: {
+        **tree, "score": tree.get("score") and {**tree["score"], "n": 2**30}
+    },
     "a model that is no hash": lambda tree: {**tree, "score": {**(tree.get("score") or {}), "model": "north"}},
     "failures that are none": lambda tree: {**tree, "failed": [1, 2]},
     "an error that is a tensor": lambda tree: {**tree, "error": torch.ones(3)},
@@ -62,7 +65,12 @@ def federation() -> Federation:
     return PLAN.federation(NOWHERE)
 
 
-FAST = ("a tensor for the number", "an empty reply", "more samples than were told", "scores that are text")
+FAST = (
+    "a tensor for the number",
+    "an empty reply",
+    "more samples than were told",
+    "a score of too many samples",
+)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,7 @@ def test_whatever_is_read_is_read_or_refused(federation: Federation) -> None:
         None, True, -1, 10**400, 1e308, float("nan"), "", "x" * 5000, [], [[]], [None], {}, {"a": {}}, torch.ones(2),
         torch.tensor(3), torch.tensor([float("inf")]),
     ]  # fmt: skip
-    about = {"n_train": 1, "n_test": 1, "digest": "0" * 32, "group": None, "labels": {}}
+    about = {"n_train": 1, "n_test": 1, "digest": "0" * 32, "group": None}
     agreement: dict[str, Any] = {"settings": "", "task": None, "columns": [], "metrics": []}
     good: dict[Any, dict[str, Any]] = {
         Answer: {

@@ -14,22 +14,28 @@ import pytest
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
-from fedkin.network.client import LEAVES, Caller, leave
+from fedkin.network.client import LEAVES, Caller
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from fedkin.running.model_loader import load
 from network.called import CalledNetwork
-from network.federations import Clients, Ending, clients, experiment, served
+from network.federations import Clients, Ending, clients, experiment
 from network.memory import MemoryNetwork
 from support import by_pattern, same
 
 NEW = "c07"
 
 
+def left(link: Any, said: list[str]) -> None:
+    """Leave by `fedkin net leave`."""
+    caller = Caller(link, say=said.append, patience=0.05)
+    caller.await_farewell(caller.say_leaving())
+
+
 class Life:
-    """A federation of eight, of whom `NEW` may come later, and what its server has said."""
+    """A federation of eight, of whom `NEW` may come later."""
 
     def __init__(self, method: str, folder: Path, rounds: int = 6, **network: Any) -> None:
         names = experiment(method).federation(Path())
@@ -37,30 +43,17 @@ class Life:
         settings = {"clients": first, "newcomers": True, **network}
         self.plan = experiment(method, rounds=rounds, network=settings)
         self.folder, self.federation = folder, self.plan.federation(Path())
-        self.lines: list[str] = []
-        self.heard = threading.Condition()
         self.threads: list[threading.Thread] = []
 
-    def say(self, line: str) -> None:
-        with self.heard:
-            self.lines.append(line)
-            self.heard.notify_all()
-
-    def await_line(self, words: str) -> None:
-        with self.heard:
-            assert self.heard.wait_for(lambda: any(words in line for line in self.lines), 60), self.lines
-
     def serve(self, there: Clients, then: Callable[[int], None], after: int = -1) -> Result | None:
-        return served(self.plan, there.network, self.folder / "there", watcher=Ending(after, then), say=self.say)
+        return there.serve(self.plan, self.folder / "there", Ending(after, then))
 
     def arrive(self, there: Clients, name: str, **options: Any) -> None:
         """Start a client and wait until the server lets it in."""
-        count = sum("takes part from the next" in line for line in self.lines)
+        words = "takes part from the next"
+        before = sum(words in line for line in there.said.get("server", ()))
         there.start(name, **options)
-        with self.heard:
-            assert self.heard.wait_for(
-                lambda: sum("takes part from the next" in line for line in self.lines) > count, 60
-            )
+        there.heard("server", words, before + 1)
 
     def depart(self, there: Clients, name: str) -> list[str]:
         """Stop a client, and say that it leaves; returns what that says, which ends when the round has."""
@@ -69,11 +62,11 @@ class Life:
 
         def call() -> None:
             with there.network.link(name) as link:
-                leave(Caller(link, say=said.append, patience=0.05))
+                left(link, said)
 
         self.threads.append(threading.Thread(target=call, daemon=True))
         self.threads[-1].start()
-        self.await_line(f"{name} leaves")
+        there.heard("server", f"{name} leaves")
         return said
 
     def departed(self) -> None:
@@ -145,8 +138,7 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
                 life.departed()
                 life.arrive(there, "c02", client=other)
             if round == 4 and after == 3:
-                with life.heard:
-                    assert life.heard.wait_for(lambda: sum("c02 takes part" in line for line in life.lines) == 2, 60)
+                there.heard("server", "c02 takes part", 2)
 
         assert life.serve(there, then, after=after) is None
         result = life.serve(there, then)
@@ -166,7 +158,7 @@ def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tm
 @pytest.mark.parametrize("network", [MemoryNetwork, CalledNetwork])  # as over Zenoh, and as on Flower
 def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], tmp_path: Path) -> None:
     """No answer is missing, so that the run is the simulation, at whatever moment it is told."""
-    life = Life("fedavg", tmp_path, rounds=30)
+    life = Life("fedavg", tmp_path, rounds=12)
     with begun(life, tmp_path, network()) as there:
 
         def then(round: int) -> None:
@@ -180,34 +172,24 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], t
         assert result is not None
         first = result.federation["clients"]["c02"]["away"][0][0]
         assert f"left: data of c02 count no more from round {first} on" in there.said["c02"]
-        assert f"its model after round {first - 1} of 30 is kept" in there.said["c02"][-1]
+        assert f"its model after round {first - 1} of 12 is kept" in there.said["c02"][-1]
         assert list(load(tmp_path / "nodes" / "c02")) == ["c02"]
     equal(result, life.replayed(result))
 
 
-def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
-    life = Life("fedavg", tmp_path, rounds=8, newcomers=False, gone_after=0.01)
-    with begun(life, tmp_path) as there:
-        result = life.serve(there, lambda round: there.stop("c02") if round == 2 else None)
-        there.join()
-        assert there.errors == {"c02": "left"}
-    assert result is not None
-    assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}]
-    assert "c02 was not connected for 0.01 s: it has left" in life.lines
-    assert result.federation["clients"]["c02"]["away"][0][1] is None
-
-
 def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:
     life = Life("fedavg", tmp_path, newcomers=False)
-    said: list[str] = []
+    said, refused = list[str](), list[str]()
     with begun(life, tmp_path) as there:
 
         def then(round: int) -> None:
             if round == 1:
-                there.start(NEW)
-                there.join(NEW)
+                for unseen in (True, False):
+                    there.start(NEW, unseen=unseen)
+                    there.join(NEW)
+                    refused.append(there.errors[NEW])
                 with there.network.link(NEW) as link, pytest.raises(RunError, match="takes no part, so that there is"):
-                    leave(Caller(link, say=said.append, patience=0.05))
+                    left(link, said)
             if round == 2:
                 life.depart(there, "c02")
             if round == 4:
@@ -217,8 +199,9 @@ def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:
 
         assert life.serve(there, then) is not None
         there.join()
-    assert "the federation is complete without it (c00, c01" in there.errors[NEW]
-    assert "network.newcomers = true in the server's experiment" in there.errors[NEW]
+    for words in refused:
+        assert "the federation is complete without it (c00, c01" in words
+        assert "network.newcomers = true in the server's experiment would let it in" in words
     assert "it has left the federation in round 3" in there.errors["c02"]
 
 
@@ -260,7 +243,7 @@ def test_one_that_takes_no_part_gets_the_model_of_the_simulation(method: str, tm
                 there.stop(NEW)
             if round == 3:
                 there.start(NEW, unseen=True)
-                life.await_line(f"{NEW} is here again")
+                there.heard("server", f"{NEW} is here again")
 
         assert life.serve(there, then, after=1) is None
         result = life.serve(there, then)
@@ -276,13 +259,3 @@ def test_one_that_takes_no_part_gets_the_model_of_the_simulation(method: str, tm
     assert result.unseen == (NEW,)
     assert same(load(tmp_path / "nodes" / NEW).stored[NEW], here.models[NEW])
     assert not list((tmp_path / "nodes" / NEW).glob("*/round-*"))
-
-
-def test_one_that_takes_no_part_is_let_in_where_newcomers_are(tmp_path: Path) -> None:
-    life = Life("fedavg", tmp_path, rounds=2, newcomers=False)
-    with clients(life.federation, tmp_path / "nodes") as there:
-        there.start(NEW, unseen=True)
-        there.start(*sorted(set(life.federation) - {NEW}))
-        assert life.serve(there, lambda round: None) is not None
-        there.join()
-    assert "network.newcomers = true in the server's experiment would let it in" in there.errors[NEW]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
-from network.federations import Ending, experiment, simulated, state_in
-from network.peers import Killed, peers, rows_of, states, together
+from network.federations import Ending, experiment, own_models, simulated, state_in
+from network.peers import peers, rows_of, states, together
 from support import Losing, same
 
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
@@ -34,6 +34,7 @@ def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, An
         there.join()
         assert there.errors == {}
         assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+        own_models(there.root, here)
         for name, result in there.results.items():
             assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
             assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
@@ -59,25 +60,6 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
         assert [line for line in there.said["c00"] if line.startswith("round") and "c02" in line] == [
             "round 2: c02: gone: the connection is lost"
         ]
-
-
-def test_a_peer_that_is_killed_comes_back_and_no_bit_changes(tmp_path: Path) -> None:
-    plan = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0})
-    simulated(plan, tmp_path / "here")
-
-    def kill(round: int) -> None:
-        if round == 2:
-            raise Killed
-
-    with peers(plan, tmp_path / "peers") as there:
-        there.start(["c00", "c01"])
-        there.start(["c02"], watcher=Ending(then=kill))
-        there.join("c02")
-        assert there.errors.pop("c02").startswith("Killed")
-        there.start(["c02"])
-        there.join()
-        assert there.errors == {}
-        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
 
 
 def test_what_differs_between_peers_is_named(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import torch
 from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation
 from fedkin.flow import Message
 from fedkin.graph import Plan
 from fedkin.methods.blocks.signatures import tensors
@@ -158,9 +159,13 @@ def test_a_limit_without_noise_is_refused_before_anything_leaves(privacy: Privac
 
 
 def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
-        server.join()
+    """Another question is another release, and a lost state takes no release back."""
+    federation = PLAN.federation(NOWHERE)
+    with by_hand(federation, tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger")) as server:
+        about = server.join()["about"]
+        client = federation["c00"]
+        assert about["n_train"] == client.size
+        assert about["digest"] != about_of(client, federation.task).digest  # others have samples to compare it with
         first = server.train()
         assert first["spent"]["releases"] == 1
         server.there.stop("c00")
@@ -170,66 +175,46 @@ def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Pa
         assert same(first["reply"], again["reply"])
         assert again["spent"]["releases"] == 1
         server.there.stop("c00")
+        for path in tmp_path.glob("c00/r1/*"):
+            path.unlink()
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
         server.join("e3")
         moved = {name: tensor + 1 for name, tensor in server.plan.net.initial.items()}
         other = server.train(message={"params": moved})
-        assert other["spent"]["releases"] == 2  # another question is another release
+        assert other["spent"]["releases"] == 2
         assert not same(first["reply"], other["reply"])
 
 
-def test_a_lost_state_does_not_take_the_count_back(tmp_path: Path) -> None:
-    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger")) as server:
-        server.join()
-        server.train()
-        server.train(round=2, last=1)
-        server.there.stop("c00")
-        for path in tmp_path.glob("c00/r1/*"):
-            path.unlink()
-        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
-        server.join("e2")
-        told = server.train(message={"params": {n: t * 2 for n, t in server.plan.net.initial.items()}})
-        assert told["spent"]["releases"] == 3
-
-
 def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger", limit=PRIVATE.epsilon(1) + 1e-6)
-    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
+    """But sends again what it has released."""
+    limit = PRIVATE.epsilon(1) + 1e-6
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger", limit)) as server:
         server.join()
-        assert set(server.train()["reply"]) == {"params", "n"}
+        first = server.train()
+        assert set(first["reply"]) == {"params", "n"}
         told = server.train(round=2, last=1)
         assert "reply" not in told
         assert told["failed"]["kind"] == "spent"
         assert "above its owner's limit" in told["failed"]["words"]
         assert told["spent"]["releases"] == 1
-
-
-def test_what_was_released_is_sent_again_though_the_limit_is_reached(tmp_path: Path) -> None:
-    limit = PRIVATE.epsilon(1) + 1e-6
-    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger", limit)) as server:
-        server.join()
-        first = server.train()
         server.there.stop("c00")
         server.there.start("c00", ledger=Ledger(tmp_path / "ledger", limit))
         server.join("e2")
         assert same(first["reply"], server.train()["reply"])
 
 
-def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
-    federation = PLAN.federation(NOWHERE)
-    with by_hand(federation, tmp_path, PLAN) as server:
-        told = server.join()
+def leaves(plan: Experiment, ledger: Ledger) -> tuple[Setup, Client, list[str]]:
+    """The plan, the client c00, and what it is told that leaves."""
+    federation = plan.federation(NOWHERE)
+    setup, _ = agreement.agreed(settings_of(plan), federation.task, plan_of)
+    assert setup is not None
     client = federation["c00"]
-    assert told["about"]["digest"] != about_of(client, federation.task).digest
-    assert told["about"]["n_train"] == client.size
+    return setup, client, leaving(setup, client, page=ledger.page("", setup.privacy))
 
 
 def test_what_leaves_is_told_with_what_it_costs() -> None:
-    federation = PLAN.federation(NOWHERE)
-    plan, _ = agreement.agreed(settings_of(PLAN), federation.task, plan_of)
-    assert plan is not None
-    client, ledger = federation["c00"], Ledger(limit=9.0)
-    lines = leaving(plan, client, page=ledger.page("", plan.privacy))
+    ledger = Ledger(limit=9.0)
+    _, _, lines = leaves(PLAN, ledger)
     assert "n (a whole number; as it is)" in lines[0]
     assert "; with noise)" in lines[0]
     assert lines[1] == (
@@ -243,8 +228,7 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
     assert lines[-1].endswith("without noise")
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
-    more = leaving(plan, client, page=ledger.page("", plan.privacy))
-    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in more
+    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in leaves(PLAN, ledger)[2]
 
 
 def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: Path) -> None:
@@ -265,43 +249,6 @@ def test_a_server_that_asks_for_more_than_was_consented_gets_no_more(tmp_path: P
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
 
-def test_noise_differs_between_runs_and_its_price_is_told(tmp_path: Path) -> None:
-    results = []
-    for name in ("one", "other"):
-        with clients(PLAN.federation(NOWHERE), tmp_path / f"{name}-nodes") as there:
-            there.start()
-            results.append(served(PLAN, there.network, tmp_path / name))
-            there.join()
-            assert there.errors == {}
-    assert not same(*(state_in(tmp_path / name)["server"] for name in ("one", "other")))
-    for result in results:
-        assert result is not None
-        told = result.summary["privacy"]["open"]
-        assert told == {"evaluate": ["scores"], "join": ["group", "n_test", "n_train"], "train": ["n"]}
-    server, node = (read_status(tmp_path / name / FILE) for name in ("one", "one-nodes/c00"))
-    assert server.others["c00"].epsilon == node.epsilon == pytest.approx(PRIVATE.epsilon(3), abs=1e-3)
-
-
-def test_a_server_that_is_stopped_and_goes_on_has_the_bits_of_one_that_is_not(tmp_path: Path) -> None:
-    ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
-    with clients(PLAN.federation(NOWHERE), tmp_path / "nodes") as there:
-        for name, ledger in ledgers.items():
-            there.start(name, ledger=ledger)
-        assert served(PLAN, there.network, tmp_path / "there", watcher=Ending(2)) is None
-        before = state_in(tmp_path / "there")
-        newest = max((tmp_path / "there" / "checkpoint").glob("round-*.safetensors"))
-        for path in (newest, newest.with_suffix(".json")):  # the server loses its last round
-            path.unlink()
-        result = served(PLAN, there.network, tmp_path / "there")
-        there.join()
-        assert there.errors == {}
-    assert result is not None
-    assert before["round"] == 2
-    # Three rounds, one of them twice: what was asked again was sent again.
-    assert result.summary["privacy"]["releases"] == {"c00": 3, "c01": 3}
-    assert {len(ledger.lines) for ledger in ledgers.values()} == {3}
-
-
 def test_a_client_with_a_limit_leaves_a_federation_without_noise(tmp_path: Path) -> None:
     plan = experiment(clients=1)
     with by_hand(plan.federation(NOWHERE), tmp_path, plan, ledger=Ledger(limit=3.0)) as server:
@@ -312,24 +259,10 @@ def test_a_client_with_a_limit_leaves_a_federation_without_noise(tmp_path: Path)
 
 # -- peers ------------------------------------------------------------------------------------------------------------
 
-MESH = experiment("dfedavgm", clients=3, rounds=3, privacy=NOISE)
-
 
 def sent(root: Path) -> dict[str, Any]:
     """What a peer offered in its last rounds."""
     return {f"{round}/{turn}/{to}": data for round, turn, to, data in PeerOutbox(root / "sent").read()}
-
-
-def test_peers_noise_what_they_share_and_count_it(tmp_path: Path) -> None:
-    here = simulated(MESH, tmp_path / "here")
-    with peers(MESH, tmp_path) as there:
-        there.start()
-        there.join()
-    assert there.errors == {}
-    for name, result in there.results.items():
-        assert result.summary["privacy"]["releases"] == {name: here.summary["privacy"]["releases"][name]}
-        status = read_status(tmp_path / name / FILE)
-        assert status.epsilon == pytest.approx(here.summary["privacy"]["epsilon"]["clients"][name], abs=1e-3)
 
 
 @pytest.mark.parametrize("privacy", [NOISE, pytest.param({"sample_epsilon": 2.0}, marks=NEEDS_ACCOUNTANT)])
@@ -338,7 +271,7 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
 ) -> None:
     from fedkin.network.peer import PeerEngine
 
-    first, inbox = sorted(MESH.federation(NOWHERE))[0], PeerEngine._inbox
+    first, inbox = "c00", PeerEngine._inbox
     killed: list[int] = []
 
     def stop_there(engine: PeerEngine, number: int, *rest: Any) -> dict[str, Message]:
@@ -349,7 +282,7 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
 
     monkeypatch.setattr(PeerEngine, "_inbox", stop_there)
     plan = experiment("dfedavgm", clients=3, rounds=3, privacy=privacy, network={"grace": 30.0})
-    ledger = tmp_path / "ledger"
+    here, ledger = simulated(plan, tmp_path / "here").summary["privacy"], tmp_path / "ledger"
     with peers(plan, tmp_path) as there:
         names = sorted(there.federation)
         there.start([first], ledger=Ledger(ledger))
@@ -367,11 +300,13 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     assert all(before[at] == after[at] for at in common)
     lines = [json.loads(line) for line in (ledger / "releases.jsonl").read_text().splitlines()]
     assert len(lines) == len({line["at"] for line in lines})
-    told = there.results[first].summary["privacy"]
     if privacy == NOISE:
-        assert len(lines) == told["releases"][first]
-    else:
-        assert told["epsilon"]["clients"][first] == pytest.approx(2.0, rel=1e-4)
+        assert len(lines) == here["releases"][first]
+    for name, result in there.results.items():
+        told, epsilon = result.summary["privacy"], here["epsilon"]["clients"][name]
+        assert told["releases"] == {name: here["releases"][name]}
+        assert told["epsilon"]["clients"][name] == pytest.approx(epsilon, rel=1e-4)
+        assert read_status(tmp_path / name / FILE).epsilon == pytest.approx(epsilon, abs=1e-3)
 
 
 # -- private training -------------------------------------------------------------------------------------------------
@@ -441,12 +376,8 @@ def test_the_owners_limit_holds_for_training(tmp_path: Path) -> None:
 
 @NEEDS_ACCOUNTANT
 def test_what_training_costs_is_told_before_anything_leaves() -> None:
-    federation = TRAINED.federation(NOWHERE)
-    plan, _ = agreement.agreed(settings_of(TRAINED), federation.task, plan_of)
-    assert plan is not None
-    client = federation["c00"]
+    plan, client, lines = leaves(TRAINED, Ledger(limit=9.0))
     how = plan.privacy.training(client.size, plan.training, 1)
-    lines = leaving(plan, client, page=Ledger(limit=9.0).page("", plan.privacy))
     assert "; from private training), n (a whole number; as it is)" in lines[0]
     assert lines[1] == (
         f"training: a step draws each sample with the probability {16 / client.size:.3g}, clips its gradient to the "
@@ -501,21 +432,20 @@ def test_a_signature_leaves_once_and_then_as_it_was(tmp_path: Path) -> None:
     assert again.epsilon(1e-5) == pytest.approx(3.0, rel=1e-6)
 
 
-def test_a_signature_has_noise_of_the_clients_own(tmp_path: Path) -> None:
-    replies = []
-    for name in ("one", "other"):
-        with by_hand(SIGNED.federation(NOWHERE), tmp_path / name, SIGNED) as server:
-            server.join()
-            replies.append(asked_for_signature(server)["reply"])
-    assert not torch.isclose(replies[0]["sums"], replies[1]["sums"]).any()
-    assert replies[0]["n"] == replies[1]["n"]
+def test_noise_is_the_clients_own(tmp_path: Path) -> None:
+    for plan, field in ((SIGNED, "sums"), (PLAN, "params")):
+        replies = []
+        for name in ("one", "other"):
+            with by_hand(plan.federation(NOWHERE), tmp_path / field / name, plan) as server:
+                server.join()
+                replies.append((asked_for_signature(server) if plan is SIGNED else server.train())["reply"])
+        one, other = (reply[field] if plan is SIGNED else reply[field]["head.bias"] for reply in replies)
+        assert not torch.isclose(one, other).any()
+        assert replies[0]["n"] == replies[1]["n"]
 
 
 def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
-    federation = SIGNED.federation(NOWHERE)
-    plan, _ = agreement.agreed(settings_of(SIGNED), federation.task, plan_of)
-    assert plan is not None
-    lines = leaving(plan, federation["c00"], page=Ledger().page("", plan.privacy))
+    _, _, lines = leaves(SIGNED, Ledger())
     (spread,) = [line for line in lines if line.startswith("spread: ")]
     (moments,) = [line for line in lines if line.startswith("sign_moments: ")]
     assert spread.startswith("spread: votes (numbers [32]; with noise, once), n (a whole number; as it is) or an empty")
@@ -540,13 +470,16 @@ def test_what_a_signature_costs_is_told_before_it_leaves() -> None:
 def test_a_network_costs_what_a_simulation_does_and_has_noise_of_its_own(
     plan: Experiment, epsilon: float, phase: str, tmp_path: Path
 ) -> None:
-    """Also when the server stops and goes on."""
+    """Also when the server stops, loses a round, and goes on: what is asked again is sent again."""
     here = simulated(plan, tmp_path / "here")
     ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
     with clients(plan.federation(NOWHERE), tmp_path / "nodes") as there:
         for name, ledger in ledgers.items():
             there.start(name, ledger=ledger)
         assert served(plan, there.network, tmp_path / "there", watcher=Ending(2)) is None
+        newest = max((tmp_path / "there" / "checkpoint").glob("round-*.safetensors"))
+        for path in (newest, newest.with_suffix(".json")):
+            path.unlink()
         result = served(plan, there.network, tmp_path / "there")
         there.join()
         assert there.errors == {}
@@ -555,6 +488,10 @@ def test_a_network_costs_what_a_simulation_does_and_has_noise_of_its_own(
     assert (told["releases"], told["epsilon"]) == (like["releases"], like["epsilon"])
     assert told["epsilon"]["max"] == pytest.approx(epsilon, rel=1e-4)
     assert told["open"][phase] == like["open"][phase] == ["n"]
+    assert told["open"]["evaluate"] == ["scores"]
+    assert told["open"]["join"] == ["group", "n_test", "n_train"]
+    status = [read_status(tmp_path / name / FILE) for name in ("there", "nodes/c00")]
+    assert status[0].others["c00"].epsilon == status[1].epsilon == pytest.approx(epsilon, rel=1e-4)
     assert not same(state_in(tmp_path / "there")["server"], state_in(tmp_path / "here")["server"])
     for name, ledger in ledgers.items():
         assert ledger.epsilon(1e-5) == pytest.approx(told["epsilon"]["clients"][name], rel=1e-9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,29 +51,19 @@ def equal(folder: Path, here: Result, kept: Path) -> None:
     assert (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("method", ["sfmtl-graph", "flt-same"])
-def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Town) -> None:
+def test_it_is_the_simulation_bit_for_bit(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
-    with place_for(tmp_path, town, method, **PLANTED) as place:
+    with place_for(tmp_path, town, "flt-same", **PLANTED) as place:
         here = simulated(place, tmp_path / "here")
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in NAMES}})
     equal(run, here, tmp_path / "here")
-    if method == "flt-same":
-        groups = {name: who.group for name, who in read_status(run / FILE).others.items()}
-        assert {frozenset(name for name in NAMES if groups[name] == each) for each in groups.values()} == planted(place)
+    groups = {name: who.group for name, who in read_status(run / FILE).others.items()}
+    assert {frozenset(name for name in NAMES if groups[name] == each) for each in groups.values()} == planted(place)
 
 
-@pytest.mark.parametrize(
-    ("method", "sections"),
-    [
-        ("mapl", {"method": {"warmup": 2}, "model": UNLIKE, **CLASSES}),
-        ("dfedavgm", {"run": {"network": "regular:3"}}),
-    ],
-)
-def test_peers_are_the_simulation_bit_for_bit(
-    method: str, sections: Mapping[str, Any], tmp_path: Path, town: Town
-) -> None:
-    with place_for(tmp_path, town, method, peers=True, **{**PLANTED, **sections}) as place:
+def test_peers_are_the_simulation_bit_for_bit(tmp_path: Path, town: Town) -> None:
+    sections: dict[str, Any] = {"method": {"warmup": 2}, "model": UNLIKE, **CLASSES}
+    with place_for(tmp_path, town, "mapl", peers=True, **{**PLANTED, **sections}) as place:
         here = simulated(place, tmp_path / "here")
         ended(place, {name: place.join(name) for name in NAMES})
     known = state_in(tmp_path / "here")["clients"]
@@ -85,11 +75,10 @@ def test_peers_are_the_simulation_bit_for_bit(
         assert same(state_in(folder)["clients"][name], known[name]), name
         assert sorted(rows(folder)) == sorted(row for row in here.messages if name in row), name
         assert (folder / "report.html").exists()
-    if method == "mapl":
-        # Small unlike nets find these edges or those by the bits of a processor (5 to 7 of 12 over 8 seeds), and none
-        # that leads out of a group; 4 edges drawn by chance would lie within groups once in 30 times.
-        assert learned.number_of_edges() >= 4
-        assert all(any(group.issuperset(edge) for group in planted(place)) for edge in learned.edges), learned.edges
+    # Small unlike nets find these edges or those by the bits of a processor (5 to 7 of 12 over 8 seeds), and none
+    # that leads out of a group; 4 edges drawn by chance would lie within groups once in 30 times.
+    assert learned.number_of_edges() >= 4
+    assert all(any(group.issuperset(edge) for group in planted(place)) for edge in learned.edges), learned.edges
 
 
 # -- strangers ------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from fedkin.federation import Change, Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from fedkin.running.networked import settings_of, shared_in
-from network.federations import NOWHERE, Ending, served
+from network.federations import NOWHERE, Ending
 from network.test_tables import Hospitals, plan_for
 from stays import HOSPITALS
 
@@ -96,18 +95,17 @@ def test_new_rows_count_as_in_a_simulation(method: str, settings: Any, begun: Ca
     def then(round: int) -> None:
         if round == 2:
             grow(there, "north")
-            there.heard("north has other samples")
+            there.heard("server", "north has other samples")
 
     there.start()
-    folder = there.root / "there"
-    assert served(there.plan, there.network, folder, watcher=Ending(3, then), say=there.say) is None
-    result = served(there.plan, there.network, folder, say=there.say)
-    there.ended()
+    assert there.run(Ending(3, then)) is None
+    result = there.run()
+    there.join()
     assert there.errors == {}
     assert result is not None
     ((round, train, test),) = result.federation["clients"]["north"]["renewed"]
     assert (round, train, test) == (3, 192, 48)
-    assert f"north: 192 training samples from round {round} on (120 before)" in there.said
+    assert f"north: 192 training samples from round {round} on (120 before)" in there.said["server"]
     here = replayed(there, first, result)
     assert result.rounds == here.rounds
     assert result.messages == here.messages
@@ -121,15 +119,15 @@ def test_a_site_is_told_that_its_new_rows_are_unlike_its_group(begun: Callable[.
     def then(round: int) -> None:
         if round == 2:
             grow(there, "north", 600, shift=40.0)
-            there.heard("north has other samples")
+            there.heard("server", "north has other samples")
 
-    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
-    there.ended()
+    result = there.run(Ending(then=then))
+    there.join()
     assert there.errors == {}
     assert result is not None
     assert next(row["events"] for row in result.rounds if "events" in row) == {"drifted": ["north"]}
-    warned = {name: [line for line in lines if line.startswith("a test says")] for name, lines in there.told.items()}
-    assert [len(lines) for lines in warned.values()] == [1, 0, 0]
+    warned = [sum(line.startswith("a test says") for line in there.said[name]) for name in HOSPITALS]
+    assert warned == [1, 0, 0]
 
 
 def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., Hospitals]) -> None:
@@ -146,13 +144,13 @@ def test_a_file_that_is_no_table_any_more_changes_nothing(begun: Callable[..., H
         if round == 2:
             write(there.folder, "north", rows(60, 0).drop(columns="dose"))
 
-    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
-    there.ended()
+    result = there.run(Ending(then=then))
+    there.join()
     assert there.errors == {}
     assert result is not None
     assert "renewed" not in result.federation["clients"]["north"]
     assert sum("has changed: what it tells of itself, anew" in line for line in shown) == len(HOSPITALS)
-    assert "the samples of before count until the file is correct" in "".join(there.told["north"])
+    assert "the samples of before count until the file is correct" in "".join(there.said["north"])
 
 
 @pytest.mark.usefixtures("one_at_a_time")
@@ -160,20 +158,17 @@ def test_one_that_is_started_again_with_new_rows_counts_them_from_the_next_round
     begun: Callable[..., Hospitals],
 ) -> None:
     there = begun()
-    stop = threading.Event()
-    there.start("north", stop=stop)
-    there.start(*HOSPITALS[1:])
+    there.start()
 
     def then(round: int) -> None:
         if round == 2:
-            stop.set()
-            there.ended("north")
+            there.stop("north")
             grow(there, "north")
             there.start("north")
-            there.heard("north has other samples")
+            there.heard("server", "north has other samples")
 
-    result = served(there.plan, there.network, there.root / "there", watcher=Ending(then=then), say=there.say)
-    there.ended()
+    result = there.run(Ending(then=then))
+    there.join()
     assert there.errors == {}
     assert result is not None
     assert result.federation["clients"]["north"]["renewed"] == [[3, 192, 48]]

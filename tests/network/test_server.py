@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine, Score
-from fedkin.engines.site import LocalSite
 from fedkin.errors import MethodError
 from fedkin.network.messages import Scored
 from fedkin.network.server import score_of
+from fedkin.network.status import FILE, read_status
 from fedkin.report.collect import collect
 from fedkin.tasks import Task
 from network.federations import (
@@ -20,6 +20,7 @@ from network.federations import (
     clients,
     experiment,
     federated,
+    own_models,
     served,
     simulated,
     state_in,
@@ -27,12 +28,16 @@ from network.federations import (
 )
 from support import Losing, by_pattern, same
 
-METHODS = by_pattern(["fedavg", "fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca"])
+METHODS = by_pattern(["fedavg", "fedprox", "sfmtl-graph", "flt-same", "tfl", "cfl", "ifca", "fedproto", "fedrep"])
+METHODS += ["fedavg-ft"]  # its clients train a model of their own whenever they use one
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8}
 
 
+@pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize("method", METHODS)
 def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
-    plan = experiment(method)
+    sections: dict[str, Any] = {"model": UNLIKE, "network": {"clients": [f"c0{number}" for number in range(8)]}}
+    plan = experiment(method, **(sections if method == "fedproto" else {}))
     here = simulated(plan, tmp_path / "here")
     result, there = federated(plan, plan.federation(Path()), tmp_path)
     assert result.rounds == here.rounds
@@ -47,6 +52,22 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     assert same(kept[0]["server"], kept[1]["server"])
     assert same(kept[0]["clients"], there.states())
     assert kept[1]["clients"] == {}
+    hashes, server = own_models(tmp_path / "nodes", here), read_status(tmp_path / "there" / FILE)
+    others = server.others
+    assert (server.role, server.state, server.round, server.rounds, server.federation) == (
+        "server",
+        "ended",
+        3,
+        3,
+        "tiny",
+    )
+    assert {name: other.model for name, other in others.items()} == hashes
+    assert all(other.round == 3 and other.bytes_in and other.bytes_out for other in others.values())
+    client = read_status(tmp_path / "nodes" / "c00" / FILE)
+    assert (client.role, client.state, client.round, client.federation) == ("client", "ended", 3, "tiny")
+    assert (client.others["server"].round, client.others["server"].bytes_out > 0) == (3, True)
+    if method == "ifca":
+        assert len({(other.group, other.model) for other in others.values()}) == len({*hashes.values()}) > 1
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -61,35 +82,18 @@ def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path)
     assert list(result.metrics) == ["balanced-accuracy", "wrong-share"]
 
 
-def test_figures_that_cannot_be_are_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = experiment(rounds=1, run={"metrics": ["balanced-accuracy"]})
-    false: dict[str, dict[str, Any]] = {
-        "c00": {"figures": (0.5,) * 1000},
-        "c01": {"n": 2**30, "right": 2**30},
-        "c02": {"further": (1.7e308,)},
-        "c03": {"loss": 1.7e308},
-        "c04": {"digest": ((0.5,) * 1000,)},
-        "c05": {"loss": float("nan")},  # so is that of a model that has diverged
-    }
-
-    def scores(site: LocalSite, offers: Any, whole: Any = LocalSite.scores) -> dict[str, Score]:
-        return {id: score._replace(**false.get(id, {})) for id, score in whole(site, offers).items()}
-
-    monkeypatch.setattr(LocalSite, "scores", scores)
-    result, _ = federated(plan, plan.federation(Path()), tmp_path)
-    assert sorted(result.metrics["balanced-accuracy"]) == ["c05", "c06", "c07"]
-    refused = {row[1]: row[6] for row in result.messages if row[3] == "evaluate"}
-    assert sorted(refused) == [f"c0{i}" for i in range(5)]
-    assert set(refused.values()) == {"refused"}
-    assert result.rounds[-1]["accuracy"]["loss"] is None
-
-
-NUMBERS, MASKS = Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
+CLASSES, NUMBERS, MASKS = Task(3, (4,)), Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
 
 
 @pytest.mark.parametrize(
     ("task", "score", "right"),
     [
+        (CLASSES, Score(5, float("nan"), 5, further=(0.5,)), True),  # the loss of a model that has diverged
+        (CLASSES, Score(5, 0.5, 5, (0.5,) * 1000), False),
+        (CLASSES, Score(2**30, 0.5, 2**30), False),
+        (CLASSES, Score(5, 0.5, 5, further=(1.7e308,)), False),
+        (CLASSES, Score(5, 1.7e308, 5), False),
+        (CLASSES, Score(5, 0.5, 5, digest=((0.5,) * 1000,)), False),
         (NUMBERS, Score(5, 0.5, 0, (0.5,)), True),
         (NUMBERS, Score(0, float("nan"), 0), True),
         (NUMBERS, Score(5, 0.5, 0, (float("nan"),)), False),
@@ -107,20 +111,11 @@ NUMBERS, MASKS = Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
 )
 def test_scores_are_those_of_the_task(task: Task, score: Score, right: bool) -> None:
     figures, digest = list(score.figures), [list(part) for part in score.digest]
-    told = Scored(n=score.n, loss=score.loss, right=score.right, figures=figures, digest=digest)
+    further = list(score.further)
+    told = Scored(n=score.n, loss=score.loss, right=score.right, figures=figures, digest=digest, further=further)
     with nullcontext() if right else pytest.raises(MethodError, match="not a score"):
-        read = score_of(told, task, 0, most=5)
+        read = score_of(told, task, len(further), most=5)
         assert repr(read) == repr(score)
-
-
-def test_clients_with_unlike_bodies(tmp_path: Path) -> None:
-    bodies = {"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8}
-    names = ["c00", "c01", "c02"]
-    plan = experiment("fedproto", clients=3, model=bodies, network={"clients": names})
-    here = simulated(plan, tmp_path / "here")
-    result, there = federated(plan, plan.federation(Path()), tmp_path)
-    assert result.rounds == here.rounds
-    assert same(state_in(tmp_path / "here")["clients"], there.states())
 
 
 def without(rows: list[Any], client: str) -> list[Any]:
@@ -128,41 +123,32 @@ def without(rows: list[Any], client: str) -> list[Any]:
 
 
 def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropout(tmp_path: Path) -> None:
-    plan = experiment("sfmtl-graph", clients=6)
-    lose = Losing(lambda envelope: envelope.receiver == "c03" and envelope.round > 1)
+    """And when it comes back, it takes part again."""
+    plan, said = experiment("sfmtl-graph", clients=6, rounds=4), list[str]()
+    lose = Losing(lambda envelope: envelope.receiver == "c03" and envelope.round in (2, 3))
     here = simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(setup, transport=lose))
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
-        there.start()
-        leave = Ending(then=lambda round: there.stop("c03") if round == 1 else None)
-        result = served(plan, there.network, tmp_path / "there", watcher=leave)
-        there.join()
-    assert result is not None
-    assert without(result.clients, "c03") == without(here.clients, "c03")
-    assert without(result.messages, "c03") == without(here.messages, "c03")
-    assert same(*(state_in(tmp_path / name)["server"] for name in ("here", "there")))
-    reasons = [f"{row[6]}: {row[7]}" for row in result.messages if row[1] == "c03" and row[0] > 1]
-    assert reasons[0] == "gone: the connection is lost"
-    assert set(reasons[1:]) == {"gone: not connected"}
-    assert result.summary["missing"]["kinds"] == {"gone": len(reasons)}
-
-
-def test_a_client_that_comes_back_takes_part_again(tmp_path: Path) -> None:
-    plan, said = experiment(clients=3, rounds=4), list[str]()
     with clients(plan.federation(Path()), tmp_path / "nodes") as there:
         there.start()
 
         def then(round: int) -> None:
             if round == 1:
-                there.stop("c01")
-            if round == 2:
-                there.start("c01")
-                there.network.opened("c01")
+                there.stop("c03")
+            if round == 3:
+                there.start("c03")
+                there.network.opened("c03")
 
         result = served(plan, there.network, tmp_path / "there", watcher=Ending(then=then), say=said.append)
         there.join()
     assert result is not None
-    assert "c01 is here again" in said
-    assert [row[0] for row in result.clients if row[1] == "c01"] == [1, 3, 4]
+    assert "c03 is here again" in said
+    assert without(result.clients, "c03") == without(here.clients, "c03")
+    assert without(result.messages, "c03") == without(here.messages, "c03")
+    assert same(*(state_in(tmp_path / name)["server"] for name in ("here", "there")))
+    assert [row[0] for row in result.clients if row[1] == "c03"] == [1, 4]
+    reasons = [f"{row[6]}: {row[7]}" for row in result.messages if row[1] == "c03" and row[6]]
+    assert reasons[0] == "gone: the connection is lost"
+    assert set(reasons[1:]) == {"gone: not connected"}
+    assert result.summary["missing"]["kinds"] == {"gone": len(reasons)}
 
 
 def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:
@@ -201,7 +187,10 @@ def test_a_server_that_is_killed_goes_on_and_ends_equal(method: str, tmp_path: P
         there.join()
         assert there.errors == {}
         assert same(state_in(tmp_path / "whole")["clients"], there.states())
+        again = served(plan, there.network, tmp_path / "there")  # what is finished is read
     assert result is not None
+    assert again is not None
+    assert again.summary == result.summary
     assert result.rounds == whole.rounds
     assert sorted(result.clients) == sorted(whole.clients)
     assert result.messages == whole.messages
@@ -224,15 +213,3 @@ def test_a_round_with_too_few_replies_is_undone_at_the_clients(tmp_path: Path) -
     # A model that nobody has changed: the same scores again.
     scores = [sorted(row[2:] for row in result.clients if row[0] == round and row[1] != "c01") for round in (1, 2, 3)]
     assert scores[0] == scores[1] == scores[2]
-
-
-def test_a_run_that_is_finished_is_read(tmp_path: Path) -> None:
-    plan = experiment(clients=2, rounds=1)
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
-        there.start()
-        first = served(plan, there.network, tmp_path / "there")
-        there.join()
-        again = served(plan, there.network, tmp_path / "there")
-    assert first is not None
-    assert again is not None
-    assert again.summary == first.summary

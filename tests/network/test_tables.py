@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from fedkin import codec
-from fedkin.data.own import FileWatch, OwnTable
+from fedkin.data.own import FileWatch, OwnSamples, OwnTable
 from fedkin.data.sources.tables import TableSource
-from fedkin.errors import FedkinError, RunError
+from fedkin.errors import RunError
 from fedkin.federation.summaries import ColumnTypes
-from fedkin.network.client import NetworkClient
-from fedkin.network.link import Left
+from fedkin.network.agreement import Agreement, unlike
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
-from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in, take_home
-from network.federations import NOWHERE, Ending, simulated, state_in
-from network.memory import MemoryNetwork
+from fedkin.running.networked import exchange, plan_of, settings_of, shared_in
+from network.federations import NOWHERE, Clients, Ending, simulated, state_in
+from network.memory import MemoryLink, MemoryNetwork
 from stays import HOSPITALS, table, written
 from support import same
 
@@ -42,75 +39,25 @@ def plan_for(folder: Path, method: str = "fedavg", **sections: Any) -> Experimen
     })  # fmt: skip
 
 
-class Hospitals:
+class Hospitals(Clients):
     """Hospitals in threads, each with its own file, and their server."""
 
     def __init__(self, plan: Experiment, folder: Path, root: Path) -> None:
-        self.plan, self.folder, self.root = plan, folder, root
-        self.network, self.stop, self.changed = MemoryNetwork(), threading.Event(), threading.Condition()
-        self.errors: dict[str, str] = {}
-        self.said: list[str] = []
-        self.told: dict[str, list[str]] = {name: [] for name in HOSPITALS}
-        self.threads: dict[str, threading.Thread] = {}
+        super().__init__(MemoryNetwork(), plan.federation(NOWHERE), root, options={"settings": settings_of(plan)})
+        self.plan, self.folder = plan, folder
 
     def table(self, name: str, file: str = "") -> OwnTable:
         assert isinstance(self.plan.data, TableSource)
         return OwnTable(name, str(self.root / file if file else self.folder / f"{name}.csv"), self.plan.data)
 
-    def start(self, *names: str, act: Callable[[Any, str], object] | None = None, **options: Any) -> None:
-        """Have these take part, each in a thread."""
-        for name in names or HOSPITALS:
-            part = act or (lambda link, name: self.join(link, name, **options))
-            self.threads[name] = threading.Thread(target=self._run, args=(part, name), daemon=True)
-            self.threads[name].start()
-
-    def join(self, link: Any, name: str, file: str = "", settings: str = "", **options: Any) -> None:
+    def samples_of(self, name: str, options: dict[str, Any]) -> OwnSamples:
         if self.plan.network.reread:
             options["watch"] = FileWatch(self.folder / f"{name}.csv", partial(self.table, name))
-        NetworkClient(
-            link, self.table(name, file), plan_of, self.root / name, settings=settings or settings_of(self.plan),
-            patience=0.05, stop=options.pop("stop", self.stop), say=lambda line: self.told[name].append(line),
-            take_home=partial(take_home, self.root / name), **options,
-        ).run()  # fmt: skip
+        return self.table(name, options.pop("file", ""))
 
-    def _run(self, act: Callable[[Any, str], object], name: str) -> None:
-        torch.set_num_threads(1)
-        try:
-            with self.network.link(name) as link:
-                act(link, name)
-        except Left:
-            pass
-        except FedkinError as error:
-            self.errors[name] = str(error)
-
-    def serve(self, folder: Path, watcher: Any = None) -> Any:
+    def run(self, watcher: Any = None) -> Any:
         """Run the server until the run has ended, or it is stopped."""
-        with self.network.link("server") as link:
-            return serve(self.plan, link, folder, data_root=NOWHERE, say=self.say, watcher=watcher)
-
-    def say(self, line: str) -> None:
-        with self.changed:
-            self.said.append(line)
-            self.changed.notify_all()
-
-    def heard(self, words: str) -> None:
-        """Wait until the server has said this."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: any(words in line for line in self.said), 60), self.said
-
-    def ended(self, *names: str) -> None:
-        """Wait until these (none named: all) have ended."""
-        for name in names or list(self.threads):
-            self.threads[name].join(60)
-            assert not self.threads[name].is_alive(), name
-
-
-class Until(Ending):
-    """Stops a server that waits when something is so."""
-
-    def __init__(self, so: Callable[[], bool]) -> None:
-        super().__init__()
-        self.stopping = so  # type: ignore[method-assign]
+        return self.serve(self.plan, self.root / "there", watcher)
 
 
 @pytest.fixture
@@ -144,11 +91,33 @@ def at_home(root: Path) -> None:
         assert np.array_equal(own.probabilities(rows), here.probabilities(rows, client=name))
 
 
-def test_a_run_over_tables_is_that_of_a_simulation(there: Hospitals, tmp_path: Path) -> None:
-    there.start()
-    assert there.serve(tmp_path / "there")
-    there.ended()
+def test_a_run_over_tables_is_that_of_a_simulation(
+    there: Hospitals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if one has a column that most have not, which stays there; each is asked once what may leave."""
+    table(SOUTH).assign(name="X").to_csv(tmp_path / "more.csv", index=False)
+    sent, asked = list[bytes](), list[list[str]]()
+
+    def yes(lines: list[str]) -> bool:
+        asked.append(lines)
+        return True
+
+    made = MemoryLink.offer
+
+    def offer(link: MemoryLink, to: str, subject: str, data: bytes) -> None:
+        sent.append(data)
+        made(link, to, subject, data)
+
+    monkeypatch.setattr(MemoryLink, "offer", offer)
+    there.start(NORTH, EAST, consent=yes)
+    there.start(SOUTH, file="more.csv", consent=yes)
+    assert there.run()
+    there.join()
     assert there.errors == {}
+    assert len(asked) == len(HOSPITALS)
+    assert "columns that most have not stay here: name" in there.said[SOUTH]
+    assert sent
+    assert not any(b'"name": {"X"' in data for data in sent)
     equal(there, tmp_path)
     at_home(tmp_path)
     (tmp_path / "there" / "encoding.json").unlink()
@@ -158,7 +127,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(there: Hospitals, tmp_path: P
         Registration(link, "", plan_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
 
 
-def test_what_leaves_is_asked_once(there: Hospitals, tmp_path: Path) -> None:
+def test_what_leaves_is_asked_before_anything_does(there: Hospitals) -> None:
     asked: list[list[str]] = []
 
     def no(lines: list[str]) -> bool:
@@ -166,7 +135,7 @@ def test_what_leaves_is_asked_once(there: Hospitals, tmp_path: Path) -> None:
         return False
 
     there.start(NORTH, consent=no)
-    there.ended()
+    there.join()
     (lines,) = asked
     assert any("rare ones may identify people" in line for line in lines)
     assert any(line.startswith("train: params (of the net: body.1.weight [4, ") for line in lines)
@@ -174,25 +143,19 @@ def test_what_leaves_is_asked_once(there: Hospitals, tmp_path: Path) -> None:
     with there.network.link("server") as link:
         assert not link.bytes_in
 
-    def yes(lines: list[str]) -> bool:
-        asked.append(lines)
-        return True
 
-    there.start(consent=yes)
-    assert there.serve(tmp_path / "there")
-    there.ended()
-    assert len(asked) == 1 + len(HOSPITALS)
+class Wards(Hospitals):
+    """Hospitals that are peers."""
+
+    def join_with(self, link: Any, name: str, options: dict[str, Any]) -> None:
+        exchange(self.plan, link, self.table(name), HOSPITALS, self.root / name, stop=self.stops[name])
 
 
 def test_peers_agree_without_a_server(tmp_path: Path) -> None:
     folder = written(tmp_path / "stays")
-    there = Hospitals(plan_for(folder, "dfedavgm"), folder, tmp_path)
-    there.start(
-        act=lambda link, name: exchange(
-            there.plan, link, there.table(name), HOSPITALS, tmp_path / name, stop=there.stop
-        )
-    )
-    there.ended()
+    there = Wards(plan_for(folder, "dfedavgm"), folder, tmp_path)
+    there.start()
+    there.join()
     assert there.errors == {}
     simulated(there.plan, tmp_path / "here")
     states = state_in(tmp_path / "here")["clients"]
@@ -216,53 +179,28 @@ def test_a_wrong_table_that_comes_first_is_refused_alone_and_comes_back_correcte
     change: Any, words: str, there: Hospitals, tmp_path: Path
 ) -> None:
     change(table(SOUTH)).to_csv(tmp_path / "wrong.csv", index=False)
-    server = threading.Thread(target=there.serve, args=(tmp_path / "there",), daemon=True)
+    server = threading.Thread(target=there.run, daemon=True)
     server.start()
     there.start(SOUTH, file="wrong.csv")
-    there.heard(f"1 of 3 clients have told their columns: {SOUTH}; missing: {NORTH}, {EAST}")
+    there.heard("server", f"1 of 3 clients have told their columns: {SOUTH}; missing: {NORTH}, {EAST}")
     there.start(NORTH, EAST)
-    there.ended(SOUTH)
+    there.join(SOUTH)
     assert there.errors.pop(SOUTH) == f"the server refuses this client: {words}"
-    there.heard(f"{SOUTH} is refused: {words}")
-    there.heard(f"missing: {SOUTH}")
-    assert f"waiting for {NORTH}, {EAST}" in there.told[SOUTH]
+    there.heard("server", f"{SOUTH} is refused: {words}")
+    there.heard("server", f"missing: {SOUTH}")
+    assert f"waiting for {NORTH}, {EAST}" in there.said[SOUTH]
     there.start(SOUTH)
-    there.ended()
+    there.join()
     server.join(60)
     assert there.errors == {}
     equal(there, tmp_path)
 
 
-def test_a_column_that_most_have_not_stays_at_home(there: Hospitals, tmp_path: Path) -> None:
-    table(SOUTH).assign(name="X").to_csv(tmp_path / "more.csv", index=False)
-    sent = list[bytes]()
-
-    def act(link: Any, name: str) -> None:
-        offer = link.offer
-
-        def noted(to: str, subject: str, data: bytes) -> None:
-            sent.append(data)
-            offer(to, subject, data)
-
-        link.offer = noted
-        there.join(link, name, "more.csv")
-
-    there.start(NORTH, EAST)
-    there.start(SOUTH, act=act)
-    assert there.serve(tmp_path / "there")
-    there.ended()
-    assert there.errors == {}
-    assert "columns that most have not stay here: name" in there.told[SOUTH]
-    assert not any(b'"name": {"X"' in data for data in sent)
-    equal(there, tmp_path)
-
-
-def test_other_settings_of_the_table_are_refused(there: Hospitals, tmp_path: Path) -> None:
-    there.start(NORTH, settings=settings_of(plan_for(there.folder, data={"least": 3, "kind": "classification"})))
-    with pytest.raises(RunError, match="stopped while clients were awaited"):
-        there.serve(tmp_path / "there", Until(lambda: bool(there.errors)))
-    there.ended()
-    assert there.errors[NORTH] == "the server refuses this client: table.least is 10 here and 3 there"
+def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
+    one, other = (
+        Agreement(settings=settings_of(plan)) for plan in (there.plan, there.plan.with_changes(**{"data.least": 3}))
+    )
+    assert unlike(one, other) == "table.least is 10 here and 3 there"
 
 
 def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:
@@ -301,9 +239,9 @@ def test_who_takes_no_part_changes_no_encoding(tmp_path: Path) -> None:
     there = Hospitals(plan, folder, tmp_path)
     there.start(SOUTH, unseen=True)
     there.start(NORTH, EAST)
-    wait = Ending(then=lambda round: there.heard(f"{SOUTH} is evaluated"))
-    result = there.serve(tmp_path / "there", wait)
-    there.ended()
+    wait = Ending(then=lambda round: there.heard("server", f"{SOUTH} is evaluated"))
+    result = there.run(wait)
+    there.join()
     assert there.errors == {}
     kept = shared_in(tmp_path / "there")
     assert kept is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,70 +16,14 @@ from fedkin.errors import RunError
 from fedkin.network.agreement import agreed
 from fedkin.network.status import FILE, read_status
 from fedkin.records.models import digest_of
-from fedkin.records.run import Result
 from fedkin.running.model_loader import load
 from fedkin.running.networked import plan_of, settings_of, take_home
-from network.called import CalledNetwork
-from network.federations import NOWHERE, Ending, clients, experiment, federated, served, simulated
-from network.memory import MemoryNetwork
-from network.peers import peers
+from network.federations import NOWHERE, Ending, clients, experiment, served, simulated
 from network.processes import ended, place_for
 from support import same
 from town import Town
 
-UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
 NAMES = ["c00", "c01", "c02", "c03"]
-
-
-def has_own(root: Path, here: Result) -> dict[str, str]:
-    """Check that each participant has the model that it has in a simulation; returns the models' hashes."""
-    hashes = {name: digest_of(params) for name, params in here.models.items()}
-    assert sorted(hashes) == NAMES
-    for name in NAMES:
-        own = load(root / name)
-        assert list(own) == [name]
-        assert same(own.stored[name], here.models[name]), name
-        assert read_status(root / name / FILE).model == hashes[name]
-        assert own.model() is not None  # the net is made anew, and the tensors fit
-    return hashes
-
-
-@pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize(
-    ("method", "models", "sections", "network"),
-    [
-        ("ifca", 2, {"method": {"clusters": 2}}, MemoryNetwork),
-        ("fedavg-ft", 4, {}, MemoryNetwork),  # its clients train a model of their own whenever they use one
-        ("fedproto", 4, {"model": UNLIKE, "network": {"clients": NAMES}}, MemoryNetwork),
-        ("fedrep", 4, {}, CalledNetwork),
-    ],
-)
-def test_each_client_has_the_model_of_a_simulation_and_the_server_says_which(
-    method: str, models: int, sections: Mapping[str, Any], network: type[Any], tmp_path: Path
-) -> None:
-    plan = experiment(method, clients=4, rounds=2, **sections)
-    here = simulated(plan, tmp_path / "here")
-    federated(plan, plan.federation(NOWHERE), tmp_path, network)
-    hashes = has_own(tmp_path / "nodes", here)
-    assert len(set(hashes.values())) == models
-    others = read_status(tmp_path / "there" / FILE).others
-    assert {name: other.model for name, other in others.items()} == hashes
-    if method == "ifca":
-        assert len({(other.group, other.model) for other in others.values()}) == 2
-    with pytest.raises(RunError, match="each has its own: fedkin export NAME-state"):
-        load(tmp_path / "there")
-
-
-@pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("sections", [{}, {"method": {"warmup": 1, "hidden": 9}, "model": UNLIKE}])
-def test_each_peer_has_the_model_of_a_simulation(sections: Mapping[str, Any], tmp_path: Path) -> None:
-    plan = experiment("mapl" if sections else "dfedavgm", clients=4, rounds=2, **sections)
-    here = simulated(plan, tmp_path / "here")
-    with peers(plan, tmp_path / "peers") as there:
-        there.start()
-        there.join()
-        assert there.errors == {}
-        has_own(there.root, here)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
@@ -105,6 +48,8 @@ def test_one_that_is_away_at_the_end_has_the_newest_model_that_it_had(tmp_path: 
     assert "the model of c01 after round 1" in said("export", tmp_path / "nodes" / "c01", "--out", tmp_path / "c01.pt2")
     assert same(load(tmp_path / "nodes" / "c01").stored["c01"], after_one.models["c01"])
     assert not same(load(tmp_path / "nodes" / "c00").stored["c00"], after_one.models["c00"])
+    with pytest.raises(RunError, match="each has its own: fedkin export NAME-state"):
+        load(tmp_path / "there")
 
 
 def test_a_model_counts_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

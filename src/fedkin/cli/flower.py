@@ -58,7 +58,6 @@ def _node(
     data: str = participant.DATA,
     group: str | None = participant.GROUP,
     test_fraction: float | None = participant.HELD,
-    labels: bool = participant.LABELS,
     max_epsilon: float | None = participant.EPSILON,
     device: str = participant.DEVICE,
     unseen: bool = participant.UNSEEN,
@@ -84,7 +83,7 @@ def _node(
         participant.leaving(console.print) as (_, stop), _listening(socket, name) as link,
     ):  # fmt: skip
         NetworkClient(
-            link, samples, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
+            link, samples, networked.plan_of, state, stop=stop, settings=settings, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
             take_home=partial(networked.take_home, state), unseen=unseen, watch=watch,
         ).run()  # fmt: skip

@@ -23,7 +23,6 @@ from fedkin.cli.participant import (
     EPSILON,
     GROUP,
     HELD,
-    LABELS,
     STATE,
     UNSEEN,
     YES,
@@ -321,7 +320,6 @@ def _join(
     group: str | None = GROUP,
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
-    labels: bool = LABELS,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     unseen: bool = UNSEEN,
@@ -352,7 +350,7 @@ def _join(
             if (round := seal_of(folder).round) is not None:
                 say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
             NetworkClient(
-                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, labels=labels, say=say,
+                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
                 take_home=partial(networked.take_home, folder), unseen=unseen, watch=watch,
             ).run()  # fmt: skip
@@ -380,7 +378,6 @@ def _leave(
 ) -> None:
     """Leave a running federation: its data count no more from the next round on. Ctrl-C of `join` only pauses."""
     from fedkin.network.client import LEAVES, Caller
-    from fedkin.network.client import leave as say_so
     from fedkin.network.join_file import read_join
 
     invited = read_join(invitation)
@@ -395,7 +392,8 @@ def _leave(
         say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
     with held(folder), leaving(say) as (_, stop), _link(invited, identity, None, revoked) as link:
-        say_so(Caller(link, invited.server, say=say, stop=stop))
+        caller = Caller(link, invited.server, say=say, stop=stop)
+        caller.await_farewell(caller.say_leaving())
 
 
 @net.command("router", rich_help_panel=_TAKE_PART)
@@ -498,7 +496,7 @@ def _status(
         pause.wait(_EVERY)
 
 
-_OPTIONAL = ("epsilon", "learned", "model")
+_OPTIONAL = ("epsilon", "group", "model")
 _TITLES = ("name", "here", "round", "last seen", "from it", "to it", "refused", *_OPTIONAL)
 
 
@@ -527,7 +525,8 @@ def _print_status(file: Path, status: Status) -> None:
     if late:
         console.print(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
-        console.print(f"learned weights: {_weights(status.weights)}")
+        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in status.weights.items())
+        console.print(f"learned weights: {weights}")
     if status.model:
         console.print(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
@@ -546,13 +545,11 @@ def _print_status(file: Path, status: Status) -> None:
 
 
 def _row(name: str, other: Other, now: float) -> dict[str, str]:
-    learned = [] if other.group is None else [f"group {other.group}"]
-    if other.weights:
-        learned.append(_weights(other.weights))
     cells = (
         name, "yes" if other.here else "no", "" if other.round is None else str(other.round), _seen(other, now),
         megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
-        "" if other.epsilon is None else f"{other.epsilon:.2f}", "; ".join(learned), other.model[:_MARK],
+        "" if other.epsilon is None else f"{other.epsilon:.2f}", "" if other.group is None else str(other.group),
+        other.model[:_MARK],
     )  # fmt: skip
     return dict(zip(_TITLES, cells, strict=True))
 
@@ -568,7 +565,3 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def _weights(weights: dict[str, float]) -> str:
-    return ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())

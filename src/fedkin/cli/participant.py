@@ -41,7 +41,6 @@ HELD = _sample_option(
 )  # fmt: skip
 GROUP = _consent_option(None, "--group", help="The group of this participant, which the server records.")
 YES = _consent_option(False, "--yes", help="Do not ask for consent to what will leave this participant.")
-LABELS = _consent_option(False, "--tell-labels", help="Send the number of samples of each class, for the report.")
 EPSILON = _consent_option(
     None, "--max-epsilon", min=0, help="With \\[privacy]: the largest epsilon over all runs here."
 )

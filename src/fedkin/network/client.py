@@ -68,16 +68,15 @@ _GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is no
 class Caller:
     """Who calls a server and hears what it offers.
 
-    stop: set by whoever wants it to end. patience: seconds of one wait. give_up: seconds after which it ends if the
-    server is not reached.
+    stop: set by whoever wants it to end. patience: seconds of one wait.
     """
 
     def __init__(
         self, link: Link, server: str = "server", *, say: Callable[[str], None] = lambda line: None,
-        stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP,
+        stop: Event | None = None, patience: float = 2.0,
     ) -> None:  # fmt: skip
         self.link, self.server, self.say = link, server, say
-        self.stop, self.patience, self.give_up = stop or Event(), patience, give_up
+        self.stop, self.patience = stop or Event(), patience
         self.life = secrets.token_hex(4)
         self.away_since: float | None = None
 
@@ -117,37 +116,33 @@ class Caller:
             raise RunError(trouble)
         if self.away_since is None:
             self.away_since = now
-            hours = self.give_up / 3600
+            hours = _GIVE_UP / 3600
             self.say(
                 f"the server is not reached: waiting for at most {hours:g} hours; if the run has ended, there is "
                 f"nothing to wait for ({UNREACHED})"
             )
-        if now - self.away_since > self.give_up:
-            raise RunError(f"the server was not reached for {self.give_up:g} s; the same command comes back")
+        if now - self.away_since > _GIVE_UP:
+            raise RunError(f"the server was not reached for {_GIVE_UP:g} s; the same command comes back")
 
+    def say_leaving(self) -> str:
+        """Tell the server that this participant leaves for good; returns what names that."""
+        self.say("the server is told that this client leaves; it answers when a round has ended")
+        return self.say_hello(Agreement(settings=""), leaves=True)
 
-def leave(caller: Caller) -> None:
-    """Tell the server that this participant leaves for good; returns once that is in the server's checkpoint.
+    def say_hello(self, agreement: Agreement, **fields: Any) -> str:
+        """Say hello once; returns what names it: the server answers each one once."""
+        nonce = secrets.token_hex(4)
+        hello = Hello(nonce=nonce, life=self.life, agreement=agreement, **fields)
+        self.link.offer(self.server, "hello", encode(hello))
+        return nonce
 
-    Raises Left if it is stopped before, and RunError if it takes no part.
-    """
-    _await_farewell(caller, _say_leaving(caller))
-
-
-def _say_leaving(caller: Caller) -> str:
-    nonce = secrets.token_hex(4)
-    hello = Hello(nonce=nonce, life=caller.life, agreement=Agreement(settings=""), leaves=True)
-    caller.link.offer(caller.server, "hello", encode(hello))
-    caller.say("the server is told that this client leaves; it answers when a round has ended")
-    return nonce
-
-
-def _await_farewell(caller: Caller, nonce: str) -> None:
-    while (welcome := caller.read(Welcome, f"welcome/{nonce}")) is None:
-        pass
-    if welcome.refused:
-        raise RunError(f"the server refuses: {shown(welcome.refused, 400)}")
-    caller.say(f"left: data of {caller.link.me} count no more from round {welcome.number} on")
+    def await_farewell(self, nonce: str) -> None:
+        """Return once it is in the server's checkpoint that this participant has left; raises Left and RunError."""
+        while (welcome := self.read(Welcome, f"welcome/{nonce}")) is None:
+            pass
+        if welcome.refused:
+            raise RunError(f"the server refuses: {shown(welcome.refused, 400)}")
+        self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
 
 
 class NetworkClient(Caller):
@@ -155,23 +150,22 @@ class NetworkClient(Caller):
 
     samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
     where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
-    shown what will leave, and says whether it may. labels: whether to tell the number of samples of each class. ledger:
-    of all that it released under `[privacy]` (None: in memory). take_home: keeps its model after each evaluation (None:
-    nothing does). stop: set by whoever wants it to leave. patience: seconds of one wait. give_up: seconds after which
-    it leaves whose server is not reached. watch: reads its file again when it has changed, with `[network] reread`.
-    unseen: whether it takes no part, and only takes home a model.
+    shown what will leave, and says whether it may. ledger: of all that it released under `[privacy]` (None: in memory).
+    take_home: keeps its model after each evaluation (None: nothing does). stop: set by whoever wants it to leave.
+    patience: seconds of one wait. watch: reads its file again when it has changed, with `[network] reread`. unseen:
+    whether it takes no part, and only takes home a model.
     """
 
     def __init__(
         self, link: Link, samples: OwnSamples, plan_of: PlanOf, folder: Path, *,
-        server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
+        server: str = "server", settings: str | None = None, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-        stop: Event | None = None, patience: float = 2.0, give_up: float = _GIVE_UP, ledger: Ledger | None = None,
+        stop: Event | None = None, patience: float = 2.0, ledger: Ledger | None = None,
         take_home: TakeHome | None = None, watch: FileWatch | None = None, unseen: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(link, server, say=say, stop=stop, patience=patience, give_up=give_up)
+        super().__init__(link, server, say=say, stop=stop, patience=patience)
         self.plan_of, self.folder, self.samples = plan_of, folder, samples
-        self.settings, self.labels, self.device = settings, labels, device
+        self.settings, self.device = settings, device
         self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
         self.client: Client
         self.task: Task
@@ -195,17 +189,17 @@ class NetworkClient(Caller):
             self._describe()
             while True:
                 if self.leaves.exists():
-                    leave(self)
+                    self.await_farewell(self.say_leaving())
                     return
                 plan = self._agree()
                 self.status.round, self.status.rounds = 0, plan.training.rounds
                 about = self._salted() if plan.privacy.on else self.about
-                here = _ClientRun(self, plan, self._hello(about=about))
+                self._begin(plan, self._hello(about=about))
                 try:
-                    if here.serve():
+                    if self._serve():
                         return
                 finally:
-                    here.say_kept()
+                    self._say_kept()
                 self.say("the server has started again, or goes on without this client: joining once more")
 
     @property
@@ -214,11 +208,11 @@ class NetworkClient(Caller):
         return self.folder / LEAVES
 
     def _describe(self) -> None:
-        about = about_of(self.client, self.task, self.labels)
+        about = about_of(self.client, self.task)
         self.about = about.model_copy(update={"seen": not self.unseen})
         self.versions[self.about.digest] = self.client
 
-    def look_again(self) -> None:
+    def _look_again(self) -> None:
         """Tell the server of new samples in the file, if there are any; they count when an order names them."""
         if self.watch is None:
             return
@@ -236,10 +230,8 @@ class NetworkClient(Caller):
         self.client = samples[0]
         self._describe()
         self.say(f"{self.watch.path} has changed: the server is told of {self.about.n_train:,} training samples")
-        hello = Hello(
-            nonce=secrets.token_hex(4), life=self.life, agreement=self.agreement, about=self.about, seen=not self.unseen
-        )
-        self.link.offer(self.server, "hello", encode(hello))
+        assert self.agreement is not None
+        self.say_hello(self.agreement, about=self.about, seen=not self.unseen)
 
     # -- joining --------------------------------------------------------------------------------------------------
 
@@ -259,7 +251,7 @@ class NetworkClient(Caller):
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if not self.consented and not self.consent([*leaving(plan, self.client, self.labels, page), *self._later()]):
+        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self._later()]):
             raise Left
         self.consented = True  # the settings are the same, whenever it joins again
         self.agreement = here
@@ -276,9 +268,9 @@ class NetworkClient(Caller):
     def _unable(self, here: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
         with suppress(ConfigError):  # where nobody can be asked, the server is not told
-            if self.consent([words, *about_words(self.client, self.labels)]):
+            if self.consent([words, *about_words(self.client)]):
                 self.agreement = here
-                self._say_hello(_UNABLE, about=self._salted())
+                self._greet(_UNABLE, about=self._salted())
         return RunError(words)
 
     def _terms(self) -> Terms:
@@ -299,7 +291,7 @@ class NetworkClient(Caller):
         """Return the samples of a table, after all have agreed on its columns and on their encoding."""
         if self.settings is None:
             self.settings = self._terms().agreement.settings
-        lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.labels, self.ledger)
+        lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.ledger)
         if not self.consent([*lines, *self._later()]):
             raise Left
         self.ledger.beside.append("profile")
@@ -316,18 +308,16 @@ class NetworkClient(Caller):
 
     def _hello(self, **fields: Any) -> Welcome:
         """Say hello until the server has answered; raises RunError if it refuses this client."""
-        while (welcome := self._say_hello(_HELLO, **fields)) is None:
+        while (welcome := self._greet(_HELLO, **fields)) is None:
             pass
         if welcome.refused:
             raise RunError(f"the server refuses this client: {shown(welcome.refused, 400)}")
         return welcome
 
-    def _say_hello(self, waits: int, **fields: Any) -> Welcome | None:
+    def _greet(self, waits: int, **fields: Any) -> Welcome | None:
         """Say hello once; returns the server's answer, if one came after so many waits."""
         assert self.agreement is not None
-        nonce, heard = secrets.token_hex(4), None  # the server answers each one once
-        hello = Hello(nonce=nonce, life=self.life, agreement=self.agreement, seen=not self.unseen, **fields)
-        self.link.offer(self.server, "hello", encode(hello))
+        nonce, heard = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
         try:
             for _ in range(waits):
                 if (heard := self.read(Heard, f"heard/{nonce}")) is not None:
@@ -343,59 +333,49 @@ class NetworkClient(Caller):
                 return welcome
         return None
 
+    # -- a run ----------------------------------------------------------------------------------------------------
 
-class _ClientRun:
-    """The client's side of one run, until the run ends or the server starts again."""
-
-    def __init__(self, client: NetworkClient, plan: Setup, start: Welcome) -> None:
-        self.client, self.link, self.plan, self.id = client, client.link, plan, client.client.id
-        self.run, self.epoch, self.number = start.run, start.epoch, start.number
-        self.clients = {self.id: client.client}
-        executor = OneByOne(plan.net, self.clients, Modules(opened(client.device)))
-        consented = releases_in(plan, client.client) * plan.training.rounds if plan.privacy.on else None
-        self.page = client.ledger.page(self.run, plan.privacy, consented)
-        facts = (*client.about, ("columns", client.client.about.get("columns")))
-        self.page.sent(
-            {
-                "join": [
-                    *(name for name, value in facts if value and name not in ("digest", "seen")),
-                    *client.ledger.beside,
-                ]
-            }
-        )
+    def _begin(self, plan: Setup, start: Welcome) -> None:
+        """Go to the run to which the server has let this client in."""
+        client, self.plan = self.client, plan
+        self.run_id, self.epoch, self.number, self.id = start.run, start.epoch, start.number, client.id
+        self.clients = {self.id: client}
+        consented = releases_in(plan, client) * plan.training.rounds if plan.privacy.on else None
+        self.page = self.ledger.page(self.run_id, plan.privacy, consented)
+        told = {**dict(self.about), "columns": client.about.get("columns"), "digest": "", "seen": False}
+        self.page.sent({"join": [*(name for name, value in told.items() if value), *self.ledger.beside]})
+        executor = OneByOne(plan.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
             plan, self.clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
-        self.checkpoints = ClientCheckpoints(client.folder / self.run)
+        self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
         self.place: tuple[Any, ...] | None = None
-        self.offered, self.counts = self.number - 1, client.about.digest
-        self.leaving, self.left = "", False  # the nonce of the hello by which it leaves; whether it has left
+        self.offered, self.counts = self.number - 1, self.about.digest
+        self.leaving = ""  # what names the hello by which it leaves
         self.kept = 0  # the newest round of which the model is kept
 
-    def serve(self) -> bool:
+    def _serve(self) -> bool:
         """Answer orders; returns whether the run has ended or this client has left, and False to join once more."""
         with self.site.exact():
             while True:
-                if not self.leaving and self.client.leaves.exists():
-                    self.leaving = _say_leaving(self.client)
-                self.client.look_again()
-                data = self.client.pulled(f"{self.run}/{self.epoch}/{self.number}/order")
+                if not self.leaving and self.leaves.exists():
+                    self.leaving = self.say_leaving()
+                self._look_again()
+                data = self.pulled(f"{self.run_id}/{self.epoch}/{self.number}/order")
                 if data is None:
-                    if not self._same_server():
-                        return False
-                    if self.left:
-                        return True
+                    if (ended := self._ended()) is not None:
+                        return ended
                     continue
                 try:
                     order = read(Order, data)
                 except MethodError as error:
-                    self.client.say(f"refused: {said(error)}")
+                    self.say(f"refused: {said(error)}")
                     self._offer(Answer(number=self.number, error=said(error)))
                 else:
                     self._offer(self._answered(order))
                     if order.what == "end":
-                        self.client.say("the run has ended")
+                        self.say("the run has ended")
                         return True
                 self.number += 1
 
@@ -406,36 +386,35 @@ class _ClientRun:
             return answer
         if order.what == "scores":
             self.page.sent({"evaluate": ["scores"]})
-        self.client.status.tell(epsilon={"": self.page.spent})
+        self.status.tell(epsilon={"": self.page.spent})
         spent = Spent(**self.page.tree(self.site.states.get(self.id, {})))
-        return Answer(**{name: getattr(answer, name) for name in answer.model_fields_set}, spent=spent)
+        return answer.model_copy(update={"spent": spent})
 
-    def _same_server(self) -> bool:
-        """Look which order is the newest; returns whether they are those of the server that this client joined."""
-        if (now := self.client.read(Pointer, "now")) is None:
-            return True
+    def _ended(self) -> bool | None:
+        """Look which order is the newest; returns what `_serve` does, and None while the server is the same."""
+        if (now := self.read(Pointer, "now")) is None:
+            return None
         if now.left and self.leaving:
-            _await_farewell(self.client, self.leaving)
-            self.left = True
+            self.await_farewell(self.leaving)
             return True
         if now.left:
-            self.client.say("the server counts this client as one that has left")
+            self.say("the server counts this client as one that has left")
             return False
         if now.epoch != self.epoch:
-            return self.client.pulled("terms") is None
+            return None if self.pulled("terms") is None else False
         self.number = max(self.number, now.number)
-        return True
+        return None
 
     def _offer(self, answer: Answer) -> None:
         if self.offered != self.number:
-            self.link.withdraw(f"{self.run}/{self.epoch}/{self.offered}/", self.client.server)
+            self.link.withdraw(f"{self.run_id}/{self.epoch}/{self.offered}/", self.server)
         self.offered = self.number
-        self.link.offer(self.client.server, f"{self.run}/{self.epoch}/{self.number}/answer", encode(answer))
+        self.link.offer(self.server, f"{self.run_id}/{self.epoch}/{self.number}/answer", encode(answer))
 
     def _answer(self, order: Order) -> Answer:
         """Return the answer to an order, or why there is none; raises RunError if this client cannot go on."""
         if words := self._excess(order):
-            self.client.say(f"refused: {words}")
+            self.say(f"refused: {words}")
             return Answer(number=self.number, error=words)
         if words := self._count(order):
             return Answer(number=self.number, error=words)
@@ -451,7 +430,7 @@ class _ClientRun:
         if reply is not None and (problem := self.validator.problem(self.id, order.phase, reply, message)):
             # Send nothing that was not declared, and so was not shown before.
             words = f"not what the method declares ({problem.words}), so it was not sent"
-            self.client.say(f"phase {order.phase!r}: {words}")
+            self.say(f"phase {order.phase!r}: {words}")
             answer = Answer(number=self.number, error=words)
         else:
             samples, inferred, flops = self.site.work.totals()
@@ -463,19 +442,18 @@ class _ClientRun:
 
     def _count(self, order: Order) -> str:
         """Take the samples that count in this order, if they may change; returns why that cannot be."""
-        client = self.client
-        if order.drifted and not client.told_drift:
-            client.told_drift = True
-            client.say("a test says that new samples here are unlike those of this client's group; look at the data")
-        if client.watch is None or order.samples == self.counts:
+        if order.drifted and not self.told_drift:
+            self.told_drift = True
+            self.say("a test says that new samples here are unlike those of this client's group; look at the data")
+        if self.watch is None or order.samples == self.counts:
             return ""
-        if order.samples not in client.versions:
+        if order.samples not in self.versions:
             return "the samples of this round are not there any more: the file has changed"
-        self.counts, self.clients[self.id] = order.samples, client.versions[order.samples]
-        client.say(f"round {order.round}: {self.clients[self.id].size:,} training samples count")
-        if order.samples == client.about.digest:
-            client.versions = {order.samples: client.client}
-            self.link.withdraw("hello", client.server)
+        self.counts, self.clients[self.id] = order.samples, self.versions[order.samples]
+        self.say(f"round {order.round}: {self.clients[self.id].size:,} training samples count")
+        if order.samples == self.about.digest:
+            self.versions = {order.samples: self.client}
+            self.link.withdraw("hello", self.server)
         return ""
 
     def _excess(self, order: Order) -> str:
@@ -495,41 +473,31 @@ class _ClientRun:
         return ""
 
     def _evaluate(self, round: int, offer: Message) -> Answer:
-        """Return how well this client's model does; the model is kept before this is told."""
+        """Return how well this client's model does, without what belongs to single samples.
+
+        The model is kept before this is told.
+        """
         try:
-            score = self._scored(offer)
+            score = self.site.scores({self.id: offer})[self.id]
+            digest = [] if self.plan.task.kind == "risk" else [list(part) for part in score.digest]
+            fields = {name: getattr(score, name) for name in ("n", "right", "figures", "further")}
+            scored = Scored(loss=float(score.loss), digest=digest, **fields)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
-        return Answer(number=self.number, score=self._taken_home(round, score), failed=self._failed())
+        if self.take_home is not None:
+            assert self.agreement is not None
+            settings, params = self.agreement.settings, self.site.scored.of(self.id).params
+            model = self.take_home(settings, self.plan, self.client, self.encoding, params, round)
+            self.kept = round
+            self.status.tell(model={"": model})
+            scored = scored.model_copy(update={"model": model})
+        return Answer(number=self.number, score=scored, failed=self._failed())
 
-    def _taken_home(self, round: int, score: Scored) -> Scored:
-        """Keep the model that was scored; returns its score, with the hash of what is kept."""
-        client = self.client
-        if client.take_home is None:
-            return score
-        assert client.agreement is not None
-        params = self.site.scored.of(self.id).params
-        digest = client.take_home(
-            client.agreement.settings, self.plan, client.client, client.encoding, params, round
-        )  # fmt: skip
-        self.kept = round
-        client.status.tell(model={"": digest})
-        return score.model_copy(update={"model": digest})
-
-    def say_kept(self) -> None:
+    def _say_kept(self) -> None:
         """Say of which round the model is kept: not of the last one if the run ends without this client."""
         if self.kept:
-            rounds, folder = self.plan.training.rounds, self.client.folder
-            self.client.say(f"its model after round {self.kept} of {rounds} is kept: fedkin export {folder}")
-
-    def _scored(self, offer: Message) -> Scored:
-        """Return how well this client's model does, without what belongs to single samples."""
-        score = self.site.scores({self.id: offer})[self.id]
-        digest = [] if self.plan.task.kind == "risk" else [list(part) for part in score.digest]
-        return Scored(
-            n=score.n, loss=float(score.loss), right=score.right, figures=list(score.figures), digest=digest,
-            further=list(score.further),
-        )  # fmt: skip
+            rounds, folder = self.plan.training.rounds, self.folder
+            self.say(f"its model after round {self.kept} of {rounds} is kept: fedkin export {folder}")
 
     def _failed(self) -> Failed | None:
         """Return why this client's own part has failed, if it has."""
@@ -543,7 +511,7 @@ class _ClientRun:
     def _why(self, error: Exception) -> str:
         """Return why there is no answer, as it is sent; what may hold samples is said here alone."""
         if isinstance(error, Unmeasured):
-            self.client.say(words_of(error))
+            self.say(words_of(error))
             return error.told
         return words_of(error)
 
@@ -562,7 +530,7 @@ class _ClientRun:
         rolled_back = [r for r in rounds if r > order.begun and kept_of(r)["epoch"] != self.epoch]
         gone = [r for r in rounds if r in order.undone or r in rolled_back or r < order.since]
         if wrong := [r for r in rolled_back if r not in order.undone]:
-            self.client.say(f"going back to the state before round {min(wrong)}, as the server has")
+            self.say(f"going back to the state before round {min(wrong)}, as the server has")
         self.checkpoints.drop(gone)
         last = max(self.checkpoints.rounds(), default=0)
         if last < order.last and order.last not in order.undone:
@@ -586,17 +554,17 @@ class _ClientRun:
 
     def _begin_round(self, order: Order) -> None:
         self.site.turn_to(order.round)
-        if self.client.unseen:  # as one that the federation meets for the first time
+        if self.unseen:  # as one that the federation meets for the first time
             self.site.forget([self.id])
-        if order.what == "ask" and order.round != self.client.told_round:
-            self.client.told_round = order.round
-            self.client.status.round = order.round
-            self.client.status.tell(round={self.client.server: order.round})
-            self.client.say(f"round {order.round}: {order.phase}")
+        if order.what == "ask" and order.round != self.told_round:
+            self.told_round = order.round
+            self.status.round = order.round
+            self.status.tell(round={self.server: order.round})
+            self.say(f"round {order.round}: {order.phase}")
 
     def _keep(self, order: Order, answer: Answer) -> None:
         """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""
-        if self.client.unseen:
+        if self.unseen:
             return
         samples, inferred, flops = self.site.work.totals()
         tree = {

@@ -38,11 +38,10 @@ from fedkin.untrusted import shown
 _ROOM = 1 << 16  # bytes of names in a message
 
 
-def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
+def about(client: Client, peer: bool = False) -> list[str]:
     """Return lines that say what a participant tells of itself before the first round.
 
-    labels: whether it tells its number of samples of each class. peer: whether there is no server, to whom alone it
-    tells its numbers of samples.
+    peer: whether there is no server, to whom alone it tells its numbers of samples.
     """
     columns = [str(name) for name in client.about.get("columns", ())]
     classes = [name.removeprefix(CLASS).strip() for name in columns if name.startswith(CLASS)]
@@ -50,7 +49,6 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
     facts = ["its name", "the shape of its inputs", "the number of its classes or targets"]
     if not peer:
         facts += ["its numbers of training and test samples", "a hash of its samples"]
-        facts += ["its number of samples of each class"] if labels else []
         facts += [f"its group {shown(client.group)!r}"] if client.group is not None else []
     lines = [f"about this {'peer' if peer else 'client'}: {', '.join(facts)}"]
     for what, names in (("columns", inputs), ("classes", classes)):
@@ -59,7 +57,7 @@ def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]
 
 
 def leaving_with_table(
-    table: OwnTable, settings: str, plan_of: PlanOf, labels: bool, ledger: Ledger
+    table: OwnTable, settings: str, plan_of: PlanOf, ledger: Ledger
 ) -> tuple[list[str], bool]:  # fmt: skip
     """Return lines that say all that leaves a participant with a table, before anything does; and whether it is all.
 
@@ -74,13 +72,13 @@ def leaving_with_table(
     plan, _ = agreed(settings, task, plan_of)
     if plan is None:
         return lines, False
-    return lines + leaving(plan, client, labels, ledger.page("", plan.privacy)), True
+    return lines + leaving(plan, client, ledger.page("", plan.privacy)), True
 
 
-def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:
+def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what it tells of itself.
 
-    labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
+    page: the participant's part of a ledger, under `[privacy]`.
     """
     place, private, peer = _place(plan, client.id), plan.privacy, isinstance(plan.method, PeerMethod)
     lines = []
@@ -101,7 +99,7 @@ def leaving(plan: Setup, client: Client, labels: bool = False, page: Page | None
             f"secure sums: the server learns the sum over a group of at least {least} members, and of this one public "
             "keys, encrypted shares, signatures, and its number of samples; in a smaller group nothing is sent"
         )
-    lines += about(client, labels, peer)
+    lines += about(client, peer)
     if not peer:
         exact = ", without noise" if private.on else ""
         lines.append(

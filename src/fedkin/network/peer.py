@@ -23,11 +23,14 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
+from fedkin.network.link import is_name
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
 from fedkin.network.settings import tree_of_task
-from fedkin.network.status import StatusFile, weights_of
+from fedkin.network.status import StatusFile
 from fedkin.untrusted import shown
+
+_HEAVIEST = 5  # weights that the status file tells
 
 
 class PeerEngine(Engine):
@@ -60,13 +63,13 @@ class PeerEngine(Engine):
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
-        reports = self.site.reports([self.client.id])
+        report = self.site.reports([self.client.id]).get(self.client.id, Message())
         self.exchange.failed(number)
-        weights = weights_of(reports[self.client.id]) if self.client.id in reports else {}
         self.status.round = number
         self.status.tell(
-            round=self.neighbours.heard, weights=weights, epsilon={"": self.page.spent} if self.setup.privacy.on else {}
-        )
+            round=self.neighbours.heard, epsilon={"": self.page.spent} if self.setup.privacy.on else {},
+            weights={"": heaviest_in(report)},
+        )  # fmt: skip
         return outcome
 
     def releases(self) -> dict[str, dict[str, Any]]:
@@ -152,3 +155,16 @@ class PeerEngine(Engine):
 
     def features(self, id: str) -> Message:
         return Message()
+
+
+def heaviest_in(report: Message) -> dict[str, float]:
+    """Return the largest weights of others in a peer's report; empty if it has none.
+
+    >>> heaviest_in(Message(weights={"ann": 0.25, "bob": 0.75}))
+    {'bob': 0.75, 'ann': 0.25}
+    """
+    for row in report.values():
+        if isinstance(row, Mapping) and row and all(is_name(str(id)) and type(w) is float for id, w in row.items()):
+            ids = sorted((id for id in row if row[id] > 0), key=lambda id: (-row[id], id))
+            return {id: round(row[id], 4) for id in ids[:_HEAVIEST]}
+    return {}

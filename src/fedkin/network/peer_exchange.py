@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -75,7 +75,7 @@ class PeerMessage(Sent):
 class Heard:
     """What came of a neighbour in an exchange: its message with the phase, or neither.
 
-    ended: whether its round has ended. missing, reason: why there is nothing. round: of which the message is.
+    ended: whether its round has ended. missing, reason: why there is nothing.
     """
 
     phase: str = ""
@@ -83,28 +83,25 @@ class Heard:
     ended: bool = False
     missing: Missing | None = None
     reason: str = ""
-    round: int = 0
 
 
 class PeerExchange:
     """The link of a peer to all others, `names`.
 
-    settings: those of `[network]`. limit: the largest message in bytes. stop: set when the peer is to leave. outbox:
-    what it offered before it was started again. done: the rounds that it had done then. members: those that have been
+    settings: those of `[network]`. limit: the largest message in bytes. outbox: what it offered before it was started
+    again. stop: set when the peer is to leave. done: the rounds that it had done then. members: those that have been
     there, with equal settings. heard: the last round of each of which a message came.
     """
 
     def __init__(
-        self, link: Link, names: Iterable[str], agreement: Agreement, settings: NetworkSettings, limit: int, *,
-        say: Callable[[str], None] = lambda line: None, stop: Event | None = None, outbox: PeerOutbox | None = None,
-        done: int = 0,
+        self, link: Link, names: Iterable[str], agreement: Agreement, settings: NetworkSettings, limit: int,
+        outbox: PeerOutbox, *, say: Callable[[str], None] = lambda line: None, stop: Event | None = None, done: int = 0,
     ) -> None:  # fmt: skip
-        self.link, self.agreement, self.settings, self.say = link, agreement, settings, say
+        self.link, self.agreement, self.settings, self.outbox, self.say = link, agreement, settings, outbox, say
         self.stop = stop or Event()
         self.others = sorted(set(names) - {link.me})
         self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
         self.most = limit + _ROOM
-        self.outbox = PeerOutbox(None) if outbox is None else outbox
         self.done, self.round, self.waits, self.ended = done, done + 1, True, False
         # The rounds of which something is offered to each of the others, with the last turn.
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
@@ -133,10 +130,8 @@ class PeerExchange:
                 self._put(to, number, turn, data)
         self.tell(self.others)
         self._wait()
-        for id in self.link.present().intersection(self.others) - self.members:
-            self.comparisons[id] = self.pool.submit(self._compare, id)
-        for job in self.comparisons.values():
-            job.result()
+        self.admit()
+        wait(self.comparisons.values())
         self.admit()
 
     def _wait(self) -> None:
@@ -301,7 +296,11 @@ class PeerExchange:
             except LinkError as error:
                 return Heard(missing=Missing.REFUSED, reason=words_of(error))
             else:
-                self._note_heard(id, round, heard)
+                self.down.discard(id)
+                self.heard[id] = max(round, self.heard.get(id, 0))
+                if id in self.awaited:
+                    self.awaited.discard(id)
+                    self.say(f"round {round}: {id} is connected again")
                 return heard
             if self.stop.is_set():
                 return Heard(missing=Missing.LATE, reason="this peer was stopped")
@@ -316,22 +315,14 @@ class PeerExchange:
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._missed(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
-    def _note_heard(self, id: str, round: int, heard: Heard) -> None:
-        self.down.discard(id)
-        self.heard[id] = max(heard.round, self.heard.get(id, 0))
-        if id in self.awaited:
-            self.awaited.discard(id)
-            self.say(f"round {round}: {id} is connected again")
-
     def _read(self, id: str, round: int, turn: int, timeout: float) -> Heard:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
         try:
             offer = read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", said(error))
-            return Heard(missing=Missing.REFUSED, reason=said(error), round=round)
-        message = None if offer.message is None else Message(**offer.message)
-        return Heard(offer.phase, message, offer.ended, round=round)
+            return Heard(missing=Missing.REFUSED, reason=said(error))
+        return Heard(offer.phase, None if offer.message is None else Message(**offer.message), offer.ended)
 
     def _missed(self, id: str, missing: Missing, reason: str) -> Heard:
         """Note a neighbour that is not waited for again before it answers."""
@@ -357,17 +348,16 @@ class PeerOutbox:
 
     When all peers are killed at once, some have finished a round that others repeat, and these need its messages once
     more. The files are flushed to the system, so that they survive a kill; after a loss of power an exchange may be
-    missing. folder: where they are; None: nothing is kept.
+    missing.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if folder is not None:
-            made_private(folder, "what this peer sends")
+        made_private(folder, "what this peer sends")
 
     def keep(self, round: int, turn: int, offers: Mapping[str, bytes]) -> None:
         """Write the offers of an exchange by receiver, before they are made; equal ones are written once."""
-        if self.folder is None or not offers:
+        if not offers:
             return
         places = {data: str(place) for place, data in enumerate(dict.fromkeys(offers.values()))}
         parts = {name: codec.tensor_of(data) for data, name in places.items()}
@@ -380,7 +370,7 @@ class PeerOutbox:
 
     def read(self) -> Iterator[tuple[int, int, str, bytes]]:
         """Yield (round, turn, receiver, offer) of all that is kept; a damaged file counts as lost."""
-        for path, round, turn in self._files():
+        for round, turn, path in self._files():
             with suppress(OSError, MethodError, KeyError, AttributeError):
                 tree = codec.decode(path.read_bytes())
                 for id, name in tree["to"].items():
@@ -388,30 +378,23 @@ class PeerOutbox:
 
     def life(self) -> str:
         """Return what names this run of the peer, also after a restart of its process."""
-        name = secrets.token_hex(8)
-        if self.folder is None:
-            return name
         path = self.folder / "life"
         try:
             if not path.exists():
-                replace(path, name.encode())
+                replace(path, secrets.token_hex(8).encode())
             return path.read_text()
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error})") from None
 
     def drop(self, but: Container[int]) -> None:
         """Forget all rounds but these."""
-        for path, round, _ in list(self._files()):
+        for round, _, path in self._files():
             if round not in but:
                 path.unlink(missing_ok=True)
 
-    def _files(self) -> Iterator[tuple[Path, int, int]]:
-        files = []
-        for path in self.folder.glob("*-*.offers") if self.folder is not None else ():
-            round, _, turn = path.stem.partition("-")
-            if round.isdigit() and turn.isdigit():
-                files.append((int(round), int(turn), path))
-        yield from ((path, round, turn) for round, turn, path in sorted(files))
+    def _files(self) -> list[tuple[int, int, Path]]:
+        places = [(path.stem.split("-"), path) for path in self.folder.glob("*-*.offers")]
+        return sorted((int(round), int(turn), path) for (round, turn), path in places)
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:

@@ -55,17 +55,13 @@ class About(Settings):
     n_test: int = Field(ge=0, le=_SAMPLES)
     digest: str = Field(pattern="^[0-9a-f]{32}$")
     group: str | None = Field(None, max_length=100)
-    labels: dict[str, int] = Field({}, max_length=100_000)
     seen: bool = True
 
 
-def about_of(client: Client, task: Task, labels: bool = False) -> About:
-    """Return what a client says of itself. labels: whether it tells its number of training samples of each class."""
-    counts: Counter[int] = Counter(client.train.labels().tolist() if labels and task.labels else ())
-    return About(
-        n_train=client.size, n_test=len(client.test), digest=Federation([client], task).fingerprint(),
-        group=client.group, labels={str(label): counts[label] for label in sorted(counts)},
-    )  # fmt: skip
+def about_of(client: Client, task: Task) -> About:
+    """Return what a client says of itself."""
+    digest = Federation([client], task).fingerprint()
+    return About(n_train=client.size, n_test=len(client.test), digest=digest, group=client.group)
 
 
 class Member(Settings):
@@ -205,7 +201,6 @@ class Registration:
         self.due: dict[str, Hello] = {}  # who joins, leaves or has other samples from the next round on
         self.parting: dict[str, Hello] = {}  # who has left in this round
         self.fingerprint = ""  # of a run that is gone on with: of its clients as federation.json has them
-        self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
         self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
@@ -338,13 +333,8 @@ class Registration:
     def _is_here(self, name: str) -> bool:
         return name in self.members and self.members[name].left is None
 
-    def is_gone(self, name: str) -> bool:
-        """Whether a member has been without a connection for so long that it has left."""
-        after, now = self.network.gone_after, time.monotonic()
-        return after is not None and now - self.silent.get(name, now) > after
-
     def turn_to(self, round: int) -> bool:
-        """From this round on, let in who waits, let go who leaves or is gone, and count the new samples of who has any.
+        """From this round on, let in who waits, let go who leaves, and count the new samples of who has any.
 
         Returns whether there were any.
 
@@ -354,18 +344,14 @@ class Registration:
             self._part()
             due, self.due = self.due, {}
             self.parting = {name: hello for name, hello in due.items() if hello.leaves}
-            gone = [name for name in self.here if name not in self.parting and self.is_gone(name)]
-            for name in gone:
-                self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
-            leaving = sorted([*gone, *self.parting])
-            for name in leaving:
-                member = self.members[name]
-                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
-                self.point(name)
             for name, hello in sorted(due.items()):
-                if hello.about is not None and name not in leaving:
+                if hello.leaves:
+                    member = self.members[name]
+                    self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
+                    self.point(name)
+                elif hello.about is not None:
                     self._count(name, hello, hello.about, round)
-            return bool(due or gone)
+            return bool(due)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
         """Count what a client says of itself from this round on: it joins, comes back, or has other samples."""
@@ -488,11 +474,6 @@ class Registration:
                     present = self.link.present()
                 except LinkError:
                     return
-                for name in self.members:
-                    if name in present:
-                        self.silent.pop(name, None)
-                    else:
-                        self.silent.setdefault(name, time.monotonic())
                 for name in sorted(present - set(self.threads)):
                     self.threads[name] = Thread(target=self._attend, args=(name,), name=f"hello {name}", daemon=True)
                     self.threads[name].start()

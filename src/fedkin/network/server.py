@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 from fedkin.engines.accounting import Operations, Work
@@ -24,11 +25,12 @@ from fedkin.network.consent import largest_message
 from fedkin.network.link import LinkError, Missed
 from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, tree_of
 from fedkin.network.registration import Registration
-from fedkin.network.status import StatusFile, weights_of
+from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
+_MOST = 10_000  # clients that are asked at the same time
 _SLICE = 0.5  # seconds between two looks at whether a client is connected
 _END = 5.0  # seconds in which clients hear that the run has ended
 
@@ -51,13 +53,8 @@ class NetworkSite(Site):
         # Operations are counted where the samples are.
         self.work = Work(Operations(plan.net, {}))
         self.parts: dict[str, Any] = {}
-        self.most: dict[str, int] = {}
-        self.admit()
-
-    def admit(self) -> None:
-        """Have a thread for each member, also for those who joined later."""
-        self.pool = ThreadPoolExecutor(max(len(self.registration.members), 1), thread_name_prefix="client")
-        self.most = {id: largest_message(self.plan, id) + _ROOM for id in self.registration.members}
+        self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
+        self.most = cache(lambda id: largest_message(plan, id) + _ROOM)
 
     # -- what a site is asked -------------------------------------------------------------------------------------
 
@@ -106,11 +103,10 @@ class NetworkSite(Site):
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
-        until = time.monotonic() + _END + self.link.latency
-        ids = self.registration.here
-        with ThreadPoolExecutor(max(len(ids), 1)) as pool:
-            for id in filter(self.is_there, ids):
-                pool.submit(self._ask_one, id, Order(what="end"), until, 0.0)
+        order, until = Order(what="end"), time.monotonic() + _END + self.link.latency
+        with ThreadPoolExecutor(_MOST) as pool:
+            for id in filter(self.is_there, self.registration.here):
+                pool.submit(self._ask_one, id, order, until, 0.0)
 
     # -- orders and answers ---------------------------------------------------------------------------------------
 
@@ -120,13 +116,12 @@ class NetworkSite(Site):
             return {}
         self._await_somebody(messages)
         until = time.monotonic() + self.registration.network.deadline
-        place = {"round": self.number, "begun": self.begun, "undone": self.undone}
         registration, jobs = self.registration, {}
         for id, message in messages.items():
             order = Order(
-                what=what, phase=phase, message=dict(message), last=self.last.get(id, 0),
-                since=registration.members[id].since, **place, **({"drifted": True} if id in self.drifted else {}),
-                **({"samples": registration.about(id).digest} if registration.network.reread else {}),
+                what=what, phase=phase, message=dict(message), round=self.number, begun=self.begun, undone=self.undone,
+                last=self.last.get(id, 0), since=registration.members[id].since, drifted=id in self.drifted,
+                samples=registration.about(id).digest if registration.network.reread else "",
             )  # fmt: skip
             jobs[id] = self.pool.submit(self._ask_one, id, order, until, registration.network.grace)
         answers = {}
@@ -150,9 +145,8 @@ class NetworkSite(Site):
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
             self.parts[id] = answer.work
-            samples = {id: part.samples for id, part in self.parts.items() if part.samples}
-            inferred = sum(part.inferred for part in self.parts.values())
-            self.work.reset(samples, inferred, sum(part.flops for part in self.parts.values()))
+            parts, samples = self.parts.values(), {id: part.samples for id, part in self.parts.items() if part.samples}
+            self.work.reset(samples, sum(part.inferred for part in parts), sum(part.flops for part in parts))
 
     def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
         """Ask one client; returns its answer, or why there is none."""
@@ -181,7 +175,7 @@ class NetworkSite(Site):
             if self.registration.has_paused(id):
                 return self._failure(id, phase, Missing.GONE, "its process has ended")
             try:
-                return self.link.pull(id, subject, min(left, _SLICE), self.most[id])
+                return self.link.pull(id, subject, min(left, _SLICE), self.most(id))
             except Missed:
                 absent = 0.0 if self.is_there(id) else absent + time.monotonic() - begun
                 if absent > grace:
@@ -225,7 +219,7 @@ class NetworkSite(Site):
         """
         announced, ids = False, [id for id in ids if self.registration.about(id).seen]
         with self.registration.changed:
-            while ids and not any(map(self.is_there, ids)) and not all(map(self.registration.is_gone, ids)):
+            while ids and not any(map(self.is_there, ids)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:
@@ -250,7 +244,7 @@ class NetworkEngine(Engine):
         self.registration, self.status, self.stopping = registration, status, stopping
         status.rounds = setup.training.rounds
         super().__init__(setup, roster, observers=observers)
-        self._count()
+        self._take_members()
 
     def make_site(self) -> NetworkSite:
         return NetworkSite(self.setup, self.registration, self.stopping)
@@ -262,17 +256,11 @@ class NetworkEngine(Engine):
         self.registration.fingerprint = ""
         return self.facts()
 
-    def _count(self) -> None:
-        """Let members count as many samples as they told."""
-        samples = {id: self.registration.about(id).n_train for id in self.registration.members}
-        self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
-
     def _take_members(self) -> None:
-        """Have the members that the registration has now."""
+        """Have the members that the registration has now, and let them count as many samples as they told."""
         self.server_side.whole = self.registration.roster()
-        self.site.pool.shutdown(wait=False)
-        self.site.admit()
-        self._count()
+        samples = {id: member.now.n_train for id, member in self.registration.members.items()}
+        self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 
     def round(self, number: int) -> Outcome:
         if self.registration.turn_to(number):
@@ -280,8 +268,8 @@ class NetworkEngine(Engine):
         self.status.round = number
         outcome = super().round(number)
         self.site.drifted |= set(outcome.events.get("drifted", ()))
-        if (graph := outcome.graph) is not None:
-            self.status.tell(group=graph.groups or {}, weights=weights_of(graph))
+        if outcome.graph is not None:
+            self.status.tell(group=outcome.graph.groups or {})
         spent = {id: self.setup.privacy.spent(one.model_dump()) for id, one in self.site.spent.items()}
         self.status.tell(round=self.site.last, epsilon=spent)
         return outcome
@@ -295,9 +283,9 @@ class NetworkEngine(Engine):
         return super()._welcomed([id for id in ids if self.site.is_there(id)])
 
     def state(self) -> dict[str, Any]:
-        spent = {"spent": {id: tree_of(one) for id, one in self.site.spent.items()}} if self.setup.privacy.on else {}
-        moved = {"moved": moved} if (moved := self.registration.moved()) else {}
-        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent, **moved}
+        spent = {id: tree_of(one) for id, one in self.site.spent.items()}
+        more = {"undone": list(self.site.undone), "last": dict(self.site.last), "moved": self.registration.moved()}
+        return {**super().state(), **more, **({"spent": spent} if self.setup.privacy.on else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)

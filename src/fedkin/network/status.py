@@ -14,13 +14,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BeforeValidator, Field
 
 from fedkin.errors import RunError
-from fedkin.flow import Message
 from fedkin.folders import replace
-from fedkin.graph import Graph
 from fedkin.network.link import Link, LinkError, is_name
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import json_of, said, text_in
@@ -29,17 +26,15 @@ FILE = "status.json"
 _LOOK = 1.0  # seconds from one look to the next
 _SILENT = 15.0  # seconds after which a participant that has written nothing is called silent
 _LARGEST = 1 << 26
-_HEAVIEST = 5  # weights that are told of each participant
 
 
 class _Known(Settings):
     """What is known of a participant.
 
-    weights: its largest ones by name, of what the method has learned. epsilon: of what it has released in this run
-    under `[privacy]`, if that is finite. model: the hash of the model that it keeps; empty before the first evaluation.
+    epsilon: of what it has released in this run under `[privacy]`, if that is finite. model: the hash of the model that
+    it keeps; empty before the first evaluation.
     """
 
-    weights: dict[str, float] = Field(default_factory=dict)
     epsilon: Annotated[float | None, BeforeValidator(lambda value: None if value == math.inf else value)] = None
     model: str = ""
 
@@ -49,7 +44,7 @@ class Other(_Known):
 
     here: whether it is connected. round: the last round of which this one has an answer or a message of it. seen: when
     it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
-    of its messages and arrivals were refused; why: the newest of them. group: what the method has learned of it.
+    of its messages and arrivals were refused; why: the newest of them. group: in which the method has put it.
     """
 
     here: bool
@@ -69,7 +64,8 @@ class Status(_Known):
     """What the file says.
 
     written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
-    by name. nameless: refused messages of which nobody knows whose they were.
+    by name. nameless: refused messages of which nobody knows whose they were. weights: the largest ones that a peer has
+    learned, by name.
     """
 
     name: str
@@ -81,6 +77,7 @@ class Status(_Known):
     rounds: int = Field(0, ge=0)
     others: dict[str, Other] = Field(default_factory=dict)
     nameless: int = Field(0, ge=0)
+    weights: dict[str, float] = Field(default_factory=dict)
 
     def late(self, now: float) -> float:
         """Seconds for which a participant that should be running has written nothing; 0 while it does."""
@@ -99,30 +96,6 @@ def read_status(path: Path) -> Status:
     if not isinstance(tree, dict):
         raise RunError(f"{path}: not a status file (expected a table)")
     return parse(Status, tree, str(path))
-
-
-def weights_of(learned: Graph | Message) -> dict[str, dict[str, float]]:
-    """Return the weights in a graph, the largest of each row, by name; of a peer's report its own row, under "".
-
-    >>> weights_of(Message(weights={"ann": 0.25, "bob": 0.75}))
-    {'': {'bob': 0.75, 'ann': 0.25}}
-    """
-    if isinstance(learned, Graph):
-        matrix = learned.weights if learned.mixing is None else learned.mixing
-        weights = {}
-        for place, id in enumerate(learned.ids):
-            row = matrix[place] if isinstance(matrix, np.ndarray) else matrix[[place]].toarray()[0]
-            weights[id] = _heaviest(dict(zip(learned.ids, map(float, row), strict=True)))
-        return weights
-    for row in learned.values():
-        if isinstance(row, Mapping) and row and all(is_name(str(id)) and type(w) is float for id, w in row.items()):
-            return {"": _heaviest(row)}
-    return {}
-
-
-def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
-    pairs = sorted(((id, weight) for id, weight in row.items() if weight > 0), key=lambda pair: (-pair[1], pair[0]))
-    return {id: round(weight, 4) for id, weight in pairs[:_HEAVIEST]}
 
 
 class StatusFile:
@@ -153,7 +126,7 @@ class StatusFile:
         self.look("ended" if kind is None else "left")
 
     def tell(self, **facts: Mapping[str, Any]) -> None:
-        """Note fields of `Other` by participant; "" is this one."""
+        """Note fields of `Other` by participant, and under "" of `Status`."""
         for field, values in facts.items():
             for id, value in values.items():
                 self.told.setdefault(id, {})[field] = value

@@ -245,8 +245,7 @@ def serve(
     root = data_root or Path("data")
     with experiment.claimed(folder, root):
         reading = experiment.data.reading("") if isinstance(experiment.data, TableSource) else None
-        kept = folder / "federation.json"
-        checkpoint, _ = Checkpoints(folder).survey()
+        kept, (checkpoint, _) = folder / "federation.json", Checkpoints(folder).survey()
         registration = Registration(
             link, settings, plan_of, experiment.network, name=experiment.name, reading=reading,
             kept=read_json(kept) if kept.exists() else None,
@@ -271,12 +270,6 @@ def serve(
                 return result
         finally:
             registration.close()
-
-
-def _done(folder: Path) -> int:
-    """Return the number of rounds that a peer has done, by its newest checkpoint."""
-    rounds = [path.stem.removeprefix("round-") for path in (folder / "checkpoint").glob("round-*.json")]
-    return max((int(round) for round in rounds if round.isdigit()), default=0)
 
 
 def keep(folder: Path, shared: Shared) -> None:
@@ -316,7 +309,7 @@ def exchange(
     settings, stop, ledger = settings_of(experiment, names), stop or Event(), ledger or Ledger()
     shared, consented = None, False
     if isinstance(samples, OwnTable):
-        lines, consented = leaving_with_table(samples, settings, plan_of, False, ledger)
+        lines, consented = leaving_with_table(samples, settings, plan_of, ledger)
         if not consent(lines):
             raise Left
         ledger.beside.append("profile")
@@ -327,20 +320,20 @@ def exchange(
     plan, mine = agreed(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
-    if (done := finished(experiment, folder)) is not None:
-        return done
+    if (result := finished(experiment, folder)) is not None:
+        return result
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
-    if not consented and not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
+    if not consented and not consent(leaving(plan, client, ledger.page("", plan.privacy))):
         raise Left
     limit = max(largest_message(plan, name) for name in names)
     with experiment.claimed(folder, Path("data")):
         if shared is not None:
             keep(folder, shared)
         mine = mine.model_copy(update={"columns": tuple(map(str, client.about.get("columns", ())))})
-        outbox = PeerOutbox(folder / "sent")
-        begun, page = _done(folder), ledger.page(outbox.life(), plan.privacy)
-        near = PeerExchange(link, names, mine, experiment.network, limit, say=say, stop=stop, outbox=outbox, done=begun)
+        outbox, (checkpoint, _) = PeerOutbox(folder / "sent"), Checkpoints(folder).survey()
+        done, page = 0 if checkpoint is None else checkpoint.round, ledger.page(outbox.life(), plan.privacy)
+        near = PeerExchange(link, names, mine, experiment.network, limit, outbox, say=say, stop=stop, done=done)
         try:
             with StatusFile(link, folder, "peer", lambda: near.others, experiment.name) as status:
                 near.gather()
