@@ -48,6 +48,7 @@ def test_without_consent_nothing_of_a_table_leaves(server: bool, tmp_path: Path)
             client.run() if server else exchange(plan, link, read, ["north", "south"], state, consent=no, ledger=ledger)
         assert not [data for data in link.offers.values() if data]
     assert any("rare ones may identify people" in line for line in shown)
+    assert any("params (of the net: body.1.weight [4, " in line for line in shown)
     assert ledger.beside == []
 
 

@@ -114,6 +114,10 @@ class Ending:
         return self.stopped or self.until()
 
 
+class Killed(Exception):
+    """A participant is killed."""
+
+
 @dataclass
 class Clients:
     """Clients in threads; `said`, also by the server, and `errors` by name."""
@@ -151,13 +155,15 @@ class Clients:
             self.errors[name] = "left"
         except FedkinError as error:
             self.errors[name] = str(error)
+        except (Stop, Killed) as error:
+            self.errors[name] = type(error).__name__
 
     def join_with(self, link: Any, name: str, options: dict[str, Any]) -> None:
         """Take part over this link."""
         samples = self.samples_of(name, options)
         self.nodes[name] = NetworkClient(
             link, samples, options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
-            say=partial(self.note, name), patience=0.05, take_home=partial(take_home, self.root / name), **options,
+            say=partial(self.note, name), patience=0.05, take_home=take_home, **options,
         )  # fmt: skip
         self.nodes[name].run()
 

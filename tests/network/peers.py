@@ -5,67 +5,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fedkin.errors import FedkinError
-from fedkin.federation import Federation
-from fedkin.network.link import Left
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Stop
 from fedkin.running.networked import exchange
-from network.federations import NOWHERE, state_in
+from network.federations import NOWHERE, Clients, state_in
 from network.memory import MemoryNetwork
 
 
-@dataclass
-class Peers:
-    """Peers in threads; results and errors by name."""
+class Peers(Clients):
+    """Peers in threads; results by name."""
 
-    plan: Experiment
-    root: Path
-    network: MemoryNetwork = field(default_factory=MemoryNetwork)
-    threads: dict[str, threading.Thread] = field(default_factory=dict)
-    stops: dict[str, threading.Event] = field(default_factory=dict)
-    results: dict[str, Result] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    said: dict[str, list[str]] = field(default_factory=dict)
-    dealt: Federation | None = None
+    def __init__(self, plan: Experiment, root: Path) -> None:
+        super().__init__(MemoryNetwork(), plan.federation(NOWHERE), root)
+        self.plan, self.results = plan, dict[str, Result]()
 
-    def __post_init__(self) -> None:
-        self.federation = self.dealt or self.plan.federation(NOWHERE)
-
-    def start(self, names: Iterable[str] = (), **options: Any) -> None:
+    def start(self, *names: str, **options: Any) -> Clients:
         """Start these peers (none named: all); all of them are on the network before one looks who is there."""
-        names = sorted(names or self.federation)
-        there = threading.Barrier(len(names))
-        for name in names:
-            self.stops[name] = threading.Event()
-            self.threads[name] = threading.Thread(target=self._run, args=(name, there, dict(options)), daemon=True)
-            self.threads[name].start()
+        barrier = threading.Barrier(len(names or self.federation))
+        return super().start(*names, **{"plan": self.plan, **options}, barrier=barrier)
 
-    def _run(self, name: str, there: threading.Barrier, options: dict[str, Any]) -> None:
-        torch.set_num_threads(1)
-        try:
-            with self.network.link(name) as link:
-                there.wait(60)
-                self.results[name] = exchange(
-                    options.pop("plan", self.plan), link, (self.federation[name], self.federation.task),
-                    sorted(self.federation), self.root / name, stop=self.stops[name],
-                    say=self.said.setdefault(name, []).append, **options,
-                )  # fmt: skip
-        except (Left, Stop, FedkinError, Killed) as error:
-            self.errors[name] = f"{type(error).__name__}: {error}"
-
-    def join(self, *names: str) -> None:
-        """Wait until these peers (none named: all) have ended."""
-        for name in names or list(self.threads):
-            self.threads[name].join(60)
-            assert not self.threads[name].is_alive(), name
+    def join_with(self, link: Any, name: str, options: dict[str, Any]) -> None:
+        options.pop("barrier").wait(60)
+        self.results[name] = exchange(
+            options.pop("plan"), link, (self.federation[name], self.federation.task), sorted(self.federation),
+            self.root / name, stop=self.stops[name], say=partial(self.note, name), **options,
+        )  # fmt: skip
 
 
 def together(count: int, at: int) -> Callable[[int], None]:
@@ -79,20 +47,14 @@ def together(count: int, at: int) -> Callable[[int], None]:
     return wait
 
 
-class Killed(Exception):
-    """The peer is killed."""
-
-
 @contextmanager
-def peers(plan: Experiment, root: Path, dealt: Federation | None = None) -> Iterator[Peers]:
-    """Peers with the federation's samples (None: those of the experiment), who are all gone at the end."""
-    made = Peers(plan, root, dealt=dealt)
+def peers(plan: Experiment, root: Path) -> Iterator[Peers]:
+    """Peers with the experiment's samples, who are all gone at the end."""
+    made = Peers(plan, root)
     try:
         yield made
     finally:
-        for stop in made.stops.values():
-            stop.set()
-        made.join()
+        made.stop()
 
 
 def rows_of(result: Result, id: str, rows: str) -> list[tuple[Any, ...]]:

@@ -65,12 +65,7 @@ def federation() -> Federation:
     return PLAN.federation(NOWHERE)
 
 
-FAST = (
-    "a tensor for the number",
-    "an empty reply",
-    "more samples than were told",
-    "a score of too many samples",
-)
+FAST = ("a tensor for the number", "an empty reply", "more samples than were told", "a score of too many samples")
 
 
 @pytest.mark.parametrize(

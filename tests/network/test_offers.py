@@ -34,14 +34,9 @@ class Desk:
         return made
 
     def ask(
-        self,
-        offers: Offers,
-        asker: str = "ann",
-        part: int = 0,
-        of: bytes = _NONE,
-        before: Callable[[], object] = lambda: None,
-        subject: str = "r",
-    ) -> Answers:
+        self, offers: Offers, asker: str = "ann", part: int = 0, of: bytes = _NONE,
+        before: Callable[[], object] = lambda: None, subject: str = "r",
+    ) -> Answers:  # fmt: skip
         """Ask; the answer comes into the queue, after `before`."""
         answers: Answers = SimpleQueue()
 

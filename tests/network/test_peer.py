@@ -49,10 +49,10 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
         others = ["c00", "c01", "c03"]
         # Who leaves has nothing to offer any more: it stays until all have heard it in round 1.
         heard = together(4, 1)
-        there.start(others, watcher=Ending(then=heard))
-        there.start(["c02"], watcher=Ending(1, heard))
+        there.start(*others, watcher=Ending(then=heard))
+        there.start("c02", watcher=Ending(1, heard))
         there.join(*others)
-        assert there.errors == {"c02": "Stop: stopped after round 1"}
+        assert there.errors == {"c02": "Stop"}
         known = state_in(tmp_path / "here")["clients"]
         assert same({name: known[name] for name in others}, states(there.root, others))
         missing = {f"{row[6]}: {row[7]}" for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
@@ -65,9 +65,9 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
 def test_what_differs_between_peers_is_named(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=2)
     with peers(plan, tmp_path / "peers") as there:
-        there.start(["c00"])
+        there.start("c00")
         other = experiment("dfedavgm", clients=2, training={"lr": 0.2})
-        there.start(["c01"], plan=other)
+        there.start("c01", plan=other)
         there.join()
     assert "training.lr is 0.1 here and 0.2 there" in there.errors["c00"]
     assert "training.lr is 0.2 here and 0.1 there" in there.errors["c01"]
@@ -75,6 +75,6 @@ def test_what_differs_between_peers_is_named(tmp_path: Path) -> None:
 
 def test_a_method_with_a_server_is_not_for_peers(tmp_path: Path) -> None:
     with peers(experiment("fedavg", clients=2), tmp_path / "peers") as there:
-        there.start(["c00"])
+        there.start("c00")
         there.join()
-    assert there.errors["c00"] == ("ConfigError: method.name: 'fedavg' has a server; use fedkin net serve")
+    assert there.errors["c00"] == "method.name: 'fedavg' has a server; use fedkin net serve"

@@ -21,9 +21,9 @@ from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
 from fedkin.network.settings import NetworkSettings
-from network.federations import NOWHERE, Ending, experiment, simulated, state_in
+from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
-from network.peers import Killed, peers, states, together
+from network.peers import peers, states, together
 from support import same
 
 SAME = Agreement(settings="[training]\nlr = 0.1\n")
@@ -293,11 +293,10 @@ def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
     with peers(plan, tmp_path / "peers") as there:
         # One is killed before its checkpoint of round 2; the others have gone on to round 3, and are gone too.
         for name in ("c00", "c01"):
-            there.start([name], watcher=Ending(2, heard))
-        there.start(["c02"], watcher=Ending(then=kill))
+            there.start(name, watcher=Ending(2, heard))
+        there.start("c02", watcher=Ending(then=kill))
         there.join()
-        assert {error.split(":")[0] for error in there.errors.values()} == {"Killed", "Stop"}
-        there.errors.clear()
+        assert {*there.errors.values()} == {"Killed", "Stop"}
         there.start()
         there.join()
         assert there.errors == {}
@@ -312,12 +311,11 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
     with peers(plan, tmp_path / "peers") as there:
         heard = together(3, 2)
         for name in ("c00", "c01", "c02"):
-            there.start([name], watcher=Ending(2, heard))
+            there.start(name, watcher=Ending(2, heard))
         there.join()
-        there.errors.clear()
-        there.start(["c03"])
+        there.start("c03")
         there.network.opened("c03")
-        there.start(["c00", "c01", "c02"])
+        there.start("c00", "c01", "c02")
         there.join()
         assert there.errors == {}
         assert "rounds 1 to 2: left out, since neighbours are further on" in there.said["c03"]

@@ -29,8 +29,8 @@ from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
-from network.federations import NOWHERE, Ending, clients, experiment, served, simulated, state_in
-from network.peers import Killed, peers
+from network.federations import NOWHERE, Ending, Killed, clients, experiment, served, simulated, state_in
+from network.peers import peers
 from network.test_client import by_hand
 from support import NEEDS_ACCOUNTANT, same
 
@@ -285,13 +285,12 @@ def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
     here, ledger = simulated(plan, tmp_path / "here").summary["privacy"], tmp_path / "ledger"
     with peers(plan, tmp_path) as there:
         names = sorted(there.federation)
-        there.start([first], ledger=Ledger(ledger))
-        there.start(names[1:])
+        there.start(first, ledger=Ledger(ledger))
+        there.start(*names[1:])
         there.join(first)
         assert killed == [2]
         before = sent(tmp_path / first)
-        del there.errors[first]
-        there.start([first], ledger=Ledger(ledger))
+        there.start(first, ledger=Ledger(ledger))
         there.join()
     assert there.errors == {}
     after = sent(tmp_path / first)

@@ -17,6 +17,7 @@ from fedkin.report.collect import collect
 from fedkin.tasks import Task
 from network.federations import (
     Ending,
+    Killed,
     clients,
     experiment,
     federated,
@@ -163,10 +164,6 @@ def test_after_a_deadline_it_begins_with_those_who_came(tmp_path: Path) -> None:
     assert {row[1] for row in result.clients} == {"c00", "c01"}
     assert "2 of 3 clients are here: c00, c01; missing: c02" in said
     assert "1 clients have not come in time, and are left out" in said
-
-
-class Killed(Exception):
-    """The server is killed."""
 
 
 @pytest.mark.parametrize("method", [pytest.param("ifca", marks=pytest.mark.slow), "tfl"])

@@ -127,23 +127,6 @@ def test_a_run_over_tables_is_that_of_a_simulation(
         Registration(link, "", plan_of, there.plan.network, reading=there.plan.data.reading(""), kept=kept)
 
 
-def test_what_leaves_is_asked_before_anything_does(there: Hospitals) -> None:
-    asked: list[list[str]] = []
-
-    def no(lines: list[str]) -> bool:
-        asked.append(lines)
-        return False
-
-    there.start(NORTH, consent=no)
-    there.join()
-    (lines,) = asked
-    assert any("rare ones may identify people" in line for line in lines)
-    assert any(line.startswith("train: params (of the net: body.1.weight [4, ") for line in lines)
-    assert lines[-1].startswith("evaluation: ")
-    with there.network.link("server") as link:
-        assert not link.bytes_in
-
-
 class Wards(Hospitals):
     """Hospitals that are peers."""
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -85,7 +84,7 @@ def _node(
         NetworkClient(
             link, samples, networked.plan_of, state, stop=stop, settings=settings, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
-            take_home=partial(networked.take_home, state), unseen=unseen, watch=watch,
+            take_home=networked.take_home, unseen=unseen, watch=watch,
         ).run()  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import datetime
 import signal
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -352,7 +351,7 @@ def _join(
             NetworkClient(
                 link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
-                take_home=partial(networked.take_home, folder), unseen=unseen, watch=watch,
+                take_home=networked.take_home, unseen=unseen, watch=watch,
             ).run()  # fmt: skip
         return
     if unseen:

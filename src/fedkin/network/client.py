@@ -35,27 +35,15 @@ from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
 from fedkin.network.consent import about as about_words
 from fedkin.network.consent import leaving, leaving_with_table, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
-from fedkin.network.messages import (
-    Answer,
-    Failed,
-    Order,
-    Pointer,
-    Scored,
-    Sent,
-    Spent,
-    Work,
-    encode,
-    read,
-    tree_of,
-)
+from fedkin.network.messages import Answer, Failed, Order, Pointer, Scored, Sent, Spent, Work, encode, read, tree_of
 from fedkin.network.registration import NEXT_ROUND, About, Heard, Hello, Welcome, about_of
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-# Keeps a client's model of a round, with the settings of the federation, its plan, and the encoding of the table if
-# there is one; returns the hash of the model.
-TakeHome = Callable[[str, Setup, Client, SharedEncoding | None, Params, int], str]
+# Keeps a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of the
+# table if there is one; returns the hash of the model.
+TakeHome = Callable[[Path, str, Setup, Client, SharedEncoding | None, Params, int], str]
 S = TypeVar("S", bound=Sent)
 LEAVES = "leaves"  # the file by which a client that runs is told to leave for good
 _KEPT = 3  # rounds of which a client keeps its state
@@ -104,6 +92,12 @@ class Caller:
         except MethodError as error:
             raise RunError(f"the server's {subject.rpartition('/')[2]}: {said(error)}") from None
 
+    def awaited(self, form: type[S], subject: str) -> S:
+        """Return such a message of the server, as long as it takes; raises Left and RunError."""
+        while (message := self.read(form, subject)) is None:
+            pass
+        return message
+
     def _note_absence(self) -> None:
         """Say once that the server is not reached, or is again; raises RunError if it was away for too long."""
         away, now = self.server not in self.link.present(), time.monotonic()
@@ -138,8 +132,7 @@ class Caller:
 
     def await_farewell(self, nonce: str) -> None:
         """Return once it is in the server's checkpoint that this participant has left; raises Left and RunError."""
-        while (welcome := self.read(Welcome, f"welcome/{nonce}")) is None:
-            pass
+        welcome = self.awaited(Welcome, f"welcome/{nonce}")
         if welcome.refused:
             raise RunError(f"the server refuses: {shown(welcome.refused, 400)}")
         self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
@@ -169,11 +162,14 @@ class NetworkClient(Caller):
         self.consent, self.ledger, self.take_home = consent, ledger or Ledger(), take_home
         self.client: Client
         self.task: Task
-        self.agreement: Agreement | None = None
+        self.agreement = Agreement(settings=settings or "")
         self.encoding: SharedEncoding | None = None
         self.consented = False
         self.told_round, self.told_missing, self.told_drift = 0, "", False
         self.watch, self.unseen = watch, unseen
+        again = "has changed: what it tells of itself, anew; then the new samples count too"
+        self.later = [] if watch is None else [f"whenever {watch.path} {again}"]  # what leaves besides
+        self.leaves = folder / LEAVES  # made by another process to have this client leave for good
         self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
         self.status = StatusFile(link, folder, "client", lambda: [server])
 
@@ -202,11 +198,6 @@ class NetworkClient(Caller):
                     self._say_kept()
                 self.say("the server has started again, or goes on without this client: joining once more")
 
-    @property
-    def leaves(self) -> Path:
-        """A file that another process makes in this client's folder to have it leave for good."""
-        return self.folder / LEAVES
-
     def _describe(self) -> None:
         about = about_of(self.client, self.task)
         self.about = about.model_copy(update={"seen": not self.unseen})
@@ -230,14 +221,13 @@ class NetworkClient(Caller):
         self.client = samples[0]
         self._describe()
         self.say(f"{self.watch.path} has changed: the server is told of {self.about.n_train:,} training samples")
-        assert self.agreement is not None
         self.say_hello(self.agreement, about=self.about, seen=not self.unseen)
 
     # -- joining --------------------------------------------------------------------------------------------------
 
     def _agree(self) -> Setup:
         """Return the plan of the server's settings; raises RunError if this client has something else."""
-        terms = self._terms()
+        terms = self.awaited(Terms, "terms")
         there, self.status.federation = terms.agreement, terms.name
         settings = there.settings if self.settings is None else self.settings
         plan, here = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
@@ -246,24 +236,14 @@ class NetworkClient(Caller):
         words = unlike(here, there)
         if words or plan is None:
             raise self._unable(here, f"this client cannot take part: {words or here.cannot}")
-        if isinstance(plan.method, PeerMethod):
-            raise RunError(f"method {plan.method.name!r} has no server, and this federation has one")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self._later()]):
+        if not self.consented and not self.consent([*leaving(plan, self.client, page), *self.later]):
             raise Left
         self.consented = True  # the settings are the same, whenever it joins again
         self.agreement = here
         return plan
-
-    def _later(self) -> list[str]:
-        """Return what leaves besides, when the file has changed."""
-        if self.watch is None:
-            return []
-        return [
-            f"whenever {self.watch.path} has changed: what it tells of itself, anew; then the new samples count too"
-        ]
 
     def _unable(self, here: Agreement, words: str) -> RunError:
         """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
@@ -272,11 +252,6 @@ class NetworkClient(Caller):
                 self.agreement = here
                 self._greet(_UNABLE, about=self._salted())
         return RunError(words)
-
-    def _terms(self) -> Terms:
-        while (terms := self.read(Terms, "terms")) is None:
-            pass
-        return terms
 
     def _salted(self) -> About:
         return self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
@@ -290,9 +265,9 @@ class NetworkClient(Caller):
     def _encoded(self, table: OwnTable) -> tuple[Client, Task]:
         """Return the samples of a table, after all have agreed on its columns and on their encoding."""
         if self.settings is None:
-            self.settings = self._terms().agreement.settings
+            self.settings = self.awaited(Terms, "terms").agreement.settings
         lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.ledger)
-        if not self.consent([*lines, *self._later()]):
+        if not self.consent([*lines, *self.later]):
             raise Left
         self.ledger.beside.append("profile")
         self.agreement = Agreement(settings=self.settings)
@@ -316,7 +291,6 @@ class NetworkClient(Caller):
 
     def _greet(self, waits: int, **fields: Any) -> Welcome | None:
         """Say hello once; returns the server's answer, if one came after so many waits."""
-        assert self.agreement is not None
         nonce, heard = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
         try:
             for _ in range(waits):
@@ -485,9 +459,8 @@ class NetworkClient(Caller):
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if self.take_home is not None:
-            assert self.agreement is not None
             settings, params = self.agreement.settings, self.site.scored.of(self.id).params
-            model = self.take_home(settings, self.plan, self.client, self.encoding, params, round)
+            model = self.take_home(self.folder, settings, self.plan, self.client, self.encoding, params, round)
             self.kept = round
             self.status.tell(model={"": model})
             scored = scored.model_copy(update={"model": model})

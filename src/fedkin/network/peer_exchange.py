@@ -78,11 +78,11 @@ class Heard:
     ended: whether its round has ended. missing, reason: why there is nothing.
     """
 
+    missing: Missing | None = None
+    reason: str = ""
     phase: str = ""
     message: Message | None = None
     ended: bool = False
-    missing: Missing | None = None
-    reason: str = ""
 
 
 class PeerExchange:
@@ -294,7 +294,7 @@ class PeerExchange:
             except Missed:
                 there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
-                return Heard(missing=Missing.REFUSED, reason=words_of(error))
+                return Heard(Missing.REFUSED, words_of(error))
             else:
                 self.down.discard(id)
                 self.heard[id] = max(round, self.heard.get(id, 0))
@@ -303,9 +303,9 @@ class PeerExchange:
                     self.say(f"round {round}: {id} is connected again")
                 return heard
             if self.stop.is_set():
-                return Heard(missing=Missing.LATE, reason="this peer was stopped")
+                return Heard(Missing.LATE, "this peer was stopped")
             if there is not None and there.left_out(round, turn):
-                return Heard(missing=Missing.LATE, reason=f"it left round {round} out")
+                return Heard(Missing.LATE, f"it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
@@ -321,26 +321,27 @@ class PeerExchange:
             offer = read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", said(error))
-            return Heard(missing=Missing.REFUSED, reason=said(error))
-        return Heard(offer.phase, None if offer.message is None else Message(**offer.message), offer.ended)
+            return Heard(Missing.REFUSED, said(error))
+        message = None if offer.message is None else Message(**offer.message)
+        return Heard(phase=offer.phase, message=message, ended=offer.ended)
 
     def _missed(self, id: str, missing: Missing, reason: str) -> Heard:
         """Note a neighbour that is not waited for again before it answers."""
         self.awaited.discard(id)
         self.down.add(id)
         self.tell(self.others)  # who starts again waits for those on whom others count
-        return Heard(missing=missing, reason=reason)
+        return Heard(missing, reason)
 
     def _is_down(self, id: str, round: int) -> Heard | None:
         """Return why this neighbour is not waited for now; None if it is."""
         if id not in self.down:
             return None
         if id not in self.link.present():
-            return Heard(missing=Missing.GONE, reason="not connected")
+            return Heard(Missing.GONE, "not connected")
         there = self.whereabouts_of(id)
         if there is None:
-            return Heard(missing=Missing.GONE, reason="it does not answer")
-        return None if there.round >= round - 1 else Heard(missing=Missing.LATE, reason=f"it is in round {there.round}")
+            return Heard(Missing.GONE, "it does not answer")
+        return None if there.round >= round - 1 else Heard(Missing.LATE, f"it is in round {there.round}")
 
 
 class PeerOutbox:

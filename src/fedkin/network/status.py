@@ -57,6 +57,7 @@ class Other(_Known):
     group: int | None = None
 
 
+Role = Literal["server", "client", "peer"]
 State = Literal["running", "ended", "left"]
 
 
@@ -69,7 +70,7 @@ class Status(_Known):
     """
 
     name: str
-    role: Literal["server", "client", "peer"]
+    role: Role
     federation: str
     state: State
     written: float
@@ -105,8 +106,7 @@ class StatusFile:
     """
 
     def __init__(
-        self, link: Link, folder: Path, role: Literal["server", "client", "peer"],
-        names: Callable[[], Iterable[str]], federation: str = "",
+        self, link: Link, folder: Path, role: Role, names: Callable[[], Iterable[str]], federation: str = ""
     ) -> None:  # fmt: skip
         self.link, self.folder, self.role, self.names, self.federation = link, folder, role, names, federation
         self.round = self.rounds = 0

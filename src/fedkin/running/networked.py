@@ -59,16 +59,7 @@ _SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
-_COMMON = (
-    "seed",
-    "dtype",
-    "precision",
-    "network",
-    "errors",
-    "largest_n",
-    "message_limit_mb",
-    "metrics",
-)
+_COMMON = ("seed", "dtype", "precision", "network", "errors", "largest_n", "message_limit_mb", "metrics")
 
 
 def experiment_of(join: Join) -> Experiment:
