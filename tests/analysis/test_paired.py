@@ -19,7 +19,7 @@ from fedkin.analysis.paired import (
     p_value,
     verdict,
     verdicts,
-)
+)  # fmt: skip
 from support import present
 
 

@@ -13,7 +13,7 @@ from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
-from fedkin.records.comparison import added_by_exchange, table
+from fedkin.records.comparison import table
 from fedkin.records.controls import controls_of, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
@@ -21,6 +21,7 @@ from fedkin.report.tables import comparison
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
 from fedkin.running.loop import run_experiment
+from support import present
 from tiny import TABLE, CutAt, assert_equal_runs
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}
@@ -56,14 +57,8 @@ def test_a_wrong_name_is_refused_with_the_nearest(name: str, words: str) -> None
 
 
 def test_controls_stand_behind_their_method() -> None:
-    assert with_controls(["mapl", "local"], planted=True) == [
-        "mapl",
-        "mapl@self",
-        "mapl@one",
-        "mapl@random",
-        "mapl@oracle",
-        "local",
-    ]
+    names = ["mapl", "mapl@self", "mapl@one", "mapl@random", "mapl@oracle", "local"]
+    assert with_controls(["mapl", "local"], planted=True) == names
     assert with_controls(["ifca", "ifca@one"], planted=False) == ["ifca", "ifca@self", "ifca@one"]
 
 
@@ -76,8 +71,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
         one, other = results["fedavg@self"][seed].scores, results["local"][seed].scores
         assert {id: score.right for id, score in one.items()} == {id: score.right for id, score in other.items()}
     assert rows["fedavg"]["adds"]["mean"] == pytest.approx(rows["fedavg"]["gain"][0])
-    expected = added({s: results["fedavg"][s].gains(results["fedavg@self"][s]) for s in (0, 1, 2)})
-    assert expected is not None
+    expected = present(added({s: results["fedavg"][s].gains(results["fedavg@self"][s]) for s in (0, 1, 2)}))
     assert (rows["fedavg"]["adds"]["low"], rows["fedavg"]["adds"]["high"]) == (expected.low, expected.high)
     assert rows["local"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert rows["fedavg@self"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
@@ -96,35 +90,13 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert shown["tfl"] is None
     assert "@" not in page["sentence"]
     assert "exchange adds" in write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
+    # The same folder is gone on with: nothing runs again.
+    assert table(compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")) == table(results)
 
 
-def test_a_comparison_with_controls_is_gone_on_with(tmp_path: Path) -> None:
-    one = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
-    again = compare(Runs(Experiment.of(SMALL)), ["fedavg", "fedavg@self"], [0], tmp_path / "c")
-    assert table(one) == table(again)
-    assert table(one)[0]["adds"]["low"] is None  # one seed
-
-
-def test_nothing_exchanged_adds_exactly_nothing(tmp_path: Path) -> None:
-    """SFMTL-Graph with lam = 0 and anchors that never pull mixes nothing."""
-    still = {**SMALL, "method": {"name": "sfmtl-graph", "lam": 0.0, "anchor_weight": 0.0}}
-    results = compare(Runs(Experiment.of(still)), ["sfmtl-graph", "sfmtl-graph@self"], [0, 1])
-    found = added_by_exchange("sfmtl-graph", results)
-    assert found is not None
-    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
-
-
-def test_names_of_clients_do_not_matter() -> None:
-    by_seed = {0: {"a": 0.3, "b": -0.1}, 1: {"a": 0.2, "b": 0.1}}
-    turned = {seed: {{"a": "z", "b": "y"}[id]: value for id, value in found.items()} for seed, found in by_seed.items()}
-    one, other = added(by_seed), added(turned)
-    assert one is not None
-    assert other is not None
-    assert one == pytest.approx(other)
+def test_of_one_seed_or_of_one_without_clients_there_is_no_interval() -> None:
     assert added({0: {}, 1: {"a": 0.1}}) is None
-    alone = added({0: {"a": 0.1}})
-    assert alone is not None
-    assert alone.word == "one seed"
+    assert present(added({0: {"a": 0.1}})).word == "one seed"
 
 
 @pytest.mark.parametrize("name", ["ifca", "tfl", "mapl-plus"])

@@ -135,14 +135,8 @@ def _features(
 def _traffic(here: list[str], number: int, size: int) -> tuple[Traffic, ...]:
     if not size:
         return ()
-    return tuple(
-        message
-        for id in here
-        for message in (
-            Traffic(number, SERVER, id, "train", size, size // 4),
-            Traffic(number, id, SERVER, "train", size, size // 4),
-        )
-    )
+    ways = ((one, other) for id in here for one, other in ((SERVER, id), (id, SERVER)))
+    return tuple(Traffic(number, *way, "train", size, size // 4) for way in ways)
 
 
 def _summary(
@@ -154,16 +148,10 @@ def _summary(
         "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds,
         "clients": clients,
         "accuracy": metrics.figures(scores, Task(10, (4,))),
-        "bytes": _sums(lines, "bytes", clients),
-        "floats": {**_sums(lines, "floats", clients), "largest_upload": 0},
+        "bytes": {way: sum(line["bytes"][way] for line in lines) for way in ("up", "down")},
         "flops": {"local_training": None},
         "groups": groups[-1] if groups else {"found": None, "ari": None, "nmi": None, "modularity": None},
         "seconds": {"total": 0.5 * rounds, "local": 0.0, "graph": 0.0, "evaluate": 0.0},
         "engine": "local", "dtype": "float32", "parameters": 1000,
         "versions": {"fedkin": "0", "python": "3"}, "machine": {"system": "test"},
     }  # fmt: skip
-
-
-def _sums(lines: Sequence[Mapping[str, Any]], what: str, clients: int) -> dict[str, float]:
-    up, down = (sum(line[what][way] for line in lines) for way in ("up", "down"))
-    return {"up": up, "down": down, "up_per_client": up / clients, "down_per_client": down / clients}

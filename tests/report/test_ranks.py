@@ -14,59 +14,52 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.ranks import Entry, entries, ranking, svg
 from report.made import make_comparison, make_run
+from support import present
 
 LEVEL = {"kin": 0.9, "flt": 0.85, "local": 0.5}
 
 
 def made(federations: int, seeds: int) -> list[Entry]:
     rng = np.random.default_rng(0)
-    runs = []
-    for place in range(federations):
-        for seed in range(seeds):
-            for method, level in LEVEL.items():
-                runs.append(Entry(method, f"f{place}", seed, float(rng.normal(level, 0.03))))
-    return runs
+    return [
+        Entry(method, f"f{place}", seed, float(rng.normal(level, 0.03)))
+        for place in range(federations) for seed in range(seeds) for method, level in LEVEL.items()
+    ]  # fmt: skip
 
 
 def test_seeds_are_the_blocks_of_one_federation_and_clients_are_not() -> None:
     runs = made(1, 7)
-    found = ranking(runs, higher=True)
-    assert found is not None
-    assert found.diagram is not None
-    assert found.diagram.methods[-1] == "local"
+    found = present(ranking(runs, higher=True))
+    drawn = present(found.diagram)
+    assert drawn.methods[-1] == "local"
     assert found.what.startswith("over 7 seeds: each seed is a block")
-    table = [[one.mean or 0.0 for one in runs if one.method == name] for name in found.diagram.methods]
-    assert found.diagram.friedman == pytest.approx(stats.friedmanchisquare(*table).pvalue)
+    table = [[one.mean or 0.0 for one in runs if one.method == name] for name in drawn.methods]
+    assert drawn.friedman == pytest.approx(stats.friedmanchisquare(*table).pvalue)
 
 
 def test_federations_are_blocks_with_the_mean_over_their_seeds() -> None:
     runs = made(6, 3)
-    found = ranking(runs, higher=True)
-    assert found is not None
-    assert found.diagram is not None
+    found = present(ranking(runs, higher=True))
     means = {
         name: [np.mean([o.mean for o in runs if (o.method, o.federation) == (name, f"f{i}")]) for i in range(6)]
         for name in LEVEL
     }
     known = diagram(means)
-    assert (found.diagram.methods, found.diagram.ranks) == (known.methods, known.ranks)
+    assert present(found.diagram)[:2] == (known.methods, known.ranks)
     assert found.what.startswith("over 6 federations: each is a mean over its seeds")
 
 
 def test_too_few_blocks_give_no_test() -> None:
-    found = ranking(made(1, 3), higher=True)
-    assert found is not None
+    found = present(ranking(made(1, 3), higher=True))
     assert found.diagram is None
     assert found.line() == "no test of the methods over 3 seeds: 6 are needed (--seeds 0-5)"
-    few = ranking(made(2, 9), higher=True)
-    assert few is not None
-    assert few.why == "no test of the methods over 2 federations: 6 are needed"
+    why = present(ranking(made(2, 9), higher=True)).why
+    assert why == "no test of the methods over 2 federations: 6 are needed"
 
 
 def test_blocks_that_a_method_lacks_are_left_out_and_counted() -> None:
     runs = [one for one in made(1, 8) if (one.method, one.seed) != ("flt", 3)]
-    found = ranking(runs, higher=True)
-    assert found is not None
+    found = present(ranking(runs, higher=True))
     assert found.what.startswith("over 7 seeds that all methods have (1 left out):")
     assert ranking([one for one in runs if one.method == "flt"], higher=True) is None
 

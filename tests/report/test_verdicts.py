@@ -27,8 +27,9 @@ from fedkin.report.words import (
     groups_in_terminal,
     in_words,
     judged_groups,
-)
+)  # fmt: skip
 from report.made import data_in, make_comparison, make_run
+from support import present
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +77,11 @@ def by_degrees() -> Graph:
 
 
 def test_clients_that_differ_by_degrees_are_one_branch() -> None:
-    graph = by_degrees()
-    assert graph.evidence is not None
-    assert graph.groups is not None
-    assert graph.evidence.branches(graph.groups) == {**dict.fromkeys(range(7), 1), 7: None}
-    clumps = chain(10)
-    assert clumps.evidence is not None
-    assert clumps.groups is not None
-    assert set(clumps.evidence.branches(clumps.groups).values()) == {0}
+    def branches(graph: Graph) -> Any:
+        return present(graph.evidence).branches(present(graph.groups))
+
+    assert branches(by_degrees()) == {**dict.fromkeys(range(7), 1), 7: None}
+    assert set(branches(chain(10)).values()) == {0}
 
 
 # -- the page's data ------------------------------------------------------------------------------------------
@@ -92,13 +90,12 @@ def test_clients_that_differ_by_degrees_are_one_branch() -> None:
 def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
     data = collect([place])
     found, ids = verdicts_of(data), data["federations"][0]["ids"]
-    graph = load_graph(place / "kin-seed0/graphs/round-000001.npz")
-    assert graph.groups is not None
+    graph_groups = present(load_graph(place / "kin-seed0/graphs/round-000001.npz").groups)
     assert [(row["verdict"], row["size"]) for row in found["groups"]] == [("same", 4), ("same", 4), ("same", 3)]
     for row in found["groups"]:
         members = [ids[i] for i in row["clients"]]
-        (group,) = {graph.groups[id] for id in members}
-        assert sorted(members) == sorted(id for id in graph.ids if graph.groups[id] == group)
+        (group,) = {graph_groups[id] for id in members}
+        assert sorted(members) == sorted(id for id, other in graph_groups.items() if other == group)
         assert row["words"] == "cannot be told apart: one model serves all"
     assert found["alone"][:2] == [1, [ids.index("site-011")]]
     assert found["choice"] == "chosen: one model for each group"
@@ -108,8 +105,7 @@ def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
 def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
     data = collect([place])
     tree, ids = verdicts_of(data)["tests"], data["federations"][0]["ids"]
-    evidence = load_graph(place / "kin-seed0/graphs/round-000001.npz").evidence
-    assert evidence is not None
+    evidence = present(load_graph(place / "kin-seed0/graphs/round-000001.npz").evidence)
     assert tree["all"] == len(tree["nodes"]) == len(evidence.nodes)
     assert tree["alpha"] == evidence.alpha
     for node, tested, size in zip(tree["nodes"], evidence.nodes, evidence.sizes, strict=True):
@@ -140,13 +136,11 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
     number = {id: place for place, id in enumerate(graph.ids)}
     figures = {"level": 1, "pull_weights": 1.0, "groups": 1, "lead_all": 0.1, "lead_all_low": 0.05,
                "lead_all_high": 0.15, "lead_groups": 0.2, "lead_groups_low": 0.1, "lead_groups_high": 0.3}  # fmt: skip
-    found = drawn_tests(graph, None, number, [{"figures": figures}])
-    assert found is not None
+    found = present(drawn_tests(graph, None, number, [{"figures": figures}]))
     levels = [node["level"] for node in found["tests"]["nodes"]]
     assert levels[:2] == [("one model for all", False), ("one model for this branch", True)]
     assert set(levels[2:]) == {None}
-    untold = drawn_tests(graph, None, number, [])
-    assert untold is not None
+    untold = present(drawn_tests(graph, None, number, []))
     assert {node["level"] for node in untold["tests"]["nodes"]} == {None}
 
 
@@ -156,13 +150,11 @@ def test_the_tree_shows_which_levels_have_a_model_where() -> None:
 @pytest.mark.parametrize("count", [10, 40, 3000])
 def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
     graph = chain(count)
-    assert graph.evidence is not None
     number = {id: i for i, id in enumerate(graph.ids)}
-    found = drawn_tests(graph, graph.groups, number, [])
-    assert found is not None
+    found = present(drawn_tests(graph, graph.groups, number, []))
     tree = found["tests"]
     nodes = tree["nodes"]
-    assert tree["all"] == len(graph.evidence.nodes) == 2 * (count - 2) + 1
+    assert tree["all"] == len(present(graph.evidence).nodes) == 2 * (count - 2) + 1
     assert len(nodes) == min(63, tree["all"])
     assert sum(node["left"] for node in nodes) + len(nodes) == tree["all"]
     assert nodes[0]["parent"] is None
@@ -223,8 +215,7 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
     found = judged_groups(graph)
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
-    page = drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, [])
-    assert page is not None
+    page = present(drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, []))
     assert page["words"].endswith(said)
     two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
     assert "(not all clients were tested;" in in_words(two)
@@ -312,8 +303,7 @@ def test_tests_that_see_less_since_rows_are_sorted_are_said(method: str, tmp_pat
     assert lines[1] == f"{method}: {less}"
     graph = load_graph(max((run / "graphs").glob("*.npz")))
     drawn = drawn_tests(graph, None, {id: place for place, id in enumerate("abc")}, [])
-    assert drawn is not None
-    assert less in drawn["words"]
+    assert less in present(drawn)["words"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_options_of_a_named_method_are_checked() -> None:
 
 def test_bytes_by_client_add_up() -> None:
     result = fedkin.run("sfmtl-graph", small_federation(), rounds=3, training={**PLAN, "clients_per_round": 2})
-    by_client = result.bytes_by_client()
+    by_client = result.summary["bytes"]["clients"]
     for way in ("up", "down"):
         assert sum(ways[way] for ways in by_client.values()) == result.summary["bytes"][way]
     assert set(by_client) == set(small_federation())

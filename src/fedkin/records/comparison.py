@@ -15,11 +15,6 @@ from fedkin.records.run import Result
 
 # Names of the verdicts' counts in tables.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
-# Figures in a row of `table`, in the order of the columns of compare.csv.
-_FIGURES = (
-    "mean", "pooled", "std", "worst10", "worst20", "variance", "weighted", "unseen", "gap", "bytes_up", "bytes_down",
-    "bytes_sent", "epsilon", "found", "ari", "ari_mean", "nmi", "flops", "seconds",
-)  # fmt: skip
 # Accuracies are fractions of the same number of samples: values closer than this are equal.
 _EQUAL = 1e-9
 
@@ -80,27 +75,27 @@ def gains_over(run: Result, alone: Result) -> Gains | None:
 
 
 def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
-    """The figures of a run by name, None where one is not known. gain: over its run of Local, if there is one.
+    """The figures of a run, in the order of compare.csv, None where one is not known.
 
-    weighted: the mean with the clients' numbers of test samples as weights. pooled: over all test samples together.
-    unseen: mean over unseen clients. gap: how much worse that mean is. bytes_sent: of all messages, each taken once:
-    between peers, each is the upload of one and the download of another. hurt: share of clients below Local. gained,
-    lost, apart, few: number of clients of each verdict.
+    gain: over its run of Local, if there is one. weighted: the mean with the clients' numbers of test samples as
+    weights. pooled: over all test samples together. unseen: mean over unseen clients. gap: how much worse that mean
+    is. bytes_sent: of all messages, each taken once: between peers, each is the upload of one and the download of
+    another. hurt: share of clients below Local. gained, lost, apart, few: number of clients of each verdict.
     """
     summary, statistics = run.summary, run.figures
     groups, counts = summary.get("groups") or {}, {} if gain is None else gain.counts
     private = summary.get("privacy")
     return {
-        **{name: statistics.get(name) for name in ("mean", "pooled", "worst10", "worst20", "std", "variance")},
+        **{name: statistics.get(name) for name in ("mean", "pooled", "std", "worst10", "worst20", "variance")},
         # The mean of accuracies, weighted by test samples, is that of all samples together.
         "weighted": statistics.get("weighted", statistics.get("pooled")),
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
-        **{name: groups.get(name) for name in ("found", "ari", "ari_mean", "nmi")},
-        "epsilon": private["epsilon"]["max"] if private else None,
         "bytes_up": summary["bytes"]["up"],
         "bytes_down": summary["bytes"]["down"],
         "bytes_sent": run.sent,
+        "epsilon": private["epsilon"]["max"] if private else None,
+        **{name: groups.get(name) for name in ("found", "ari", "ari_mean", "nmi")},
         "flops": summary["flops"]["local_training"],
         "seconds": summary["seconds"]["total"],
         "gain": None if gain is None else gain.mean,
@@ -142,13 +137,9 @@ def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Scored]]) ->
 def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
-    metric: the name of the metric. weighted: the mean with the clients' numbers of test samples as weights. pooled:
-    over all test samples together. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
-    share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
-    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
-    adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
-    clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
-    of all messages, each message taken once. metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
+    metric: the name of the metric. The figures are those of `figures_of`, epsilon only under `[privacy]`. surely: mean
+    number of clients of each verdict. adds: what communication adds, with the interval of its mean over seeds
+    (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     rows = []
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
@@ -159,7 +150,8 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         figures = [figures_of(run, gain) for run, gain in zip(runs, gains, strict=True)]
         over_seeds = {name: spread([one[name] for one in figures]) for name in figures[0]}
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": runs[0].metric.name}
-        row |= {name: over_seeds[name] for name in _FIGURES if private or name != "epsilon"}
+        later = ("gain", "hurt", *COUNTED, *(() if private else ("epsilon",)))
+        row |= {name: pair for name, pair in over_seeds.items() if name not in later}
         if given := sorted({text for run in runs for text in run.summary.get("given", ())}):
             row["given"] = "; ".join(given)
         counts = {name: over_seeds[name] for name in COUNTED}

@@ -7,8 +7,9 @@ belongs to single samples never leaves a participant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcom
             if np.isfinite(values).all():
                 outcomes[id] = Outcomes(kind, values, labels.astype(np.int64))
         elif kind != "risk" and score.outcomes:
-            values = np.frombuffer(score.outcomes, _stored(kind)).astype(np.float64)
+            values = np.frombuffer(score.outcomes, "<u1" if kind == "classification" else "<f4").astype(np.float64)
             if np.isfinite(values).all():
                 outcomes[id] = Outcomes(kind, values)
     return outcomes
@@ -85,13 +86,13 @@ def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:
         raise RunError(f"{path}: not the outcomes of a run ({error}); {reading.MEND}") from None
 
 
-def with_outcomes(score: Score, outcomes: Outcomes | None) -> Score:
-    """The score with what is known of its samples."""
-    if outcomes is None:
-        return score
-    if outcomes.labels is not None:
-        return score._replace(digest=(tuple(outcomes.values.tolist()), tuple(outcomes.labels.astype(float).tolist())))
-    return score._replace(outcomes=outcomes.values.astype(_stored(outcomes.kind)).tobytes())
+def risks_in(outcomes: Iterable[Outcomes]) -> tuple[Any, Any] | None:
+    """The risks and the labels of all these samples together; None if this is no risk task."""
+    known = [(one.values, one.labels) for one in outcomes if one.labels is not None]
+    if not known:
+        return None
+    values, labels = map(np.concatenate, zip(*known, strict=True))
+    return probabilities(values), labels
 
 
 def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
@@ -101,11 +102,9 @@ def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
     slope_low and slope_high, and large: of the logistic regression of the event on the logit of the risk (see
     `fedkin.analysis.calibration`), None where there is none. Empty for other tasks than risk.
     """
-    with_labels = [one for one in outcomes.values() if one.labels is not None]
-    if not with_labels:
+    if (pair := risks_in(outcomes.values())) is None:
         return {}
-    risks = probabilities(np.concatenate([one.values for one in with_labels]))
-    labels = np.concatenate([one.labels for one in with_labels if one.labels is not None])
+    risks, labels = pair
     fit, share = calibration(risks, labels), float(labels.mean())
     figures: dict[str, float | None] = {"brier": brier(risks, labels), "brier_none": share * (1 - share)}
     low, high = (None, None) if fit is None else fit.slope_interval
@@ -113,7 +112,3 @@ def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
         "slope": None if fit is None else fit.slope, "slope_low": low, "slope_high": high,
         "large": None if fit is None else fit.large,
     }  # fmt: skip
-
-
-def _stored(kind: Kind) -> str:
-    return "<u1" if kind == "classification" else "<f4"

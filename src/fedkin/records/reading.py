@@ -98,44 +98,12 @@ class _Privacy(Form):
     open: dict[str, list[str]]
 
 
-class _Calibration(Form):
-    brier: float
-    brier_none: float
-    slope: float | None
-    slope_low: float | None
-    slope_high: float | None
-    large: float | None
-
-
-class _Measured(Form):
+class _Measured(Statistics):
     """A further metric; values: of each client, None where it is not determined."""
 
     title: str
     higher: bool
-    share: bool = False
-    mean: float | None = None
-    std: float | None = None
-    worst10: float | None = None
-    worst20: float | None = None
-    clients: int
-    left_out: int = 0
     values: dict[str, float | None]
-
-
-class _Path(Form):
-    net: str
-    loss: str
-    path: str
-    why: str
-
-
-class _Traffic(_Ways):
-    up_per_client: float
-    down_per_client: float
-
-
-class _Floats(_Traffic):
-    largest_upload: int
 
 
 class _Flops(Form):
@@ -150,15 +118,14 @@ class _Seconds(Form):
 
 
 class Summary(Form):
-    """The file summary.json; `reading.judged` checks its metric."""
+    """What is read of the file summary.json; `reading.judged` checks its metric."""
 
     method: str
     scenario: str
     seed: int = Field(ge=0)
     rounds: int = Field(ge=0)
     clients: int
-    bytes: _Traffic
-    floats: _Floats
+    bytes: _Ways
     flops: _Flops
     groups: _Groups
     seconds: _Seconds
@@ -170,13 +137,13 @@ class Summary(Form):
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
     missing: _Missing | None = None
-    calibration: _Calibration | None = None
+    calibration: dict[Literal["brier", "brier_none", "slope", "slope_low", "slope_high", "large"], float | None] = {}
     given: list[str] | None = None
     warnings: list[str] | None = None
     events: list[str] | None = None
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
-    training_paths: list[_Path] | None = None
+    training_paths: list[dict[str, str]] | None = None
 
 
 class _Client(Form):

@@ -25,7 +25,7 @@ from fedkin.records import metrics, reading
 from fedkin.records.files import RESULT, faults, is_state, read_json, seal_of, told_state
 from fedkin.records.metrics import metric_of
 from fedkin.records.models import INDEX, StoredModels
-from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes
+from fedkin.records.outcomes import read_outcomes
 from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
 from fedkin.settings import differing, flat
@@ -45,7 +45,9 @@ class Result:
     floats, and why a message is missing. scores: those of the last evaluation, by client id. models: the final
     parameters of each client, without frozen ones; of a run with a folder they are read on use (empty if none were
     kept). unseen: ids of clients that never took part. graphs: by the round in which they changed, or their files.
-    federation: the facts of the clients (federation.json), empty for a run without a folder.
+    federation: the facts of the clients (federation.json), empty for a run without a folder. outcomes: what each
+    client's model did on each of its test samples in the last evaluation, by client id; empty over a network, where
+    this stays with the participants.
     """
 
     summary: dict[str, Any]
@@ -59,6 +61,7 @@ class Result:
     unseen: tuple[str, ...] = ()
     graphs: Mapping[int, Graph | Path] = field(default_factory=dict)
     federation: Mapping[str, Any] = field(default_factory=dict)
+    outcomes: Mapping[str, Outcomes] = field(default_factory=dict)
 
     # -- what ran ----------------------------------------------------------------------------------------------------
 
@@ -158,10 +161,6 @@ class Result:
         """Bytes of all messages; a message between peers is counted once."""
         return int(pc.sum(self.message_table["bytes"]).as_py() or 0)
 
-    def bytes_by_client(self) -> dict[str, dict[str, int]]:
-        """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
-        return bytes_by_client(self.messages, self.scores)
-
     @property
     def timing(self) -> list[dict[str, Any]]:
         """The seconds of each round; empty for a run without a folder."""
@@ -201,14 +200,6 @@ class Result:
         return dict(self.graph.groups or {}) if self.graph is not None else {}
 
     # -- one client, and two runs --------------------------------------------------------------------------------------
-
-    @cached_property
-    def outcomes(self) -> dict[str, Outcomes]:
-        """What each client's model did on each of its test samples in the last evaluation, by client id.
-
-        Empty for runs over a network, where this stays with the participants.
-        """
-        return outcomes_of(self.metric, self.scores)
 
     def intervals(self, level: float = LEVEL) -> dict[str, Interval]:
         """Return the interval of the metric of each client that is known well enough to have one.
@@ -277,19 +268,15 @@ class Result:
         its figures in every evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
         messages: a row per message. Raises ConfigError for another name.
         """
+        if what not in _TABLES:
+            raise ConfigError(f"to_frame: no table {what!r}; {nearest(what, _TABLES)}")
         if what == "rounds":
             return framed_rows(self.rounds)
-        if what == "messages":
-            return framed(self.message_table.to_pydict())
-        if what == "clients":
-            return framed(self.client_table.to_pydict())
-        if what == "last":
-            rounds = self.client_table["round"]
-            columns = self.client_table.filter(pc.equal(rounds, pc.max(rounds))).to_pydict()
-            for name, values in self.metrics.items():
-                columns[name] = [values.get(id) for id in columns["client"]]
-            return framed(columns)
-        raise ConfigError(f"to_frame: no table {what!r}; {nearest(what, _TABLES)}")
+        table, rounds = self.message_table if what == "messages" else self.client_table, self.client_table["round"]
+        columns = (table.filter(pc.equal(rounds, pc.max(rounds))) if what == "last" else table).to_pydict()
+        for name, values in self.metrics.items() if what == "last" else ():
+            columns[name] = [values.get(id) for id in columns["client"]]
+        return framed(columns)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -316,8 +303,9 @@ def read_run(folder: Path) -> Result:
     )
     return Result(
         summary, rounds, clients, reading.table_of(folder / "messages.parquet", MESSAGES),
-        _scores(folder, summary, clients, metric), models=StoredModels(folder) if (folder / INDEX).exists() else {},
+        _scores(summary, clients, metric), models=StoredModels(folder) if (folder / INDEX).exists() else {},
         folder=folder, unseen=tuple(unseen), graphs=reading.files_in(folder / "graphs", "npz"), federation=federation,
+        outcomes=read_outcomes(folder, metric),
     )  # fmt: skip
 
 
@@ -362,10 +350,10 @@ def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:
             raise RunError(f"{where}: expected 1 or more test samples, got {n}; {reading.MEND}")
 
 
-def _scores(folder: Path, summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict[str, Score]:
-    """The scores of the last evaluation, with what is known of single samples."""
+def _scores(summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict[str, Score]:
+    """The scores of the last evaluation."""
     further = [scores["values"] for scores in (summary.get("metrics") or {}).values()]
-    samples, rows = read_outcomes(folder, metric), reading.rows_in(table)
+    rows = reading.rows_in(table)
     last = max((row[0] for row in rows), default=0)
     scores = {}
     for number, id, n, loss, *figures in rows:
@@ -373,8 +361,7 @@ def _scores(folder: Path, summary: Mapping[str, Any], table: pa.Table, metric: M
             score = Score(n, math.nan if loss is None else loss, 0, tuple(figures) if n else ())
             if metric.name == "accuracy":
                 score = score._replace(right=round((figures[0] or 0.0) * n), figures=())
-            score = score._replace(further=tuple(values.get(id) for values in further))
-            scores[id] = with_outcomes(score, samples.get(id))
+            scores[id] = score._replace(further=tuple(values.get(id) for values in further))
     return scores
 
 

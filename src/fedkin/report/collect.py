@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -69,7 +69,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             for one in reported if one.run.summary.get("privacy")
         ],
         "measures": measures_of(by_label),
-        "ranks": _ranks(runs),
+        "ranks": ranks.ranks_section(ranks.ranking(ranks.entries(runs), metric.higher)),
         "chosen": about.chosen_on if about.candidates > 1 else "",
         "rerun": rerun(reported),
     }  # fmt: skip
@@ -159,16 +159,15 @@ def _movements(reported: Sequence[ReportRun]) -> list[str]:
     return [*every[:_EVENTS], *([f"clients joined or left in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
 
 
-def _ranks(runs: Sequence[Result]) -> dict[str, Any] | None:
-    """The section of ranks, or why there is no test; None with one method."""
-    comparison = ranks.ranking(ranks.entries(runs), runs[0].metric.higher)
-    return None if comparison is None else ranks.ranks_section(comparison)
-
-
 def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
-    kept = set(evenly([row["round"] for row in run.rounds if _evaluated(row, run)], most))
+    # Rounds that have something to draw.
+    known = [
+        row["round"] for row in run.rounds
+        if row["groups"] or any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen"))
+    ]  # fmt: skip
+    kept = set(evenly(known, most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
     # What one peer sends, another receives: adding both directions would count it twice.
@@ -189,11 +188,6 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
         for name in ("found", "ari"):
             curve[name].append(_rounded(groups.get(name)))
     return dict(curve)
-
-
-def _evaluated(row: Mapping[str, Any], run: Result) -> bool:
-    """Whether this round has something to draw."""
-    return any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen")) or bool(row["groups"])
 
 
 def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
@@ -260,8 +254,12 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
     # The command line knows no labels.
     labelled = any(run.label for run in runs)
     command, experiment = "", ""
-    if not any(_handed_over(run) for run in runs):
-        command, experiment = (None if labelled else _comparison(runs)) or _single(runs)
+    # A federation that was an object in Python is only named by the settings.
+    if not any(isinstance(run.settings.get("federation"), str) and "data" not in run.settings for run in runs):
+        command, experiment = (None if labelled else _comparison(runs)) or (
+            ("fedkin run experiment.toml", _experiment(runs[0])) if len(runs) == 1
+            else ("fedkin run experiment.toml   # once for each experiment below", "")
+        )  # fmt: skip
     sources = {run.settings.get("data", {}).get("source") for run in runs}
     return {
         "command": command,
@@ -285,11 +283,6 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
     }
 
 
-def _handed_over(run: Result) -> bool:
-    """Whether the federation of a run was an object in Python, which its settings only name."""
-    return isinstance(run.settings.get("federation"), str) and "data" not in run.settings
-
-
 def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     """The command that made a comparison, if these are all the runs of one."""
     folders = [(run.folder or Path()).resolve() for run in runs]
@@ -305,13 +298,6 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
     reading.settings_in(experiment)
     command = f"fedkin compare experiment.toml --methods {quote(','.join(names))} --seeds {','.join(seeds)}"
     return command, experiment.read_text(encoding="utf-8")
-
-
-def _single(runs: Sequence[Result]) -> tuple[str, str]:
-    """The command of a single run: its experiment.toml is complete, seed included."""
-    if len(runs) == 1:
-        return "fedkin run experiment.toml", _experiment(runs[0])
-    return "fedkin run experiment.toml   # once for each experiment below", ""
 
 
 def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedkin._version import __version__
 from fedkin.graph.picture import embedded, library, unpacking
@@ -67,16 +67,11 @@ def _range(numbers: Sequence[int]) -> str:
 # -- sections: the charts' places are empty until the script runs -----------------------------------------------------
 
 
-class Section(NamedTuple):
-    """A part of the page with a heading; `nav` is its name in the table of contents."""
+def sections(data: Data, answer: bool = False) -> list[tuple[str, str, str]]:
+    """The sections for which there are data, in the page's order: id, name in the contents, and heading.
 
-    id: str
-    nav: str
-    heading: str
-
-
-def sections(data: Data, answer: bool = False) -> list[Section]:
-    """The sections for which there are data, in the page's order. answer: whether the page begins with an advice."""
+    answer: whether the page begins with an advice.
+    """
     runs = data["runs"]
     graphs = [run["graph"] for run in runs if run["graph"]]
     title = data["metric"]["title"][:1].upper() + data["metric"]["title"][1:]
@@ -103,7 +98,7 @@ def sections(data: Data, answer: bool = False) -> list[Section]:
         (data["missing"], "missing", "Missing", "Messages that were lost, refused or never sent"),
         (True, "settings", "Settings", "Settings, and how to run this again"),
     ]  # fmt: skip
-    return [Section(*names) for there, *names in known if there]
+    return [(id, name, heading) for there, id, name, heading in known if there]
 
 
 def _any(parts: Iterable[Data], name: str) -> bool:
@@ -118,20 +113,12 @@ def _kinds(data: Data) -> set[str]:
 Writer = Callable[[float], str]
 
 
-def _percent(digits: int) -> Writer:
-    return lambda share: f"{100 * share:.{digits}f} %"
-
-
-def _points(sign: str = "") -> Writer:
-    return lambda share: f"{100 * share:{sign}.1f}"
+def _as(form: str, scale: float = 1, unit: str = "") -> Writer:
+    return lambda value: f"{scale * value:{form}}{unit}"
 
 
 def _count(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-def _plain(digits: int, sign: str = "") -> Writer:
-    return lambda value: f"{value:{sign}.{digits}f}"
 
 
 Column = tuple[str, str, str, Writer]
@@ -140,8 +127,9 @@ Column = tuple[str, str, str, Writer]
 def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
     """Key, heading, explanation, and how a value is written."""
     title, share = metric["title"], metric["share"]
-    value = _percent(1) if share else _plain(4)
-    more, points = (_points("+"), ", in points") if share else (_plain(4, "+"), "")
+    values = "accuracies" if title == "accuracy" else f"values of {title}"
+    value = _as(".1f", 100, " %") if share else _as(".4f")
+    more, points = (_as("+.1f", 100), ", in points") if share else (_as("+.4f"), "")
     gain = f"{title} above training alone (Local)" if share else f"how much better {title} is than alone (Local)"
     return (
         ("mean", "mean", f"mean test {title} over clients, after the last round", value),
@@ -153,27 +141,23 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
         ("gain", "gain", f"mean over clients of {gain}{points}", more),
         ("adds", "exchange adds", f"the method minus its @self{points}", more),
-        ("hurt", "worse", "share of clients that are worse off than alone, by any amount", _percent(0)),
+        ("hurt", "worse", "share of clients that are worse off than alone, by any amount", _as(".0f", 100, " %")),
         ("gained", "gained", "clients that surely gained over Local", _count),
         ("lost", "hurt", "clients that are surely worse than Local", _count),
         ("apart", "?", "clients that cannot be told apart from Local", _count),
         ("few", "too few", "clients with too few events or test samples for a verdict", _count),
         ("events", "least events", "the smallest number of events, or of other test samples, at any client", _count),
         ("found", "groups", "groups in the last round's graph", _count),
-        ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
-        ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
+        ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _as(".2f")),
+        ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _as(".2f")),
         ("bytes_sent", "sent", "all messages of a run", megabytes),
-        ("std", "std", f"standard deviation over clients{points}", _points() if share else _plain(4)),
+        ("std", "std", f"standard deviation over clients{points}", _as(".1f", 100) if share else _as(".4f")),
         ("variance", "variance", "variance over clients" + (" of the percentage" if share else ""),
-         _plain(1 if share else 4)),
-        ("entropy", "entropy", f"entropy of clients' shares of {title}, over log n: 1 when all are equal", _plain(3)),
-        ("jain", "Jain's index", f"Jain's index of clients' {_plural(title)}: 1 when all are equal", _plain(3)),
-        ("seconds", "seconds", "of a run, on the machine that ran it", _plain(1)),
+         _as(".1f" if share else ".4f")),
+        ("entropy", "entropy", f"entropy of clients' shares of {title}, over log n: 1 when all are equal", _as(".3f")),
+        ("jain", "Jain's index", f"Jain's index of clients' {values}: 1 when all are equal", _as(".3f")),
+        ("seconds", "seconds", "of a run, on the machine that ran it", _as(".1f")),
     )  # fmt: skip
-
-
-def _plural(title: str) -> str:
-    return "accuracies" if title == "accuracy" else f"values of {title}"
 
 
 def _comparison(data: Data) -> dict[str, Any]:

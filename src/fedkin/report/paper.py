@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedkin.errors import ConfigError, RunError, imported, nearest
 from fedkin.records.files import write_bytes
@@ -53,13 +53,16 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
         if name == "table":
             texts["table.tex"] = method_table(data)
             continue
-        with _matplotlib() as plt:
-            for figure_name, figure, caption in _FIGURES[name](plt, data):
+        from matplotlib import rc_context
+
+        with rc_context(_STYLE):
+            for figure_name, figure, caption in _FIGURES[name](data):
+                # Without dates, the same figure gives the same bytes.
                 figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
                 figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
-                plt.close(figure)
                 figures.append(figure_name)
-                texts[f"{figure_name}.tex"] = _figure_text(figure_name, caption)
+                picture = rf"\includegraphics[width=\linewidth]{{{{{figure_name}}}.pdf}}"
+                texts[f"{figure_name}.tex"] = _floating("figure", picture, caption, figure_name)
     if not texts:
         raise RunError(f"--paper {parts}: these runs have nothing for it")
     texts["all.tex"] = document(data["title"], list(texts))
@@ -68,24 +71,17 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
     return [*(out / f"{name}.{kind}" for name in figures for kind in ("svg", "pdf")), *(out / file for file in texts)]
 
 
-@contextmanager
-def _matplotlib() -> Iterator[Any]:
-    """Matplotlib without a window, in one style; the same figure gives the same bytes."""
-    import matplotlib
-    from matplotlib import pyplot
-
-    before = matplotlib.get_backend()
-    pyplot.switch_backend("agg")
-    try:
-        with pyplot.rc_context(_STYLE):
-            yield pyplot
-    finally:
-        pyplot.switch_backend(before)
-
-
 # -- figures: (name, figure, caption) ----------------------------------------------------------------------------------
 
 Figures = Iterator[tuple[str, Any, str]]
+
+
+def _axes(wide: float, high: float) -> tuple[Any, Any]:
+    """A figure of this size in inches, of no window, and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(wide, high))
+    return figure, figure.subplots()
 
 
 def _firsts(data: Data) -> list[Data]:
@@ -105,16 +101,11 @@ def _style(data: Data, label: str) -> dict[str, Any]:
     return {"color": _COLOURS[at % len(_COLOURS)], "linestyle": _DASHES[(at + at // 12) % len(_DASHES)]}
 
 
-def _legend(axes: Any) -> None:
-    """The legend outside, on the right."""
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-
-
-def _curves(plt: Any, data: Data) -> Figures:
+def _curves(data: Data) -> Figures:
     """Means over clients: a line for the mean over seeds, a band for its 95 % interval."""
     if not any(len(run["curve"].get("round") or ()) > 1 for run in data["runs"]):
         return
-    figure, axes = plt.subplots(figsize=(_WIDE - 1.4, 3))
+    figure, axes = _axes(_WIDE - 1.4, 3)
     scale = 100 if data["metric"]["share"] else 1
     bands = False
     for label, title in titles_in(data).items():
@@ -128,14 +119,12 @@ def _curves(plt: Any, data: Data) -> Figures:
         axes.plot(rounds, means, label=title.replace("$", r"\$"), **style)
         if len(by_round) > 1:
             bands = True
-            halves = [half_interval(each) for each in values]
-            least, most = (0, 100) if scale == 100 else (-math.inf, math.inf)
-            low = [max(mean - half, least) for mean, half in zip(means, halves, strict=True)]
-            high = [min(mean + half, most) for mean, half in zip(means, halves, strict=True)]
+            halves, ends = [half_interval(each) for each in values], (0, 100) if scale == 100 else (None, None)
+            low, high = (np.clip(np.add(means, np.multiply(sign, halves)), *ends) for sign in (-1, 1))
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="round", ylabel=f"mean test {data['metric']['title']}" + (" (%)" if scale == 100 else ""))
-    _legend(axes)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)  # outside, on the right
     seeds = len(data["seeds"])
     caption = f"Test {data['metric']['title']} after each evaluated round, mean over clients"
     caption += f" and over {seeds} seeds" if seeds > 1 else ""
@@ -143,14 +132,14 @@ def _curves(plt: Any, data: Data) -> Figures:
     yield "curves", figure, caption
 
 
-def _gains(plt: Any, data: Data) -> Figures:
+def _gains(data: Data) -> Figures:
     """A bar for each client, from most hurt to most helped, coloured by its verdict, with its 95 % interval."""
     scale = 100 if data["metric"]["share"] else 1
     for run in _firsts(data):
         known = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
         if not known:
             continue
-        figure, axes = plt.subplots(figsize=(_WIDE, 2.6))
+        figure, axes = _axes(_WIDE, 2.6)
         ids = data["federations"][run["federation"]]["ids"]
         sure = run["sure"] or {"verdict": [None] * len(ids), "gain": [None] * len(ids)}
         colours = [_VERDICTS.get(sure["verdict"][client], _GREY) for _, client in known]
@@ -165,24 +154,21 @@ def _gains(plt: Any, data: Data) -> Figures:
         if few:
             names = [ids[client] for _, client in known]
             axes.set_xticklabels(names, rotation=60, ha="right", fontsize=6, parse_math=False)
-        yield (
-            f"gains-{_named(run['label'])}",
-            figure,
-            (
-                f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
-                f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired "
-                "difference. Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: "
-                "neither, or too few test samples."
-            ),
+        caption = (
+            f"Gain in test {data['metric']['title']} over training alone (Local) of each client with "
+            f"{titles_in(data)[run['label']]}, seed {run['seed']}. Lines: 95 % intervals of the paired difference. "
+            "Blue: surely gained (the interval is above 0); orange: surely hurt (below 0); grey: neither, or too few "
+            "test samples."
         )
+        yield f"gains-{_named(run['label'])}", figure, caption
 
 
-def _graph(plt: Any, data: Data) -> Figures:
+def _graph(data: Data) -> Figures:
     """The last graph: clients coloured by group, with the strongest links."""
     for run in _firsts(data):
         if not run["graph"]:
             continue
-        figure, axes = plt.subplots(figsize=(4, 4))
+        figure, axes = _axes(4, 4)
         graph, ids = run["graph"], data["federations"][run["federation"]]["ids"]
         frame = graph["frames"][-1]
         for one, other in zip(frame["from"], frame["to"], strict=True):
@@ -198,15 +184,12 @@ def _graph(plt: Any, data: Data) -> Figures:
                               textcoords="offset points", parse_math=False)  # fmt: skip
         axes.set_aspect("equal")
         axes.axis("off")
-        yield (
-            f"graph-{_named(run['label'])}",
-            figure,
-            (
-                f"Client graph of {titles_in(data)[run['label']]} after round {frame['until']}, seed {run['seed']}. A "
-                "point is a client, its colour and shape its group; lines are each client's "
-                f"{graph['perNode']} strongest similarities."
-            ),
+        caption = (
+            f"Client graph of {titles_in(data)[run['label']]} after round {frame['until']}, seed {run['seed']}. A "
+            f"point is a client, its colour and shape its group; lines are each client's {graph['perNode']} strongest "
+            "similarities."
         )
+        yield f"graph-{_named(run['label'])}", figure, caption
 
 
 _FIGURES = {"curves": _curves, "gains": _gains, "graph": _graph}
@@ -249,7 +232,14 @@ def method_table(data: Data) -> str:
         caption.append("in brackets: what a method was told")
     if any(row.get(key) is None for row in data["table"] for key, *_ in shown):
         caption.append("--: does not apply")
-    return _table_text([("method"), *(head for _, head, *_ in shown)], rows, "; ".join(caption) + ".", "table")
+    lines = [" & ".join(row) + r" \\" for row in (["method", *(head for _, head, *_ in shown)], *rows)]
+    tabular = [
+        rf"\begin{{tabular}}{{l{'r' * len(shown)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
+        r"\end{tabular}",
+    ]  # fmt: skip
+    # A table that is wider than the text is made smaller.
+    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    return _floating("table", "\n".join([fit, *tabular]) + "}", "; ".join(caption) + ".", "table")
 
 
 def document(title: str, parts: Sequence[str]) -> str:
@@ -266,21 +256,6 @@ def latex_text(text: str) -> str:
     """Text in which nothing is a command of LaTeX."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
-
-
-def _figure_text(name: str, caption: str) -> str:
-    picture = rf"\includegraphics[width=\linewidth]{{{{{name}}}.pdf}}"
-    return _floating("figure", picture, caption, name)
-
-
-def _table_text(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str, name: str) -> str:
-    columns = f"l{'r' * (len(heads) - 1)}"
-    body = [" & ".join(row) + r" \\" for row in rows]
-    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(heads) + r" \\", r"\midrule"]
-    tabular = "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}"])
-    # A table that is wider than the text is made smaller.
-    fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-    return _floating("table", f"{fit}\n{tabular}}}", caption, name)
 
 
 def _floating(kind: str, body: str, caption: str, name: str) -> str:

@@ -296,8 +296,10 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
     return Ranking(f"over {counted}: {meaning}", "", result)
 
 
-def ranks_section(comparison: Ranking) -> dict[str, Any]:
-    """What the report's section shows: what the tests say, the diagram as SVG, and the p-values of all pairs."""
+def ranks_section(comparison: Ranking | None) -> dict[str, Any] | None:
+    """What the report's section shows: what the tests say (or `why` there are none), the diagram, all p-values."""
+    if comparison is None:
+        return None
     diagram, what = comparison.diagram, comparison.what
     if diagram is None:
         return {"why": comparison.why}

@@ -93,10 +93,6 @@ def _means_of_local(rows: Iterable[Cells]) -> dict[str, str]:
     return {row["seed"]: row["mean"] for row in rows if row["row"] == "local"}
 
 
-def _gain_cells(by_seed: Mapping[int, Run], alone: Mapping[int, Run]) -> dict[str, str]:
-    return csv_rows(csv_text([{"gain": _interval(differences(by_seed, alone))}]))[0]
-
-
 def _interval(added: Added | None) -> dict[str, float | None]:
     return {} if added is None else {"mean": added.value, "low": added.low, "high": added.high}
 
@@ -140,7 +136,8 @@ def merged(
             by_row = Run.by_row(rows)
             judged_parts.append(replace(one, results=by_row) if kept else one)
             if "local" in one.results and _means_of_local(before) != _means_of_local(rows):
-                rows[: len(kept)] = [dict(row) | _gain_cells(by_row[row["row"]], by_row["local"]) for row in kept]
+                gains = {name: _interval(differences(of, by_row["local"])) for name, of in by_row.items()}
+                rows[: len(kept)] = [dict(row) | csv_rows(csv_text([{"gain": gains[row["row"]]}]))[0] for row in kept]
             kept = sorted(rows, key=lambda row: order[row["row"]])
         every += kept
     return every, claim_rows(table, judged_parts, claims)
@@ -295,7 +292,7 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
     best: list[str] = []
     adds: dict[str, str] = {}
     for part, rows in by_part.items():
-        known = _by_row([row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
+        known = _by("row", [row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
         if not known:
             continue
         metric = METRICS[rows[0]["metric"]]
@@ -328,7 +325,7 @@ def _shared(texts: Mapping[str, str]) -> dict[str, str]:
 def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     """A line per row of a federation, with its controls' means beside it."""
     metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
-    by_row = _by_row(rows)
+    by_row = _by("row", rows)
     controls = [one for one in CONTROLS[1:] if any(parted(name)[1] == one for name in by_row)]
     optional = [name for name in ("unseen", "worst10", "ari") if any(row.get(name) for row in rows)]
     titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
@@ -464,12 +461,12 @@ def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
     return "" if not told or (tuned and "method.clusters" not in row.set) else f" ({', '.join(told)})"
 
 
-def _by_row(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
-    """The lines of each row, one for each seed."""
-    by_row: dict[str, list[Cells]] = {}
+def _by(name: str, rows: Iterable[Cells]) -> dict[str, list[Cells]]:
+    """The lines with each value in this column."""
+    lines: dict[str, list[Cells]] = {}
     for row in rows:
-        by_row.setdefault(row["row"], []).append(row)
-    return by_row
+        lines.setdefault(row[name], []).append(row)
+    return lines
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -522,7 +519,7 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
             notes = "; ".join(filter(None, (_length(several), f"ours: {ours}" if ours else "")))
             lines = [f"**{title}**{f' ({notes})' if notes else ''}", "", *_claims(table, theirs)]
             pages.setdefault(table.paper, []).extend([*lines, ""] if lines[-1] else lines)
-        for text, of in _by_claim(theirs).items():
+        for text, of in _by("claim", theirs).items():
             if (verdict := of[0]["verdict"]).startswith(_UNTESTED):
                 figure = f" (paper: {of[0]['paper']})" if of[0]["paper"] else ""
                 why = verdict.removeprefix(_UNTESTED)
@@ -543,13 +540,6 @@ def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str]) -> str:
             lines += ["Not tested:", ""]
             lines += [f"- {'; '.join(texts)}: {why}." for why, texts in untested[part].items()] + [""]
     return "\n".join([*lines, "## How to read a page", "", _READING, ""])
-
-
-def _by_claim(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
-    claims: dict[str, list[Cells]] = {}
-    for row in rows:
-        claims.setdefault(row["claim"], []).append(row)
-    return claims
 
 
 def _length(rows: Sequence[Cells]) -> str:

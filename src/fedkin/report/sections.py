@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from fedkin.analysis.calibration import Calibration, brier, calibration, curve, decision_curve, probabilities
+from fedkin.analysis.calibration import brier, calibration, curve, decision_curve
 from fedkin.analysis.intervals import Interval, normal
 from fedkin.engines.results import SERVER, Missing
+from fedkin.records.outcomes import risks_in
 from fedkin.records.run import Result
 from fedkin.report.html import NONE, small
 from fedkin.report.ranks import ReportRun
@@ -42,25 +42,17 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     bins: [mean risk, share of events, its interval, samples] of 2 to 10 groups of about equal size, by risk. slope and
     large: with Wald's intervals, None where there is none. net: the net benefit at the thresholds 0.01 to 0.99.
     """
-    labelled = [one for id, one in run.outcomes.items() if one.labels is not None and id not in run.unseen]
-    if not labelled:
+    if (pair := risks_in(one for id, one in run.outcomes.items() if id not in run.unseen)) is None:
         return None
-    risks = probabilities(np.concatenate([one.values for one in labelled]))
-    labels = np.concatenate([one.labels for one in labelled if one.labels is not None])
+    risks, labels = pair
     fit, share, events = calibration(risks, labels), float(labels.mean()), int(labels.sum())
     points = min(_POINTS, max(2, min(events, len(labels) - events) // _EVENTS_OF_A_POINT))
     return {
         "n": len(labels), "events": events, "brier": brier(risks, labels), "none": share * (1 - share),
         "bins": [[round(value, 6) for value in one[:4]] + [one.n] for one in curve(risks, labels, points)],
-        "net": [round(value, 6) for value in decision_curve(risks, labels).model.tolist()],
-        **_fitted(fit),
+        "net": [round(value, 6) for value in decision_curve(risks, labels).tolist()],
+        "slope": fit and [fit.slope, *fit.slope_interval], "large": fit and [fit.large, *fit.large_interval],
     }  # fmt: skip
-
-
-def _fitted(fit: Calibration | None) -> dict[str, list[float] | None]:
-    if fit is None:
-        return {"slope": None, "large": None}
-    return {"slope": [fit.slope, *fit.slope_interval], "large": [fit.large, *fit.large_interval]}
 
 
 def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.records.comparison import COUNTED
+from fedkin.records.comparison import COUNTED, spread
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.units import megabytes, student
 from fedkin.tasks import METRICS
@@ -87,11 +87,11 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         "worst 10%": [figure_text(row["worst10"], half) for row in rows],
         "unseen": [figure_text(row.get("unseen"), half) for row in rows],
         "gap": [figure_text(row.get("gap"), half, "+") for row in rows],
-        **{name: [_further((row.get("metrics") or {}).get(name), half) for row in rows] for name in further},
+        **{name: [figure_text((row.get("metrics") or {}).get(name), half) for row in rows] for name in further},
         "gain": [figure_text(row["gain"], half, "+") for row in rows],
-        "adds": [_added(row.get("adds"), len(seeds)) for row in rows],
+        "adds": [_added(row.get("adds")) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "surely": ["-" if not row.get("surely") else _verdict_counts(row["surely"]) for row in rows],
+        "surely": [_verdict_counts(row["surely"]) if row.get("surely") else "-" for row in rows],
         "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
         "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
@@ -191,37 +191,30 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
         f"mean over clients, then over seeds {', '.join(map(str, sorted(by_seed)))}", ["method", *groups, "mean"],
     )  # fmt: skip
     for method in methods:
-        cells = [_unseen_mean(results[group][method].values()) for group in groups]
-        known = [cell for cell in cells if cell is not None]
-        mean = sum(known) / len(known) if len(known) == len(cells) else None
-        table.add_row(method, *("-" if cell is None else f"{cell:.3f}" for cell in (*cells, mean)))
+        cells = [
+            spread([(run.summary.get("unseen") or {}).get("mean") for run in results[group][method].values()])
+            for group in groups
+        ]
+        mean = spread([None if cell is None else cell[0] for cell in cells])
+        table.add_row(method, *(_plain(cell, 3) for cell in (*cells, mean)))
     return table
 
 
-def _unseen_mean(runs: Iterable[Result]) -> float | None:
-    means = [(run.summary.get("unseen") or {}).get("mean") for run in runs]
-    known = [mean for mean in means if mean is not None]
-    return sum(known) / len(known) if len(known) == len(means) else None
-
-
-def figure_text(value: tuple[float, float] | None, half: float, sign: str = "") -> str:
+def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "") -> str:
     """A mean over seeds; half: by which its standard deviation is multiplied, 0 for one seed."""
     if value is None:
         return "-"
-    text = f"{value[0]:{sign}.3f}"
-    return f"{text}±{half * value[1]:.3f}".replace("±0.", "±.") if half else text
+    mean, deviation, *_ = value.values() if isinstance(value, Mapping) else value
+    text = f"{mean:{sign}.3f}"
+    return f"{text}±{half * deviation:.3f}".replace("±0.", "±.") if half else text
 
 
-def _further(value: Mapping[str, float] | None, half: float) -> str:
-    return "-" if value is None else figure_text((value["mean"], value["sd"]), half)
-
-
-def _added(value: Mapping[str, float | None] | None, seeds: int) -> str:
+def _added(value: Mapping[str, Any] | None) -> str:
     """A mean difference, over seeds with half its interval, which is symmetric."""
-    if value is None or value["mean"] is None:
+    if value is None:
         return "-"
-    half = 0.0 if seeds < 2 or value["high"] is None else value["high"] - value["mean"]
-    return f"{value['mean']:+.3f}" + (f"±{half:.3f}".replace("±0.", "±.") if half else "")
+    half = 0.0 if value["high"] is None else value["high"] - value["mean"]
+    return figure_text((value["mean"], half), float(half != 0), "+")
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:

@@ -23,6 +23,7 @@ from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records.files import tidy
 from fedkin.records.models import ModelContext, StoredModels
+from fedkin.records.outcomes import outcomes_of
 from fedkin.records.recorder import Records
 from fedkin.records.run import Result, read_run
 from fedkin.running.experiment import Experiment, RunSettings
@@ -100,10 +101,11 @@ def execute(
         tracking.ended(summary)
     finally:
         tracking.ended(None)
+    scores = {id: score._replace(digest=(), outcomes=b"") for id, score in loop.scores.items()}
     return Result(
-        summary, records.rows["rounds"], records.table("clients"), records.table("messages"), loop.scores,
+        summary, records.rows["rounds"], records.table("clients"), records.table("messages"), scores,
         loop.outcome, StoredModels(folder) if folder is not None and kept else models, folder,
-        tuple(engine.everyone.unseen), records.all_graphs(), records.facts,
+        tuple(engine.everyone.unseen), records.all_graphs(), records.facts, outcomes_of(records.metric, loop.scores),
     )  # fmt: skip
 
 
