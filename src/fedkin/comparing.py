@@ -236,7 +236,10 @@ def _base(
         if name not in RunOptions.__annotations__:
             raise ConfigError(f"{name}: no such argument; {nearest(name, RunOptions.__annotations__)}")
     asked, files = _asked(methods)
-    objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
+    objects: dict[str, Method] = {
+        label: parse(one, {}, one.__name__) if isinstance(one, type) else one
+        for label, one in asked.items() if not isinstance(one, str)
+    }  # fmt: skip
     root = None if data_root is None else place(data_root, "data_root")
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
@@ -336,14 +339,6 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(f"methods: {kind.__name__} has no name: give it one, name = 'my-method'")
     return kind
-
-
-def _made(one: OneMethod) -> Method:
-    """Return the method object, of a control that of its method."""
-    if isinstance(one, (str, type)):
-        kind = _kind(one)
-        return parse(kind, {}, "method" if isinstance(one, str) else kind.__name__)
-    return one
 
 
 def _seeds(seeds: int | str | Iterable[int]) -> list[int]:

@@ -137,7 +137,7 @@ class Summary(Form):
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
     missing: _Missing | None = None
-    calibration: dict[Literal["brier", "brier_none", "slope", "slope_low", "slope_high", "large"], float | None] = {}
+    calibration: dict[str, float | None] = {}
     given: list[str] | None = None
     warnings: list[str] | None = None
     events: list[str] | None = None

@@ -204,7 +204,7 @@ def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float
     """A mean over seeds; half: by which its standard deviation is multiplied, 0 for one seed."""
     if value is None:
         return "-"
-    mean, deviation, *_ = value.values() if isinstance(value, Mapping) else value
+    mean, deviation = (value["mean"], value["sd"]) if isinstance(value, Mapping) else value
     text = f"{mean:{sign}.3f}"
     return f"{text}±{half * deviation:.3f}".replace("±0.", "±.") if half else text
 
