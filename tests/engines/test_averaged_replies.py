@@ -16,7 +16,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning import weighted_mean
-from fedkin.methods.blocks.averaging import OneModel, State, mean_model
+from fedkin.methods.blocks.averaging import OneModel, mean_model
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 from support import small_federation, small_setup
@@ -60,7 +60,7 @@ class Faulty(OneModel):
         params = fitted.params if factor == 1.0 else {name: t * factor for name, t in fitted.params.items()}
         return Message(params=params, n=client.size)
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled}, MEAN)
         server.info = {"n": float(sum(reply["n"] for reply in replies.values()))}
         if replies:
@@ -161,7 +161,7 @@ def test_any_other_use_of_the_answer_is_refused(
     class Used(FedAvg):
         name: ClassVar[str] = "used"
 
-        def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
             answer = yield from Ask("train", {id: self.offer(server, id) for id in sampled}, MEAN)
             assert all("params" not in reply and reply["n"] > 0 for reply in answer.values())
             use(answer)
@@ -183,7 +183,7 @@ def test_a_request_without_a_mean_gets_replies_in_full() -> None:
 
 def test_a_mean_of_another_kind_is_refused() -> None:
     class Wrong(Faulty):
-        def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
             yield from Ask("train", {id: self.offer(server, id) for id in sampled}, "params")  # type: ignore[arg-type]
 
     with pytest.raises(MethodError, match=r"phase 'train': mean is a str: write mean=Mean\('params', 'n'\)"):

@@ -284,7 +284,7 @@ def test_the_mean_head_is_the_weighted_mean_of_what_each_client_solves() -> None
     play(engine, 1, 2, 3)
     models = dict(state(engine)["models"]["all"]["all"])
     weight, bias = (tensor for name, tensor in models.items() if "head" not in name)
-    asking: Any = Kin().mean_heads(engine.server, "all", list(fed))  # type: ignore[arg-type]
+    asking: Any = Kin().mean_heads(engine.server, "all", list(fed))
     request = next(asking)
     assert list(request.messages) == list(fed)
     heads, sizes, replies = [], [], {}

@@ -6,8 +6,6 @@ paper's; `docs/methods/apfl.md` says where paper, released code and this file di
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 
@@ -37,7 +35,7 @@ class APFL(FedAvg):
     adaptive: bool = True
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """R steps of w_k, which goes to the server, and of v_k, which stays."""
         w, v = message.params, client.state.get("v", client.initial)
         alpha, step = client.state.get("alpha", self.alpha), client.training.with_steps(1, whole=True)
@@ -58,7 +56,7 @@ class APFL(FedAvg):
         client.state.update({"v": v, "alpha": alpha})
         return Message(params=w, n=client.size)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         if "v" not in client.state:
             return message.params
         return mixture(client.state["v"], message.params, client.state["alpha"], client.net.trainable)

@@ -8,7 +8,7 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,30 +21,12 @@ from fedkin.forms import NET
 from fedkin.learning.aggregate import aggregated
 from fedkin.methods.blocks.averaging import mean_weights
 from fedkin.methods.blocks.clusters import Clustered, members_graph, numbered_by_size
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_groups
+from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_groups
 from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 _ROOT = "r"
-
-
-class State(TypedDict):
-    """At the server. A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts.
-
-    models: {node: params}; a leaf's is trained, an inner node keeps the one that was split.
-    directions: {node: parameters of length 1} of every node but the root: the mean direction of its members' updates
-    when they were split off, or 0 where they cancel out.
-    node: {client id: node} where the client is.
-    largest: length of the longest update of the first round; 0.0 before that.
-    same: signatures and groups from the test, None without split "same".
-    """
-
-    models: dict[str, Params]
-    directions: dict[str, Params]
-    node: dict[str, str]
-    largest: float
-    same: Same | None
 
 
 class Cfl(Clustered, SigningMethod):
@@ -57,6 +39,15 @@ class Cfl(Clustered, SigningMethod):
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
     first split. min_size: least number of participants in each part. weights: of clients in means, "samples" (n_k) or
     "equal". aggregate: as in FedAvg, inside a cluster.
+
+    The server's state. A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts.
+
+    models: {node: params}; a leaf's is trained, an inner node keeps the one that was split.
+    directions: {node: parameters of length 1} of every node but the root: the mean direction of its members' updates
+    when they were split off, or 0 where they cancel out.
+    node: {client id: node} where the client is.
+    largest: length of the longest update of the first round; 0.0 before that.
+    same: signatures and groups from the test, None without split "same".
     """
 
     name = "cfl"
@@ -73,8 +64,8 @@ class Cfl(Clustered, SigningMethod):
     after: int = Field(0, ge=0)
     min_size: int = Field(1, ge=1)
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0, same=None)
+    def start(self, server: ServerView) -> None:
+        server.state = {"models": {_ROOT: server.initial}, "directions": {}, "node": {}, "largest": 0.0, "same": None}
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -86,7 +77,7 @@ class Cfl(Clustered, SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         if self.split != "norms":
             state["same"] = yield from ask_for_groups(server, state["same"], sampled, self.split)
@@ -101,7 +92,7 @@ class Cfl(Clustered, SigningMethod):
         state["node"] = {**state["node"], **node}
         server.graph = members_graph(state["node"], sorted(set(state["node"].values())), server.round)
 
-    def advance(self, server: ServerView[State], leaf: str, replies: Mapping[str, Message]) -> dict[str, str]:
+    def advance(self, server: ServerView, leaf: str, replies: Mapping[str, Message]) -> dict[str, str]:
         """Average one leaf's replies, or split it: {client id: new leaf} of those that replied, if it was split."""
         state, names = server.state, server.net.trainable
         start, weights = state["models"][leaf], mean_weights(replies, self.weights)
@@ -121,7 +112,7 @@ class Cfl(Clustered, SigningMethod):
             state["directions"] = {**state["directions"], part: direction(members, start, names, lengths)}
         return moved
 
-    def parts(self, server: ServerView[State], ids: Sequence[str], inner: Array, weights: Array) -> Labels | None:
+    def parts(self, server: ServerView, ids: Sequence[str], inner: Array, weights: Array) -> Labels | None:
         """0 or 1 for each of these participants of a cluster, from inner products of their updates; None: no split."""
         if server.round <= self.after or len(inner) < 2 * self.min_size:
             return None
@@ -131,7 +122,7 @@ class Cfl(Clustered, SigningMethod):
             return None
         return numbered_by_size(labels, weights, np.diag(inner))
 
-    def limits(self, server: ServerView[State], ids: Sequence[str]) -> tuple[float, float]:
+    def limits(self, server: ServerView, ids: Sequence[str]) -> tuple[float, float]:
         """eps1 and eps2 as lengths; with split "same", limits that hold always or never."""
         if self.split != "norms":
             same = server.state["same"]
@@ -140,7 +131,7 @@ class Cfl(Clustered, SigningMethod):
         unit = server.state["largest"] if self.scale == "first" else 1.0
         return self.eps1 * unit, self.eps2 * unit
 
-    def placed(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
+    def placed(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
         """Take clients that are at inner nodes down the tree: {client id: node} of those that moved.
 
         A client trains the model that was split and goes to the side in whose direction its update points more.
@@ -160,16 +151,16 @@ class Cfl(Clustered, SigningMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message(params=server.state["models"][server.state["node"].get(id, _ROOT)])
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part go down the tree as newcomers do."""
         server.state["node"] = {**server.state["node"], **(yield from self.placed(server, ids))}
         return {id: self.offer(server, id) for id in ids}
 
 
-def _is_split(state: State, node: str) -> bool:
+def _is_split(state: Mapping[str, Mapping[str, Params]], node: str) -> bool:
     return f"{node}0" in state["models"]
 
 

@@ -47,7 +47,7 @@ class CoBo(OwnModels):
     pairs: float = Field(5.0, gt=0)
 
     @phase(gradients=Each(TRAINABLE))
-    def gradients(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def gradients(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The gradient of a batch at each point in the message, {other: {name: tensor}}."""
         rows = next(iter(client.training.batches(client.size, client.rng("gradients"))))
         step = client.training.with_steps(1, whole=True)
@@ -60,7 +60,7 @@ class CoBo(OwnModels):
         return Message(gradients=gradients)
 
     @phase(params=NET)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the own model, pulled to the weighted mean of the others', and send it."""
         own: Params = client.state.get("params", client.initial)
         near = fit_near(client, own, message["centre"], message["pull"]) if "centre" in message else Fit(own)
@@ -68,7 +68,7 @@ class CoBo(OwnModels):
         client.state["params"] = fitted.params
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         yield from self.weigh(server, sampled)
         replies = yield from Ask("train", {id: self.pulled(server, id) for id in sampled})
         if not replies:
@@ -78,7 +78,7 @@ class CoBo(OwnModels):
         weights = np.array([[weight_of(server.state, i, j) if i != j else 0.0 for j in ids] for i in ids])
         server.graph = Graph(tuple(ids), weights, round=server.round)
 
-    def weigh(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def weigh(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Draw pairs, and move their weights by the agreement of their gradients halfway between their models."""
         models, names = server.state["models"], server.net.trainable
         chance = min(1.0, self.pairs / max(len(sampled) - 1, 1))
@@ -105,7 +105,7 @@ class CoBo(OwnModels):
                 weights.setdefault(one, {})[other] = weights.setdefault(other, {})[one] = moved
         server.state["weights"] = weights
 
-    def pulled(self, server: ServerView[Any], id: str) -> Message:
+    def pulled(self, server: ServerView, id: str) -> Message:
         """The mean of the others' models, weighted by w, and the strength of the pull to it; empty where there is none.
 
         sum_j w_j |x - x_j|^2 is W |x - mean|^2 and a constant, with W = sum_j w_j.

@@ -7,7 +7,7 @@ Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,16 +24,6 @@ from fedkin.views import PeerView
 _MOMENTUM = 0.9
 
 
-class State(TypedDict):
-    """What a peer keeps between rounds.
-
-    params: its model x_i; row: the weights w_il that it mixed with in its last round, by peer id, itself included.
-    """
-
-    params: Params
-    row: dict[str, float]
-
-
 class DFedAvgM(PeerMethod):
     """x_i <- sum_l w_il z_l, with z_l peer l's model after K local steps of momentum SGD, W of Metropolis-Hastings.
 
@@ -41,6 +31,9 @@ class DFedAvgM(PeerMethod):
     None: 0.9 for SGD, `training.betas` for Adam.
     aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
     measured from (`fedkin.learning.aggregate.aggregated`).
+
+    A peer's state: params, its model x_i; row: the weights w_il that it mixed with in its last round, by peer id,
+    itself included.
     """
 
     name = "dfedavgm"
@@ -56,10 +49,10 @@ class DFedAvgM(PeerMethod):
     aggregate: Rule = "mean"
     momentum: float | None = Field(None, ge=0, lt=1, json_schema_extra=span(0, 0.95, log=False))
 
-    def join(self, peer: PeerView[State]) -> None:
+    def join(self, peer: PeerView) -> None:
         peer.state.update({"params": peer.initial, "row": {peer.id: 1.0}})
 
-    def round(self, peer: PeerView[State]) -> PeerFlow[None]:
+    def round(self, peer: PeerView) -> PeerFlow[None]:
         """K local steps, then the mean with the neighbours that were heard."""
         fitted = yield from Fit(peer.state["params"], training=self.local(peer.training))
         inbox = yield from Share(Message(params=fitted.params, degree=len(peer.neighbours)))
@@ -75,10 +68,11 @@ class DFedAvgM(PeerMethod):
             return training.model_copy(update={"betas": (first, training.betas[1])})
         return training.model_copy(update={"momentum": _MOMENTUM if self.momentum is None else self.momentum})
 
-    def use(self, peer: PeerView[State]) -> Params:
-        return peer.state["params"]
+    def use(self, peer: PeerView) -> Params:
+        params: Params = peer.state["params"]
+        return params
 
-    def report(self, peer: PeerView[State]) -> Message:
+    def report(self, peer: PeerView) -> Message:
         return Message(row=peer.state["row"])
 
     def graph_of(self, reports: Mapping[str, Message]) -> Graph:

@@ -6,8 +6,6 @@ are the paper's; `docs/methods/ditto.md` says where paper, released code and thi
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
@@ -37,18 +35,18 @@ class Ditto(FedAvg):
     lam: float = Field(1.0, ge=0, json_schema_extra=span(0.03, 3))
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train w, which goes to the server, and v_k, which stays."""
         fitted = yield from Fit(message.params)
         client.state["params"] = yield from self.personal(client, client.state.get("params", client.initial), message)
         return Message(params=fitted.params, n=client.size)
 
-    def personal(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
+    def personal(self, client: ClientView, start: Params, message: Message) -> ClientFlow[Params]:
         """v_k after local steps from `start`, pulled towards the model in the message."""
         fitted = yield from fit_near(client, start, message.params, self.lam)
         return fitted.params
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]
         return self.personal(client, message.params, message) if client.size else message.params

@@ -7,7 +7,6 @@ says where paper and this file differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -45,7 +44,7 @@ class Dpfl(OwnModels):
     candidates: int = Field(20, ge=1)
 
     @phase(params=NET, n=COUNT, partners=Each(Whole(1)))
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Choose partners if that is asked for, average with them, and train; partners: their samples by id."""
         kept, held = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
@@ -80,7 +79,7 @@ class Dpfl(OwnModels):
             partners.append(nearest)
         return partners
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         asked = {}
         for id in sampled:
@@ -99,7 +98,7 @@ class Dpfl(OwnModels):
         weights = np.array([[float(j in state["partners"].get(i, ())) for j in ids] for i in ids])
         server.graph = Graph(tuple(ids), weights, directed=True, round=server.round)
 
-    def drawn(self, server: ServerView[Any], id: str) -> list[str]:
+    def drawn(self, server: ServerView, id: str) -> list[str]:
         """The candidates of a client: all others, or so many of them drawn at random."""
         others = sorted(set(server.state["models"]) - {id})
         if len(others) <= self.candidates:

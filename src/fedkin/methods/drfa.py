@@ -20,7 +20,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.minimax import Minimax, State, mean
+from fedkin.methods.blocks.minimax import Minimax, mean
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -77,7 +77,7 @@ class Drfa(Minimax):
         kept = fitted.params if at == steps else {**fitted.params, **fitted.carry["snapshot"]}
         return Message(params=fitted.params, snapshot=dict(kept), steps=fitted.steps)
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         # m clients, drawn by lambda, take tau local steps; the server averages their models.
         drawn = self.drawn(server, sampled)
         message = Message(params=server.state["params"])

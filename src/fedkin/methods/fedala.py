@@ -6,8 +6,6 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 
@@ -37,14 +35,14 @@ class FedALA(FedAvg):
     first_passes: int = Field(5, ge=1)
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Mix the head, train the result, keep it and send it."""
         start = (yield from self.mixed(client, message.params)) if "params" in client.state else message.params
         fitted = yield from Fit(start)
         client.state["params"] = fitted.params
         return Message(params=fitted.params, n=client.size)
 
-    def mixed(self, client: ClientView[Any], common: Params) -> ClientFlow[Params]:
+    def mixed(self, client: ClientView, common: Params) -> ClientFlow[Params]:
         """Learn W, and return the common body with the mixed head."""
         names = [name for name in client.net.trainable if name.startswith("head.")]
         apart = {name: common[name] - client.state["params"][name] for name in names}
@@ -69,5 +67,5 @@ class FedALA(FedAvg):
         client.state["mix"] = mix
         return {**common, **head(mix)}
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         return client.state.get("params") or message.params

@@ -7,7 +7,6 @@ Equation numbers are the paper's; `docs/methods/fedamp.md` says where paper, rel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -43,17 +42,17 @@ class FedAMP(OwnModels):
     sigma: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 1000))
 
     @phase(params=NET)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the own model near the cloud model, keep it and send it."""
         client.state["params"] = yield from self.near(client, client.state.get("params", client.initial), message)
         return Message(params=client.state["params"])
 
-    def near(self, client: ClientView[Any], start: Params, message: Message) -> ClientFlow[Params]:
+    def near(self, client: ClientView, start: Params, message: Message) -> ClientFlow[Params]:
         """Local training from `start`, pulled towards the model in the message."""
         fitted = yield from fit_near(client, start, message.params, self.lam / self.alpha)
         return fitted.params
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         models = server.state["models"]
         ids, xi = self.weights(server)
         clouds = dict(zip(ids, mixed([models[id] for id in ids], xi), strict=True)) if ids else {}
@@ -65,7 +64,7 @@ class FedAMP(OwnModels):
         ids, xi = self.weights(server)
         server.graph = Graph(tuple(ids), xi * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=xi)
 
-    def weights(self, server: ServerView[Any]) -> tuple[list[str], Array]:
+    def weights(self, server: ServerView) -> tuple[list[str], Array]:
         """(ids of the clients that ever answered, sorted; xi [n, n])."""
         ids = sorted(server.state["models"])
         if not ids:
@@ -75,7 +74,7 @@ class FedAMP(OwnModels):
         length = np.diag(inner)
         return ids, attention(length[:, None] + length[None, :] - 2 * inner, self.alpha, self.sigma)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         if "params" in client.state:
             return client.state["params"]  # type: ignore[no-any-return]
         return self.near(client, message.params, message) if client.size else message.params

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from fedkin.flow import Ask, ServerFlow
 from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
+from fedkin.methods.blocks.averaging import OneModel, Weights, mean_asked, mean_model
 from fedkin.views import ServerView
 
 
@@ -31,7 +31,7 @@ class FedAvg(OneModel):
     weights: Weights = "samples"
     aggregate: Rule = "mean"
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         asked = {id: self.offer(server, id) for id in sampled}
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:

@@ -7,8 +7,6 @@ heterogeneity and personalization in federated learning. 2022.
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, Params
@@ -31,7 +29,7 @@ class FedAvgFT(FedAvg):
 
     passes: int = Field(5, ge=0, json_schema_extra=one_of(1, 2, 3, 5, 8, 10))
 
-    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
         """The common model after the client's passes."""
         if not self.passes or not client.size:
             return message.params

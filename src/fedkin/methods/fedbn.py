@@ -6,7 +6,6 @@ Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
@@ -40,6 +39,6 @@ class FedBN(PartialModel):
         return without_normalisation(net)
 
     @phase(params=Weights(part=without_normalisation), n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the whole model; send what is shared."""
         return (yield from self.update(client, message))

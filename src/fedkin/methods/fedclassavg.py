@@ -7,7 +7,7 @@ neural networks. ICPP 2022. `docs/methods/fedclassavg.md` says where MAPL, relea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -67,7 +67,7 @@ class FedClassAvg(FedSim):
     def check(self, federation: Federation) -> None:
         self.augment.check(federation.task)
 
-    def trained(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+    def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:
         """Train both parts, the head near the averaged one."""
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}
         loss = ContrastedViews(self.temperature, self.rho, self.augment)

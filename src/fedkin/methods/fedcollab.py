@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,12 +82,12 @@ class FedCollab(Clustered):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(n=COUNT)
-    def count(self, client: ClientView[Any], message: Message) -> Message:
+    def count(self, client: ClientView, message: Message) -> Message:
         """The number of training samples."""
         return Message(n=client.size)
 
     @phase(right=Each(Number(0.0)), models=Each(NET))
-    def discriminate(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def discriminate(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The share of held-out samples that each pair's discriminator tells right, and the discriminators trained."""
         kept, held = held_out_fifth(client)
         right: dict[str, float] = {}
@@ -105,13 +104,13 @@ class FedCollab(Clustered):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, unsigned(server, sampled, state["sizes"]))
         if (yield from train_clusters(server, sampled, self.weights, self.aggregate)):
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
-    def take(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[None]:
+    def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Compare these clients with each other and with all that are known, and make the coalitions anew."""
         state = server.state
         replies = (yield from Ask("count", dict.fromkeys(ids, Message()))) if ids else {}
@@ -133,7 +132,7 @@ class FedCollab(Clustered):
         state.update({"sizes": sizes, "divergence": divergence, "cluster": cluster, "models": models})
 
     def compared(
-        self, server: ServerView[Any], pairs: Sequence[tuple[str, str]]
+        self, server: ServerView, pairs: Sequence[tuple[str, str]]
     ) -> ServerFlow[dict[tuple[str, str], float]]:
         """d of each pair; 1 for one that was never judged by both."""
         # From outputs of 0, so that it does not matter which of a pair is on which side.

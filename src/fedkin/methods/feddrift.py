@@ -7,31 +7,18 @@ Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distribute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
 
 import numpy as np
 from pydantic import Field
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
+from fedkin.flow import Ask, ClientFlow, Infer, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Each, Number
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.clusters import Clustered, cluster_means, members_graph
 from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
-
-
-class State(TypedDict):
-    """models: {cluster: params}. cluster: {client id: cluster}. accuracy: of each client at the end of the last step.
-
-    free: the number of the next new cluster.
-    """
-
-    models: dict[str, Params]
-    cluster: dict[str, str]
-    accuracy: dict[str, float]
-    free: int
 
 
 class FedDrift(Clustered):
@@ -43,6 +30,10 @@ class FedDrift(Clustered):
     is the accuracy of model i on the samples of cluster j. A merged model is the mean by clients.
 
     All begin in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
+
+    models: {cluster: params}. cluster: {client id: cluster}. accuracy: of each client at the end of the last step.
+
+    free: the number of the next new cluster.
     """
 
     name = "feddrift"
@@ -56,7 +47,7 @@ class FedDrift(Clustered):
     every: int = Field(10, ge=1)
 
     @phase(accuracy=Each(Number(0.0)), n=COUNT)
-    def judge(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def judge(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The accuracy of each model in the message on the client's samples, {cluster: accuracy}."""
         accuracy, labels = {}, client.train.labels()
         for number, params in sorted(message["models"].items()):
@@ -64,10 +55,10 @@ class FedDrift(Clustered):
             accuracy[number] = float((outputs[:, : client.task.classes].argmax(1) == labels).double().mean())
         return Message(accuracy=accuracy, n=client.size)
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={"0": server.initial}, cluster={}, accuracy={}, free=1)
+    def start(self, server: ServerView) -> None:
+        server.state = {"models": {"0": server.initial}, "cluster": {}, "accuracy": {}, "free": 1}
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         if (server.round - 1) % self.every == 0:
             yield from self.regroup(server, sampled)
@@ -84,7 +75,7 @@ class FedDrift(Clustered):
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
-    def regroup(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def regroup(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Join, isolate and merge."""
         state, known = server.state, dict(server.state["models"])
         replies = yield from Ask("judge", dict.fromkeys(sampled, Message(models=known)))
@@ -109,7 +100,7 @@ class FedDrift(Clustered):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part join the cluster whose model is most accurate on their samples."""
         models, offers = server.state["models"], {id: self.offer(server, id) for id in ids}
         replies = yield from Ask("judge", dict.fromkeys(ids, Message(models=models)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -62,7 +61,7 @@ class FedDyn(OneModel):
     alpha: float = Field(0.1, gt=0, json_schema_extra=span(1e-3, 1))
 
     @phase(params=NET)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Local steps on the changed objective; the gradient stays here."""
         start = {name: message.params[name] for name in client.net.trainable}
         gradient = client.state.get("gradient", {name: torch.zeros_like(w) for name, w in start.items()})
@@ -73,11 +72,11 @@ class FedDyn(OneModel):
         }
         return Message(params=fitted.params)
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         super().start(server)
         server.state["gradient"] = {name: torch.zeros_like(server.initial[name]) for name in server.net.trainable}
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         w, h, mean = server.state["params"], server.state["gradient"], Mean(weight=None)
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled}, mean)
         if not replies:

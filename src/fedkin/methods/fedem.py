@@ -108,7 +108,7 @@ class FedEM(FedAvg):
         return Net(bodies, heads, net.dtype, precision=net.precision)
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """E-step, proportions, and local steps of all components."""
         logs = yield from self.logs(client, message.params)
         before = client.state.get("log_proportions", message.params[_PROPORTIONS])
@@ -120,13 +120,13 @@ class FedEM(FedAvg):
         fitted = yield from Fit(message.params, Responsible(), extras=extras, data=places)
         return Message(params=fitted.params, n=client.size)
 
-    def logs(self, client: ClientView[Any], params: Params) -> ClientFlow[Tensor]:
+    def logs(self, client: ClientView, params: Params) -> ClientFlow[Tensor]:
         """log p(y_i | x_i, theta_m) of the client's samples, [n, M]."""
         each = yield from Infer(params, component_logs)
         labels = client.train.labels()
         return each.gather(2, labels[:, None, None].expand(len(labels), each.shape[1], 1))[:, :, 0]
 
-    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
         """The common components with the client's proportions, which are found here if it never trained."""
         if "log_proportions" in client.state:
             return {**message.params, _PROPORTIONS: client.state["log_proportions"]}

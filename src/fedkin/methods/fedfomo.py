@@ -7,7 +7,6 @@ Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +41,7 @@ class FedFomo(OwnModels):
     explore: float = Field(0.3, ge=0, le=1)
 
     @phase(params=NET, taken=Each(Number(0.0)))
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Take of the others' models what helps, train, and send the model and what was taken."""
         kept, judged = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
@@ -65,7 +64,7 @@ class FedFomo(OwnModels):
         client.state["params"] = fitted.params
         return Message(params=fitted.params, taken=weights)
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         models, affinity = server.state["models"], server.state["affinity"]
         asked = {id: Message(models={n: models[n] for n in self.chosen(server, id)}) for id in sampled}
         replies = yield from Ask("train", asked)
@@ -82,7 +81,7 @@ class FedFomo(OwnModels):
         ids, mixing = mixing_matrix({id: {**row, id: 1.0 - sum(row.values())} for id, row in rows.items()})
         server.graph = Graph(ids, mixing * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=mixing)
 
-    def chosen(self, server: ServerView[Any], id: str) -> list[str]:
+    def chosen(self, server: ServerView, id: str) -> list[str]:
         """The clients whose models this one downloads."""
         others = [other for other in sorted(server.state["models"]) if other != id]
         draw, picked = server.rng(f"download {id}"), []

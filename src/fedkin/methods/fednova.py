@@ -7,14 +7,13 @@ NeurIPS 2020. Equation numbers are the paper's; `docs/methods/fednova.md` says w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import aggregated
-from fedkin.methods.blocks.averaging import State, mean_weights
+from fedkin.methods.blocks.averaging import mean_weights
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 
@@ -31,12 +30,12 @@ class FedNova(FedAvg):
     paper = "Wang et al., NeurIPS 2020"
 
     @phase(params=NET, n=COUNT, steps=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the global model; say how many steps it took."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size, steps=fitted.steps)
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return

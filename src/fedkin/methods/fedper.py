@@ -6,7 +6,6 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated learning with personalization
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import BODY, COUNT
@@ -30,6 +29,6 @@ class FedPer(PartialModel):
         return list(body_of(net.initial))
 
     @phase(params=BODY, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train both parts; send the body."""
         return (yield from self.update(client, message))

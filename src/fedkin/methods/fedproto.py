@@ -70,7 +70,7 @@ class FedProto(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[Any]) -> None:
+    def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
     @phase(
@@ -78,7 +78,7 @@ class FedProto(ServerMethod):
         classes=Wholes("owned", below="classes", rising=True),
         counts=Wholes("owned", low=1),
     )
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
         prototypes, known = spread(message, client.task.classes)
         extras = {"prototypes": prototypes, "known": known.to(client.net.dtype)}
@@ -92,12 +92,12 @@ class FedProto(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         classes, width = server.task.classes, server.net.width(server.task)
         prototypes = torch.zeros(classes, width, dtype=server.net.dtype)
         server.state.update({"prototypes": prototypes, "known": torch.zeros(classes, dtype=torch.bool)})
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Average the prototypes of the sampled clients; a class that none of them owns keeps its prototype."""
         replies = yield from Ask("train", dict.fromkeys(sampled, self.offer_all(server)))
         prototypes, known = mean_prototypes(replies, server.task.classes, self.weights == "samples")
@@ -105,14 +105,14 @@ class FedProto(ServerMethod):
             kept = torch.where(known[:, None], prototypes.to(server.net.dtype), server.state["prototypes"])
             server.state.update({"prototypes": kept, "known": server.state["known"] | known})
 
-    def offer_all(self, server: ServerView[Any]) -> Message:
+    def offer_all(self, server: ServerView) -> Message:
         """All prototypes that exist, and their classes."""
         classes = server.state["known"].nonzero()[:, 0]
         return Message(prototypes=server.state["prototypes"][classes], classes=classes.tolist())
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return self.offer_all(server) if self.predict == "prototypes" else Message()
 
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
@@ -120,7 +120,7 @@ class FedProto(ServerMethod):
             return None
         return ClassVectors(view.state["prototypes"], view.state["known"])
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         params: Params = client.state["params"]
         if self.predict == "head":
             return params

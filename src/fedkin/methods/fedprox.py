@@ -5,8 +5,6 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Message, phase
@@ -30,7 +28,7 @@ class FedProx(FedAvg):
     mu: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train near the global model."""
         fitted = yield from fit_near(client, message.params, message.params, self.mu)
         return Message(params=fitted.params, n=client.size)

@@ -7,7 +7,7 @@ Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for pe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -53,7 +53,7 @@ class FedRep(FedPer):
 
     body_share: float = Field(0.2, gt=0, lt=1)
 
-    def trained(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+    def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:
         """The head's steps, then the body's."""
         training = client.training
         body = max(1, round(self.body_share * training.local))

@@ -7,7 +7,7 @@ Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,27 +21,13 @@ from fedkin.methods.blocks.clusters import (
     members_graph,
     squared_distances,
 )  # fmt: skip
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
+from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_params
 from fedkin.settings import one_of
 from fedkin.views import ServerView
 
 # A squared distance below this share of the largest squared length is rounding: the two points are one.
 _ROUNDING = 1e-10
-
-
-class State(TypedDict):
-    """At the server.
-
-    models: {cluster: params}, the centres; empty before the first round. cluster: {client id: cluster}, as of the last
-    round in which the client took part. common: the mean of the centres, weighted by their members. same: signatures
-    and groups from the test, None where C is given.
-    """
-
-    models: dict[str, Params]
-    cluster: dict[str, str]
-    common: Params
-    same: Same | None
 
 
 class FedSem(Clustered, SigningMethod):
@@ -51,6 +37,10 @@ class FedSem(Clustered, SigningMethod):
     weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
     aggregate: as in FedAvg, inside a cluster.
     compare: distances are between whole "net"s or between "head"s.
+
+    The server's state: models, {cluster: params}, the centres; empty before the first round. cluster: {client id:
+    cluster}, as of the last round in which the client took part. common: the mean of the centres, weighted by their
+    members. same: signatures and groups from the test, None where C is given.
     """
 
     name = "fedsem"
@@ -62,10 +52,10 @@ class FedSem(Clustered, SigningMethod):
     clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
     compare: Literal["net", "head"] = "net"
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={}, cluster={}, common=server.initial, same=None)
+    def start(self, server: ServerView) -> None:
+        server.state = {"models": {}, "cluster": {}, "common": server.initial, "same": None}
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         state["same"] = yield from ask_for_count(server, state["same"], sampled, self.clusters)
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
@@ -81,7 +71,7 @@ class FedSem(Clustered, SigningMethod):
         state["common"] = mean_of_clusters(state["models"], state["cluster"])
         server.graph = members_graph(state["cluster"], _by_number(state["models"]), server.round)
 
-    def nearest(self, server: ServerView[State], replies: Mapping[str, Message]) -> dict[str, str]:
+    def nearest(self, server: ServerView, replies: Mapping[str, Message]) -> dict[str, str]:
         """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""
         ids = sorted(replies)
         rows = [replies[id].params for id in ids]
@@ -99,17 +89,17 @@ class FedSem(Clustered, SigningMethod):
                 labels = first_groups(inner, clusters, server.key("centres"))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
-    def compared(self, server: ServerView[State]) -> list[str]:
+    def compared(self, server: ServerView) -> list[str]:
         """Names of the parameters that distances are taken over."""
         heads = [name for name in server.net.trainable if name.startswith("head.")]
         return heads if self.compare == "head" and heads else list(server.net.trainable)
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         """The centre of the client's cluster; while it has none, the members' mean of all centres."""
         state = server.state
         return Message(params=state["models"][state["cluster"][id]] if id in state["cluster"] else state["common"])
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part train once from the common model and take the centre nearest to the result."""
         offers = {id: self.offer(server, id) for id in ids}
         if len(server.state["models"]) < 2:

@@ -7,7 +7,7 @@ Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from fedkin.flow import ClientFlow, Message, phase
 from fedkin.forms import COUNT, HEAD
@@ -34,9 +34,9 @@ class FedSim(PartialModel):
         return list(head_of(net.initial))
 
     @phase(params=HEAD, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Put the shared head on the own body, train both, send the head."""
         return (yield from self.update(client, message))
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return super().offer(server, id) if self.predict == "shared" else Message()

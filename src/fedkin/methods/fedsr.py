@@ -22,7 +22,6 @@ from fedkin.forms import COUNT, Weights
 from fedkin.learning.devices import seeded
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
-from fedkin.methods.blocks.averaging import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -129,11 +128,11 @@ class FedSr(FedAvg):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[Any]) -> None:
+    def join(self, client: ClientView) -> None:
         client.state["reference"] = _part(client.initial, local=True)
 
     @phase(params=Weights(but=_LOCAL), n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train model and class references; send the model."""
         loss = SimpleRepresentation(self.l2r, self.cmi, self.norm)
         fitted = yield from Fit(self.use(client, message), loss)
@@ -142,11 +141,11 @@ class FedSr(FedAvg):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[State]) -> None:
+    def start(self, server: ServerView) -> None:
         """All but the class references, which stay at the clients."""
         server.state["params"] = _part(server.initial, local=False)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         return {**message.params, **client.state["reference"]}
 
 

@@ -7,7 +7,7 @@ regularization. IEEE TNNLS 35(6), 2024. `docs/methods/fedu.md` says where paper,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,12 +22,6 @@ from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
-
-
-class State(TypedDict):
-    """models: the last model of each client that ever answered, {id: {name: tensor}}."""
-
-    models: dict[str, Params]
 
 
 class StatedGraph(stages.ControlledGraph):
@@ -52,6 +46,8 @@ class FedU(ServerMethod):
     lam: weight of the regulariser. tau: rate of the server's step; None: lr * R, as in the paper.
     neighbours: l runs over those that "answered" in this round, or over "all" that ever did, by their last models.
     welcome_steps: local steps by which a client that never took part makes the mean model its own.
+
+    models: the last model of each client that ever answered, {id: {name: tensor}}.
     """
 
     name = "fedu"
@@ -72,7 +68,7 @@ class FedU(ServerMethod):
         if self.neighbours == "all":
             stages.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
 
-    def start(self, server: ServerView[State]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state["models"] = {}
 
     @phase(params=NET)
@@ -89,7 +85,7 @@ class FedU(ServerMethod):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
@@ -103,7 +99,7 @@ class FedU(ServerMethod):
         moved = dict(zip(ids, mixed([kept[id] for id in ids], mixing, server.net.trainable), strict=True))
         server.state["models"] = {**kept, **{id: moved[id] for id in trained}}
 
-    def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Any:
+    def affinity(self, server: ServerView, ids: Sequence[str], models: Mapping[str, Params]) -> Any:
         """a_kl >= 0, symmetric, zero diagonal [n, n]."""
         how = self.graph
         stages.check_size(len(ids), "method.graph", "let fewer clients take part in a round")
@@ -122,10 +118,10 @@ class FedU(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message(params=server.state["models"].get(id, server.initial))
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         models = server.state["models"]
         mean = weighted_mean(models, dict.fromkeys(models, 1)) if models else server.initial
         offers = {id: Message(params=mean) for id in ids}

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -221,42 +221,6 @@ class RelatednessSettings(GraphSettings):
 # -- Algorithm 3: rounds of averaging along a graph of related clients ------------------------------------------------
 
 
-class State(TypedDict):
-    """At the server. The numbers of groups and of models are counted from 0.
-
-    signatures: {client id: its centres [k, d], or another signature}.
-    row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
-    diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are neighbours.
-    founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
-    group: {client id: number of its group}.
-    models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
-    these are the groups' numbers.
-    changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
-    sizes: {client id: n_j}, with `stale` only.
-    encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
-    or of the clients' inputs; empty for images.
-    """
-
-    signatures: dict[str, Tensor]
-    row: dict[str, int]
-    founders: int
-    group: dict[str, int]
-    models: dict[str, Params]
-    model: dict[str, str]
-    changed: dict[str, bool]
-    sizes: dict[str, int]
-    adjacency: NotRequired[Tensor]
-    gamma: NotRequired[float]
-    encoder: NotRequired[Params]
-    moments: NotRequired[dict[str, Any]]
-
-
-class ClientState(TypedDict, total=False):
-    """At a client: signed, a hash of the samples that its signature stands for."""
-
-    signed: str
-
-
 class Related(NamedTuple):
     """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], gamma, and the distances [n, n]."""
 
@@ -273,6 +237,22 @@ class Taskonomy(ServerMethod):
     stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
     regroup_changed: lambda, the number of clients with changed data at which these sign again and the groups are made
     anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
+
+    The server's state. The numbers of groups and of models are counted from 0.
+
+    signatures: {client id: its centres [k, d], or another signature}.
+    row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
+    diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are neighbours.
+    founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
+    group: {client id: number of its group}.
+    models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
+    these are the groups' numbers.
+    changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
+    sizes: {client id: n_j}, with `stale` only.
+    encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
+    or of the clients' inputs; empty for images.
+
+    A client's: signed, a hash of the samples that its signature stands for.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
@@ -294,10 +274,11 @@ class Taskonomy(ServerMethod):
         if self.graph.control != "none":
             stages.check_size(len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'")
 
-    def start(self, server: ServerView[Any]) -> None:
-        server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
+    def start(self, server: ServerView) -> None:
+        tables = ("signatures", "row", "group", "models", "model", "changed", "sizes")
+        server.state = {**{table: {} for table in tables}, "founders": 0}
 
-    def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
+    def leave(self, server: ServerView, ids: Collection[str]) -> None:
         """Forget clients, and their rows of the graph; if no founder is left, those who joined are the founders."""
         super().leave(server, ids)
         state = server.state
@@ -313,7 +294,7 @@ class Taskonomy(ServerMethod):
     # What a kind of signature has to say.
 
     @abstractmethod
-    def signatures(self, server: ServerView[Any], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
 
     def decoded(self, signature: Tensor) -> Any:
@@ -321,7 +302,7 @@ class Taskonomy(ServerMethod):
         return np.asarray(signature.double().numpy())
 
     @abstractmethod
-    def related(self, server: ServerView[Any], ids: Sequence[str], sets: Sets) -> Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
         """Graph and groups of these clients, from their signatures (Algorithm 2, lines 13 to 19)."""
 
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
@@ -335,7 +316,7 @@ class Taskonomy(ServerMethod):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT, changed=Flag() | None)
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Lines 7 to 13: E epochs from w_m, and the flag delta if the data have changed."""
         fitted = yield from Fit(message.params)
         changed = self.regroup_changed is not None and client.state["signed"] != hash_of(client.train).hex()
@@ -343,7 +324,7 @@ class Taskonomy(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """One round. Lines 21 to 27, which end a round in the paper, open the next one here."""
         state, first = server.state, not server.state["row"]
         # 1: all clients in the first round; later, lines 23 and 24.
@@ -369,7 +350,7 @@ class Taskonomy(ServerMethod):
         # 18 to 20, Case II: w_c = sum of n_m w_m / sum of n_m
         state["models"] = cluster_means(state["models"], group, replies, "samples", self.aggregate)
 
-    def due_to_sign(self, server: ServerView[Any], sampled: Sequence[str]) -> list[str]:
+    def due_to_sign(self, server: ServerView, sampled: Sequence[str]) -> list[str]:
         """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
         state, tau = server.state, self.regroup_every
         if tau is not None and server.round > 1 and (server.round - 1) % tau == 0:
@@ -378,7 +359,7 @@ class Taskonomy(ServerMethod):
         flagged = state["changed"] if enough else {}
         return unsigned(server, sampled, [id for id in state["signatures"] if id not in flagged])
 
-    def form_relatedness(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
+    def form_relatedness(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
         """Algorithm 2 with new signatures of these clients; gives those of them that had no model before.
 
         All groups are made anew before there are any; if a client signed again; once newcomers outnumber founders; and
@@ -401,14 +382,14 @@ class Taskonomy(ServerMethod):
         self.record(server)
         return joined
 
-    def take_signatures(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
+    def take_signatures(self, server: ServerView, replies: Mapping[str, Message]) -> None:
         """Keep the signatures that came; their senders' flags are done with, line 26."""
         state = server.state
         state["signatures"] = {**state["signatures"], **{id: reply["signature"] for id, reply in replies.items()}}
         state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
         state["changed"] = {id: True for id in state["changed"] if id not in replies}
 
-    def found_groups(self, server: ServerView[Any], ids: Sequence[str]) -> Related:
+    def found_groups(self, server: ServerView, ids: Sequence[str]) -> Related:
         """Make graph and groups of these clients; a new group starts from the model of the group it comes from."""
         state = server.state
         related = self.related(server, ids, self.signed(server, ids))  # 13 to 19
@@ -427,7 +408,7 @@ class Taskonomy(ServerMethod):
         state["founders"], state["gamma"], state["adjacency"] = len(ids), related.gamma, stored(related.adjacency)
         return related
 
-    def attach(self, server: ServerView[Any]) -> None:
+    def attach(self, server: ServerView) -> None:
         """Give clients without a group the group and the model of their nearest; no other client moves.
 
         A newcomer's group is the one whose founders are nearest on average.
@@ -469,11 +450,11 @@ class Taskonomy(ServerMethod):
         state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
         state["row"] = {**state["row"], **{id: n + place for place, id in enumerate(new)}}
 
-    def signed(self, server: ServerView[Any], ids: Iterable[str]) -> Sets:
+    def signed(self, server: ServerView, ids: Iterable[str]) -> Sets:
         """The signatures of these clients."""
         return [self.decoded(server.state["signatures"][id]) for id in ids]
 
-    def record(self, server: ServerView[Any]) -> None:
+    def record(self, server: ServerView) -> None:
         """Record the graph in this round; only rounds that change it have one."""
         state = server.state
         ids = tuple(sorted(state["row"]))
@@ -489,11 +470,11 @@ class Taskonomy(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         number = server.state["model"].get(id)
         return Message(params=server.initial if number is None else server.state["models"][number])
 
-    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
         state = server.state
         if not state["row"]:
@@ -510,7 +491,7 @@ class Taskonomy(ServerMethod):
 
 
 def along_edges(
-    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+    state: dict[str, Any], replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
 ) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 
@@ -546,7 +527,7 @@ def along_edges(
     return models, model
 
 
-def with_absent(state: State, replies: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+def with_absent(state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
     """The replies, and one more for the members of each group that did not take part: with the group's model.
 
     Returns also the group of each reply. To rules that weigh all alike, the absent members count as one.
@@ -562,7 +543,7 @@ def with_absent(state: State, replies: Mapping[str, Message]) -> tuple[dict[str,
     return {**kept, **replies}, {**members, **group}
 
 
-def adopt_models(server: ServerView[Any], ids: Sequence[str], found: Related) -> None:
+def adopt_models(server: ServerView, ids: Sequence[str], found: Related) -> None:
     """Case I: a client without a model takes that of its strongest neighbour that has one.
 
     Without such a neighbour it takes that of the nearest client of its group that has one, and in a group without any
@@ -596,7 +577,7 @@ def stored(weights: Array) -> Tensor:
     return tensor.bool() if bool(((tensor == 0) | (tensor == 1)).all()) else tensor.float()
 
 
-def seed_of(server: ServerView[Any]) -> int:
+def seed_of(server: ServerView) -> int:
     """The seed of embeddings and of control graphs: the same in every round, so that a fit can be made again."""
     return key(server.seed, "", "relatedness") >> 32
 
@@ -698,20 +679,20 @@ class Flt(Taskonomy):
     # -- at a client, lines 2 to 11 ---------------------------------------------------------------------------
 
     @phase(count=Number(low=1), total=_SUMS, squares=_SUMS)
-    def measure(self, client: ClientView[ClientState], message: Message) -> Message:
+    def measure(self, client: ClientView, message: Message) -> Message:
         """Only for tables, not in the paper: count, sum and sum of squares of the inputs, to standardise them."""
         count, total, squares = moments(client.train)
         return Message(count=count, total=total, squares=squares)
 
     @phase(centres=_CENTRES, n=COUNT.when(lambda at: at.method.stale))
-    def sign(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def sign(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Lines 2 to 11: the client's signature."""
         codes = yield from self.codes(client, message)  # 3 to 7
         centres = centres_of(codes, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
         client.state["signed"] = hash_of(client.train).hex()
         return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
 
-    def codes(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Tensor]:
+    def codes(self, client: ClientView, message: Message) -> ClientFlow[Tensor]:
         """Lines 3 to 7: J epochs of fine-tuning on the client's samples, then their codes E_m = G(D_m), [n, dims]."""
         shape = client.task.numbers("method.encoder")
         view = view_of(client.train, shape, message.get("moments", {}))
@@ -727,7 +708,7 @@ class Flt(Taskonomy):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def signatures(self, server: ServerView[State], ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         if not ids or not (yield from self.encoder_made(server, ids)):
             return {}
         fields = {"encoder": server.state["encoder"], "moments": server.state["moments"]}
@@ -739,7 +720,7 @@ class Flt(Taskonomy):
             for id, reply in replies.items()
         }
 
-    def encoder_made(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[bool]:
+    def encoder_made(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[bool]:
         """Make the encoder, once; False if the moments that it needs did not come."""
         state, shape = server.state, server.task.numbers("method.encoder")
         if "encoder" in state:
@@ -757,7 +738,7 @@ class Flt(Taskonomy):
         state["encoder"], state["moments"] = sent, pretrained_on or sums
         return True
 
-    def related(self, server: ServerView[State], ids: Sequence[str], sets: Sets) -> Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: Sets) -> Related:
         return relate(sets, self.graph, seed_of(server), stages.planted_labels(server, ids))
 
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +23,6 @@ from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.signatures import (
     LEAST,
     SIGNED,
-    Planned,
     SigningMethod,
     Tests,
     collect_signatures,
@@ -33,20 +32,8 @@ from fedkin.methods.blocks.signatures import (
     tests_of,
 )
 from fedkin.methods.blocks.vectors import Array
-from fedkin.methods.blocks.watching import Watched, watch_members
+from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
-
-
-class SameState(flt.State, Planned):
-    """As in FLT. signatures: {client id: [bytes] uint8}.
-
-    tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
-    watched: {client id: doubts about its membership}.
-    """
-
-    tests: NotRequired[Tests | None]
-    verdict: NotRequired[dict[str, str]]
-    watched: NotRequired[dict[str, Watched]]
 
 
 class FltSame(flt.Taskonomy, SigningMethod):
@@ -54,6 +41,11 @@ class FltSame(flt.Taskonomy, SigningMethod):
 
     alpha: how often clients of one distribution may be told apart. average, stale, aggregate, regroup_changed,
     regroup_every, graph: as in FLT; edges are between clients nearer than gamma (`fedkin.graph.apart`).
+
+    States are those of FLT, and at the server signatures: {client id: [bytes] uint8}.
+
+    tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
+    watched: {client id: doubts about its membership}.
     """
 
     name = "flt-same"
@@ -70,14 +62,12 @@ class FltSame(flt.Taskonomy, SigningMethod):
         return self.regroup_every is not None or self.regroup_changed is not None
 
     @phase(*SIGNED)
-    def sign_moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
+    def sign_moments(self, client: ClientView, message: Message) -> Message:
         """The client's signature, by the plan in the message."""
         client.state["signed"] = hash_of(client.train).hex()
         return super().sign_moments(client, message)
 
-    def signatures(
-        self, server: ServerView[SameState], ids: Sequence[str], sizes: bool
-    ) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         signed = yield from collect_signatures(server, server.state, ids)
         watch_members(server, {id: str(number) for id, number in server.state["group"].items()}, self.alpha)
         n = {id: {"n": int(self.decoded(data).n)} if sizes else {} for id, data in signed.items()}
@@ -86,7 +76,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     def decoded(self, signature: Tensor) -> Any:
         return signature_in(signature)
 
-    def related(self, server: ServerView[SameState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from tests; two clients are neighbours where they are nearer than gamma."""
         seed, how = flt.seed_of(server), self.graph
         between = self.distances(sets, sets)
@@ -103,7 +93,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
             server.state["verdict"] = {str(label): verdict for label, verdict in enumerate(tested.verdicts)}
         return flt.Related(linked, groups, gamma, between)
 
-    def found_groups(self, server: ServerView[SameState], ids: Sequence[str]) -> flt.Related:
+    def found_groups(self, server: ServerView, ids: Sequence[str]) -> flt.Related:
         related = super().found_groups(server, ids)
         # From the labels of the tests to the numbers that groups keep over time.
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
@@ -113,7 +103,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
     def distances(self, sets: flt.Sets, others: flt.Sets) -> Array:
         return np.asarray(graph.apart(sets) if others is sets else graph.apart(sets, others))
 
-    def record(self, server: ServerView[SameState]) -> None:
+    def record(self, server: ServerView) -> None:
         """The graph, each client's verdict, and the tests behind the groups."""
         super().record(server)
         state, tests = server.state, server.state.get("tests")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,18 +22,6 @@ from fedkin.methods.blocks.pulled_head import Strength, with_own_head
 from fedkin.views import ClientView, ServerView
 
 
-class State(TypedDict):
-    """models: {client id: params} of clients that share a model; members of one group hold one object."""
-
-    models: dict[str, Params]
-
-
-class ClientState(TypedDict, total=False):
-    """own: the model that the client trains by itself; absent if it has none."""
-
-    own: Params
-
-
 class Given(ServerMethod):
     """Groups of clients that share a model, by id; who is in none trains alone.
 
@@ -43,6 +30,10 @@ class Given(ServerMethod):
     heads of their own, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`; None: it is
     shared). keep_own: ids of clients that share, and train and use a model of their own beside it. own_lr: the rate of
     models of one client (None: that of `[training]`).
+
+    models: {client id: params} of clients that share a model; members of one group hold one object.
+
+    own: the model that the client trains by itself; absent if it has none.
     """
 
     name = "given"
@@ -90,13 +81,13 @@ class Given(ServerMethod):
         found |= needed | near
         return dict(sorted(found.items()))
 
-    def start(self, server: ServerView[State]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state["models"] = dict.fromkeys(self.rows(), server.initial)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the shared model, and the client's own."""
         reply = Message(n=client.size)
         # First the shared one: its draws are then those of FedAvg, whoever keeps a model beside it.
@@ -110,15 +101,16 @@ class Given(ServerMethod):
             client.state["own"] = alone.params
         return reply
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         if message["own"]:
-            return client.state.get("own", client.initial)
+            own: Params = client.state.get("own", client.initial)
+            return own
         weights, bias = (math.inf if one is None else one for one in (self.pull_weights, self.pull_bias))
         return with_own_head(client, message.params, Strength(weights, bias))
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         if server.round == 1:
             server.graph = self.graph(server)
         messages, rows = {id: self.offer(server, id) for id in sampled}, self.rows()
@@ -140,7 +132,7 @@ class Given(ServerMethod):
             new[id] = made[row]
         server.state["models"] = new
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         models = server.state["models"]
         if id in models:
             return Message(params=models[id], alone=False, own=id in self.keep_own)
@@ -149,7 +141,7 @@ class Given(ServerMethod):
             return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), alone=False, own=False)
         return Message(alone=True, own=True)
 
-    def graph(self, server: ServerView[Any]) -> Graph:
+    def graph(self, server: ServerView) -> Graph:
         """Weights of 1 between clients that share, in the direction in which models travel, and the groups."""
         ids, rows = server.clients, self.rows()
         place = {id: number for number, id in enumerate(ids)}

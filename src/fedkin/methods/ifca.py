@@ -7,7 +7,7 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,21 +20,9 @@ from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of, redrawn
 from fedkin.methods.blocks.averaging import mean_weights
 from fedkin.methods.blocks.clusters import Clustered, cluster_means, mean_of_clusters, members_graph
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
+from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
-
-
-class State(TypedDict):
-    """At the server.
-
-    models: {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each client's last choice
-    that reached the server. same: signatures and groups from the test, None where C is given.
-    """
-
-    models: dict[str, Params]
-    cluster: dict[str, str]
-    same: Same | None
 
 
 class Ifca(Clustered, SigningMethod):
@@ -47,6 +35,9 @@ class Ifca(Clustered, SigningMethod):
     redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
     choose: a client that is evaluated uses the cluster of its "last" training, or chooses "anew".
+
+    The server's state: models, {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each
+    client's last choice that reached the server. same: signatures and groups from the test, None where C is given.
     """
 
     name = "ifca"
@@ -61,16 +52,16 @@ class Ifca(Clustered, SigningMethod):
     warmup: int = Field(0, ge=0)
     choose: Literal["last", "anew"] = "last"
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={"0": server.initial}, cluster={}, same=None)
+    def start(self, server: ServerView) -> None:
+        server.state = {"models": {"0": server.initial}, "cluster": {}, "same": None}
         if not self.warmup:
             self.open_clusters(server)
 
-    def wanted(self, server: ServerView[State]) -> int:
+    def wanted(self, server: ServerView) -> int:
         """C; 1 while it is not known."""
         return group_count(self.clusters, server.state["same"]) or 1
 
-    def open_clusters(self, server: ServerView[State]) -> None:
+    def open_clusters(self, server: ServerView) -> None:
         """Give each cluster its own start: model 0 stays, the others are redrawn."""
         common = server.state["models"]["0"]
         models: dict[str, Params] = {"0": common}
@@ -92,7 +83,7 @@ class Ifca(Clustered, SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state, before = server.state, self.wanted(server)
         state["same"] = yield from ask_for_count(server, state["same"], sampled, self.clusters)
         if self.wanted(server) > before and not self.warmup:
@@ -116,7 +107,7 @@ class Ifca(Clustered, SigningMethod):
         state["cluster"] = {**state["cluster"], **chosen}
         server.graph = members_graph(state["cluster"], sorted(models, key=int), server.round)
 
-    def packed(self, server: ServerView[State]) -> Message:
+    def packed(self, server: ServerView) -> Message:
         """All models in one message; a shared body travels once."""
         models = server.state["models"]
         if self.share == "body" and len(models) > 1:
@@ -126,7 +117,7 @@ class Ifca(Clustered, SigningMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         """The model of the client's cluster; all models while it has none, or where it chooses anew."""
         models, cluster = server.state["models"], server.state["cluster"]
         last = self.choose == "last" and id in cluster
@@ -140,7 +131,7 @@ class Ifca(Clustered, SigningMethod):
             return common
         return models[(yield from _best(client, models))]
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part try all models; one without samples gets the mean, weighted by members."""
         models = server.state["models"]
         common = mean_of_clusters(models, server.state["cluster"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ from fedkin.methods.blocks.pulled_head import (
     with_own_head,
 )
 from fedkin.methods.blocks.signatures import (
-    Planned,
     SigningMethod,
     Tests,
     by_content,
@@ -54,7 +53,7 @@ from fedkin.methods.blocks.signatures import (
     unsigned,
     verdicts_of,
 )  # fmt: skip
-from fedkin.methods.blocks.watching import Watched, watch_members
+from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
 
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
@@ -66,8 +65,15 @@ OWN = Strength(1.0, 1.0)  # of the heads whose mean is a level's second shared h
 CUT = 0.25  # of the clients' differences in cost, at either end, are cut to the next ones
 
 
-class State(Planned):
-    """At the server. Groups are numbered from 0, as text. watched: {client id: doubts about its membership}.
+class Kin(SigningMethod):
+    """Groups from tests, and a level and a degree of sharing from held-out samples.
+
+    alpha: how often clients of one distribution may be told apart, over all looks. least: groups that differ by less
+    share a model all the same (`fedkin.graph.find`). regroup_every: after how many rounds all sign again, and groups
+    and level are found anew (None: never). degrees: "auto" chooses; "groups" always trains the groups, with shared
+    heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
+
+    The server's state. Groups are numbered from 0, as text. watched: {client id: doubts about its membership}.
 
     signatures: {client id: [bytes] uint8}. group: {client id: group} of every client with a signature.
     verdict: {group: "same", "shares", "offsets" or "alone"}, from the tests. branch: {group: its branch}.
@@ -76,35 +82,8 @@ class State(Planned):
     models: {level: {node: params}} of the levels that train now; a client alone keeps its model itself.
     choice: {"level", "weights", "bias", "leads"}: the level and the strengths that were chosen, and `leads_of` them;
     empty during the trial.
-    """
 
-    signatures: dict[str, Tensor]
-    group: dict[str, str]
-    verdict: dict[str, str]
-    branch: dict[str, str]
-    placed: dict[str, bool]
-    looks: int
-    tests: Tests
-    trial_end: int
-    models: dict[str, dict[str, Params]]
-    choice: dict[str, Any]
-    watched: NotRequired[dict[str, Watched]]
-
-
-class ClientState(TypedDict, total=False):
-    """At a client: own, the model that it trains by itself; trial, the same on four fifths of its samples."""
-
-    own: Params
-    trial: Params
-
-
-class Kin(SigningMethod):
-    """Groups from tests, and a level and a degree of sharing from held-out samples.
-
-    alpha: how often clients of one distribution may be told apart, over all looks. least: groups that differ by less
-    share a model all the same (`fedkin.graph.find`). regroup_every: after how many rounds all sign again, and groups
-    and level are found anew (None: never). degrees: "auto" chooses; "groups" always trains the groups, with shared
-    heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
+    A client's: own, the model that it trains by itself; trial, the same on four fifths of its samples.
     """
 
     name = "kin"
@@ -133,13 +112,12 @@ class Kin(SigningMethod):
     def signs_again(self) -> bool:
         return self.regroup_every is not None
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(
-            signatures={}, group={}, verdict={}, branch={}, placed={}, looks=0, trial_end=0, models={}, choice={},
-            tests=Tests(tree={}, leaf={}, alpha=self.alpha, warnings=[]),
-        )  # fmt: skip
+    def start(self, server: ServerView) -> None:
+        tables = ("signatures", "group", "verdict", "branch", "placed", "models", "choice")
+        tests = Tests(tree={}, leaf={}, alpha=self.alpha, warnings=[])
+        server.state = {**{table: {} for table in tables}, "looks": 0, "trial_end": 0, "tests": tests}
 
-    def leave(self, server: ServerView[State], ids: Collection[str]) -> None:
+    def leave(self, server: ServerView, ids: Collection[str]) -> None:
         """Forget clients; if none is left of those that groups were found from, those who joined stand for them."""
         super().leave(server, ids)
         state = server.state
@@ -157,7 +135,7 @@ class Kin(SigningMethod):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(n=COUNT, params=NET.when(lambda at: not at.asked["alone"]))
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train a level's model; on four fifths of the samples while levels are on trial."""
         kept = client.train.take(held_out(client.size)[0]) if message["trial"] else None
         training = None if kept is None else in_proportion(client.training, len(kept), client.size)
@@ -173,7 +151,7 @@ class Kin(SigningMethod):
         return Message(n=client.size)
 
     @phase(n=COUNT, params=HEAD)
-    def solve_head(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def solve_head(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the client's own head, from the samples that it trains on while levels are on trial."""
         kept = client.train.take(held_out(client.size)[0])
         features = yield from Infer(message.params, "features", data=kept)
@@ -181,7 +159,7 @@ class Kin(SigningMethod):
         return Message(n=len(kept), params=head_of(with_head(message.params, head)))
 
     @phase(n=Whole(), costs=Shaped(lambda at: len(strengths(at.task)), dtype=torch.float64))
-    def judge(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def judge(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Return the mean loss on the held-out samples under each strength."""
         kept, held = (client.train.take(rows) for rows in held_out(client.size))
         tried = strengths(client.task)
@@ -201,7 +179,7 @@ class Kin(SigningMethod):
         heads = pulled_heads(params, features, kept.labels(), tried, client.task)
         return Message(n=len(held), costs=torch.stack([loss(x @ head, targets).mean() for head in heads]))
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         """The client's own model if it is alone, else the level's model, with its head pulled to the shared one."""
         if message["alone"]:
             return own_model(client, message)
@@ -210,7 +188,7 @@ class Kin(SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Once: whoever has not signed does; groups are found, and newcomers placed in them.
         every = self.regroup_every
@@ -227,7 +205,7 @@ class Kin(SigningMethod):
             yield from self.train_level(server, level, ids)
         server.info = figures(state)
 
-    def train_level(self, server: ServerView[State], level: str, ids: Sequence[str]) -> ServerFlow[None]:
+    def train_level(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[None]:
         """FedAvg inside each node of a level."""
         state, nodes = server.state, nodes_of(server.state, level)
         # Who is alone in branches too trains once, at the level of groups, where both train.
@@ -246,7 +224,7 @@ class Kin(SigningMethod):
             **state["models"], level: cluster_means(models, sharing, shared, self.weights, self.aggregate),
         }  # fmt: skip
 
-    def choose(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[None]:
+    def choose(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Choose a level, its shared head and a strength; without costs the trial goes on."""
         state = server.state
         trained = state["models"]
@@ -272,12 +250,13 @@ class Kin(SigningMethod):
             state["models"] = {level: models[level]}
             state["choice"] = chosen(level, strength, leads)
 
-    def mean_heads(self, server: ServerView[State], level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
+    def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
         """A level's models, with the mean of its clients' own heads in place of each shared head.
 
         A shared head that is not trained out yet would lose to heads of one's own also among clients that are alike.
         """
-        models, nodes = server.state["models"][level], nodes_of(server.state, level)
+        models: dict[str, Params] = server.state["models"][level]
+        nodes = nodes_of(server.state, level)
         asked = [id for id in ids if nodes[id] in models and not alone(server.state, level, id)]
         if not asked:
             return models
@@ -289,7 +268,7 @@ class Kin(SigningMethod):
         return {node: {**model, **heads[node]} for node, model in models.items()}
 
     def judged(
-        self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Mapping[str, Params]]
+        self, server: ServerView, ids: Sequence[str], models: Mapping[str, Mapping[str, Params]]
     ) -> ServerFlow[tuple[dict[str, Any], dict[str, int]]]:
         """Ask for the cost of every candidate: ({client id: [levels, strengths]}, {client id: held-out samples})."""
         costs: dict[str, list[Tensor]] = {id: [] for id in ids}
@@ -304,7 +283,7 @@ class Kin(SigningMethod):
         return {id: torch.stack(costs[id]).numpy() for id in complete}, {id: sizes[id] for id in complete}
 
     def message(
-        self, server: ServerView[State], level: str, id: str, models: Mapping[str, Mapping[str, Params]] | None = None
+        self, server: ServerView, level: str, id: str, models: Mapping[str, Mapping[str, Params]] | None = None
     ) -> Message:
         """What a client needs to train, judge or use its model of a level; models: others than those that train."""
         state = server.state
@@ -314,20 +293,20 @@ class Kin(SigningMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         state = server.state
         if id not in state["group"]:
             return Message(params=common(server), alone=False, trial=False)
         # During the trial a client has the model of its group.
         return self._with_strength(server, self.message(server, list(state["models"])[-1], id))
 
-    def _with_strength(self, server: ServerView[State], message: Message) -> Message:
+    def _with_strength(self, server: ServerView, message: Message) -> Message:
         choice = server.state["choice"]
         if not choice or message["alone"] or not Strength(choice["weights"], choice["bias"]).personal:
             return message
         return Message(**message, weights=choice["weights"], bias=choice["bias"])
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the chosen level's model at the group that they belong to."""
         offers = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
@@ -345,23 +324,23 @@ class Kin(SigningMethod):
 # -- levels and the choice --------------------------------------------------------------------------------------------
 
 
-def node_of(state: State, level: str, group: str) -> str:
+def node_of(state: dict[str, Any], level: str, group: str) -> str:
     """The node of a group at a level."""
     return "all" if level == "all" else state["branch"][group] if level == "branches" else group
 
 
-def nodes_of(state: State, level: str) -> dict[str, str]:
+def nodes_of(state: dict[str, Any], level: str) -> dict[str, str]:
     """{client id: node} at a level."""
     return {id: node_of(state, level, group) for id, group in state["group"].items()}
 
 
-def alone(state: State, level: str, id: str) -> bool:
+def alone(state: dict[str, Any], level: str, id: str) -> bool:
     """Whether a client trains by itself at a level."""
     group = state["group"][id]
     return level != "all" and state["verdict"][group] == "alone" and node_of(state, level, group) == group
 
 
-def own_model(client: ClientView[ClientState], message: Message) -> Params:
+def own_model(client: ClientView, message: Message) -> Params:
     """The model of a client that is alone: sent to start from, or its own."""
     return message.params if "params" in message else client.state.get("own", client.initial)
 
@@ -485,14 +464,14 @@ def level_of_look(alpha: float, look: int) -> float:
     return alpha / (look * (look + 1))
 
 
-def verdicts(server: ServerView[State], ids: Iterable[str], how: Kin) -> Verdicts:
+def verdicts(server: ServerView, ids: Iterable[str], how: Kin) -> Verdicts:
     """What these clients' signatures say, at the level of the last look."""
     state = server.state
     signatures = {id: state["signatures"][id] for id in ids}
     return verdicts_of(server, signatures, level_of_look(how.alpha, state["looks"]), how.least)
 
 
-def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> None:
+def take(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> None:
     """Keep these signatures. They make all groups anew, or their senders join the groups that there are.
 
     Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
@@ -509,7 +488,7 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> N
     server.graph = graph_of(server)
 
 
-def _look(server: ServerView[State], how: Kin) -> None:
+def _look(server: ServerView, how: Kin) -> None:
     """Find all groups and the levels above them, and put the levels on trial.
 
     Each group goes on from the model of the old group that most of its members come from, if groups were trained.
@@ -543,7 +522,7 @@ def _look(server: ServerView[State], how: Kin) -> None:
         state["choice"] = chosen(level, SHARED)
 
 
-def levels_of(state: State, degrees: str) -> list[str]:
+def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
     """The levels that make different groups, from one model to the most; "groups" alone if nothing is chosen."""
     if degrees == "groups":
         return ["groups"]
@@ -555,7 +534,7 @@ def levels_of(state: State, degrees: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _join(server: ServerView[State], ids: Sequence[str], how: Kin) -> None:
+def _join(server: ServerView, ids: Sequence[str], how: Kin) -> None:
     """Place newcomers in the groups; no other client is moved. Who belongs to none is alone, from the common model."""
     state, whole = server.state, common(server)
     group, verdict, branch = dict(state["group"]), dict(state["verdict"]), dict(state["branch"])
@@ -576,7 +555,7 @@ def _join(server: ServerView[State], ids: Sequence[str], how: Kin) -> None:
     state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
 
 
-def nearest(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
+def nearest(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
     group, placed = server.state["group"], server.state["placed"]
     tested = verdicts(server, [id for id in group if id not in placed], how)
@@ -585,7 +564,7 @@ def nearest(server: ServerView[State], signed: Mapping[str, Tensor], how: Kin) -
     return {id: None if label is None else number[label] for id, label in joins.items()}
 
 
-def common(server: ServerView[State]) -> Params:
+def common(server: ServerView) -> Params:
     """The mean of the models in use, each weighted by its clients: for clients of whom nothing is known."""
     state = server.state
     if not state["models"]:
@@ -599,7 +578,7 @@ def common(server: ServerView[State]) -> Params:
 # -- the records ------------------------------------------------------------------------------------------------------
 
 
-def graph_of(server: ServerView[State]) -> Graph:
+def graph_of(server: ServerView) -> Graph:
     """Weights of 1 inside the groups of the tests; each client's verdict, and the tests behind the groups."""
     state = server.state
     graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
@@ -607,7 +586,7 @@ def graph_of(server: ServerView[State]) -> Graph:
     return graph.tested(each, evidence_of(state["tests"]))
 
 
-def figures(state: State) -> dict[str, float | None]:
+def figures(state: dict[str, Any]) -> dict[str, float | None]:
     """For the records: groups of several clients, clients alone, what was chosen, smallest p, leads (`leads_of`)."""
     verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]

@@ -7,7 +7,6 @@ representations. NeurIPS 2019 workshop on federated learning, arXiv 2001.01523.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
@@ -40,16 +39,16 @@ class LGFedAvg(WholeModel):
     aggregate: Rule = "mean"
 
     @phase(params=HEAD, n=COUNT)
-    def train_own_body(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train_own_body(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the own body with the common head, keep both, send the head."""
         fitted = yield from Fit(self.use(client, message))
         client.state["params"] = fitted.params
         return Message(params=head_of(fitted.params), n=client.size)
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state.update({"params": server.initial, "began": []})
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         common = server.round <= server.training.rounds_of(self.warmup)
         asked = {id: self.offer(server, id) for id in sampled}
         mean = mean_asked(self.weights, self.aggregate)
@@ -62,10 +61,10 @@ class LGFedAvg(WholeModel):
         if not common:
             state["began"] = sorted({*state["began"], *replies})
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         params = server.state["params"]
         return Message(params=head_of(params) if id in server.state["began"] else params)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         # The common body comes with the head until a reply of this client has arrived.
         return {**message.params, **client.state.get("params", {}), **head_of(message.params)}

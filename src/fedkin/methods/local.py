@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
@@ -19,11 +18,11 @@ class Local(ServerMethod):
     travels = "nothing"
     unlike_models = True
 
-    def join(self, client: ClientView[Any]) -> None:
+    def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
     @phase()
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the client's own model."""
         fitted = yield from Fit(client.state["params"])
         client.state["params"] = fitted.params
@@ -35,6 +34,6 @@ class Local(ServerMethod):
     def offer(self, server: ServerView, id: str) -> Message:
         return Message()
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         params: Params = client.state["params"]
         return params

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -141,27 +141,6 @@ class CollaborationSettings(Settings):
         return mu2 if self.mu2 is None else self.mu2, beta if self.beta is None else self.beta
 
 
-class EdgeState(TypedDict):
-    """What a peer remembers of its edges.
-
-    dropped: neighbours that it asked to stop, sorted; refused_by: neighbours that asked it to stop, sorted.
-    """
-
-    dropped: list[str]
-    refused_by: list[str]
-
-
-class State(EdgeState):
-    """What a peer keeps between rounds, beside the keys of EdgeState.
-
-    params: body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed).
-    weights: the row w_i of its last round, by peer id, itself included; it sums to 1.
-    """
-
-    params: Params
-    weights: Row
-
-
 # What travels along an edge in every round; a neighbour that is wanted no more gets the request alone.
 SHARED: Fields = {
     "prototypes": Shaped("classes", "width"), "owned": Shaped("classes", dtype=torch.bool), "want": Flag() | None,
@@ -181,6 +160,12 @@ class Mapl(PeerMethod):
     warmup: T_thr: the round from which on weights are learned; before it they are equal. Below 1 it is a fraction of
     `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.
+
+    A peer's state: of its edges, dropped: neighbours that it asked to stop, sorted; refused_by: neighbours that asked
+    it to stop, sorted.
+
+    params: body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed).
+    weights: the row w_i of its last round, by peer id, itself included; it sums to 1.
     """
 
     name = "mapl"
@@ -223,10 +208,10 @@ class Mapl(PeerMethod):
 
         return net.extended(made, key)
 
-    def join(self, peer: PeerView[State]) -> None:
+    def join(self, peer: PeerView) -> None:
         peer.state.update({"params": peer.initial, "weights": {peer.id: 1.0}, "dropped": [], "refused_by": []})
 
-    def round(self, peer: PeerView[State]) -> PeerFlow[None]:
+    def round(self, peer: PeerView) -> PeerFlow[None]:
         """Algorithm 3 at one peer i, one round t."""
         # Line 2, local step 1 (PML, Algorithm 1): h_i and xi_i descend the regularised loss, Eq. 2.
         fitted = yield from Fit(peer.state["params"], self.objective())
@@ -260,7 +245,7 @@ class Mapl(PeerMethod):
             self.augment, self.ce, self.cont, self.proto, self.uni, self.temperature, self.spread, self.variant
         )
 
-    def weights(self, peer: PeerView[State], heads: Mapping[str, Message]) -> Row:
+    def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
         """This round's weights of the peer itself and all that it heard, before any edge is dropped, Eq. 6-9."""
         return self.graph.row(
             peer.id, {id: message["head"] for id, message in heads.items()}, head_of(peer.initial),
@@ -268,20 +253,21 @@ class Mapl(PeerMethod):
             previous(peer.id, heads, peer.state["weights"], peer.state["dropped"]),
         )  # fmt: skip
 
-    def message(self, peer: PeerView[State], params: Params) -> Message:
+    def message(self, peer: PeerView, params: Params) -> Message:
         """What travels along an edge in every round: prototypes [K, d] and which classes the peer owns [K]."""
         return Message(prototypes=params["prototypes.weight"], owned=owned_classes(peer))
 
-    def mixed(self, peer: PeerView[State], params: Params, messages: Mapping[str, Message], row: Row) -> Params:
+    def mixed(self, peer: PeerView, params: Params, messages: Mapping[str, Message], row: Row) -> Params:
         """The peer's parameters with the prototypes mixed: all else stays its own."""
         sets = {id: messages[id]["prototypes"] for id in row}
         owned = {id: messages[id]["owned"] for id in row}
         return {**params, "prototypes.weight": mixed_prototypes(peer.id, sets, owned, row, self.absent)}
 
-    def use(self, peer: PeerView[State]) -> Params:
-        return peer.state["params"]
+    def use(self, peer: PeerView) -> Params:
+        params: Params = peer.state["params"]
+        return params
 
-    def report(self, peer: PeerView[State]) -> Message:
+    def report(self, peer: PeerView) -> Message:
         return Message(weights=peer.state["weights"])
 
     def graph_of(self, reports: Mapping[str, Message]) -> Graph:
@@ -311,12 +297,12 @@ class MaplPlus(Mapl):
 
     aggregate: Rule = "mean"
 
-    def message(self, peer: PeerView[State], params: Params) -> Message:
+    def message(self, peer: PeerView, params: Params) -> Message:
         """What MAPL sends, and the body."""
         body = {name: tensor for name, tensor in params.items() if name.startswith("body.")}
         return Message(**super().message(peer, params), body=body)
 
-    def mixed(self, peer: PeerView[State], params: Params, messages: Mapping[str, Message], row: Row) -> Params:
+    def mixed(self, peer: PeerView, params: Params, messages: Mapping[str, Message], row: Row) -> Params:
         """The peer's parameters with prototypes and body mixed."""
         bodies = {id: messages[id]["body"] for id in row}
         mixed = aggregated(bodies, row, self.aggregate, bodies[peer.id])
@@ -471,7 +457,7 @@ def mixed_prototypes(
     return torch.where(known[:, None], mean.to(sets[own].dtype), sets[own])
 
 
-def owned_classes(peer: PeerView[State]) -> Tensor:
+def owned_classes(peer: PeerView) -> Tensor:
     """Whether the peer has training samples of each class, bool [K]."""
     return torch.bincount(peer.train.labels(), minlength=peer.task.classes) > 0
 
@@ -479,13 +465,13 @@ def owned_classes(peer: PeerView[State]) -> Tensor:
 # -- which edges carry messages ---------------------------------------------------------------------------------------
 
 
-def receivers(state: EdgeState, neighbours: Sequence[str]) -> list[str]:
+def receivers(state: dict[str, Any], neighbours: Sequence[str]) -> list[str]:
     """The neighbours that want messages."""
     return [id for id in neighbours if id not in state["refused_by"]]
 
 
 def requests(
-    state: EdgeState, neighbours: Sequence[str], heard: AbstractSet[str], kept: AbstractSet[str],
+    state: dict[str, Any], neighbours: Sequence[str], heard: AbstractSet[str], kept: AbstractSet[str],
     probes: Callable[[str], bool],
 ) -> dict[str, bool]:  # fmt: skip
     """What to ask of whom: False, stop sending; True, send again. Renews `state["dropped"]`.
@@ -507,7 +493,7 @@ def outbox(to: Iterable[str], message: Message, wants: Mapping[str, bool]) -> di
     return dict(sorted(out.items()))
 
 
-def remember(state: EdgeState, inbox: Mapping[str, Message]) -> None:
+def remember(state: dict[str, Any], inbox: Mapping[str, Message]) -> None:
     """Take in the neighbours' requests: renews `state["refused_by"]`."""
     wants = {id: message["want"] for id, message in inbox.items() if "want" in message}
     still = set(state["refused_by"]) - wants.keys()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import aggregated
-from fedkin.methods.blocks.averaging import OneModel, State
+from fedkin.methods.blocks.averaging import OneModel
 from fedkin.views import ClientView, ServerView
 
 
@@ -29,7 +29,7 @@ class Median(OneModel):
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if replies:
             models = {id: reply.params for id, reply in replies.items()}

@@ -91,7 +91,7 @@ class Mixed(ServerMethod):
         yy=Sums(lambda at: _targets(at.task), dtype=torch.float64),
         n=Whole(1),
     )
-    def sums(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def sums(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The client's sums; for two classes those of the working targets at the current model."""
         x, y = yield from self.design(client)
         if client.task.kind == "regression":
@@ -105,13 +105,13 @@ class Mixed(ServerMethod):
         sums = {"xx": x.T @ wx, "xy": wx.T @ y, "yy": (weight[:, None] * y * y).sum(0)}
         return Message(**{name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in sums.items()}, n=client.size)
 
-    def design(self, client: ClientView[Any]) -> ClientFlow[tuple[Array, Array]]:
+    def design(self, client: ClientView) -> ClientFlow[tuple[Array, Array]]:
         """X [n, p] and y [n, targets] in double precision."""
         features = yield from Infer(client.initial, "features")
         x = np.c_[features.double().numpy(), np.ones(len(features))]
         return x, client.train.labels().double().numpy().reshape(len(x), -1)
 
-    def coefficients(self, client: ClientView[Any], x: Array, y: Array, message: Message) -> Array:
+    def coefficients(self, client: ClientView, x: Array, y: Array, message: Message) -> Array:
         """Beta + u_k [targets, p]."""
         beta, ratios = (message[name].double().numpy() for name in ("beta", "ratios"))
         if client.task.kind == "regression":
@@ -125,11 +125,11 @@ class Mixed(ServerMethod):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         empty = torch.zeros(0, dtype=torch.float64)
         server.state.update({"sums": {}, "beta": empty, "ratios": empty})
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state, again = server.state, server.task.kind != "regression"
         asked = {id: self.offer(server, id) for id in sampled if again or id not in state["sums"]}
         replies = (yield from Ask("sums", asked)) if asked else {}
@@ -153,11 +153,11 @@ class Mixed(ServerMethod):
 
     # -- the model that a client uses -------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         beta, ratios = server.state["beta"], server.state["ratios"]
         return Message(beta=beta, ratios=ratios) if len(beta) else Message()
 
-    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
         if "beta" not in message:
             return client.initial
         x, y = yield from self.design(client)

@@ -57,19 +57,19 @@ class Pacfl(Clustered):
         )
 
     @phase(basis=Shaped("size", Upto(lambda at: at.method.vectors * at.task.classes), dtype=torch.float64))
-    def sign(self, client: ClientView[Any], message: Message) -> Message:
+    def sign(self, client: ClientView, message: Message) -> Message:
         """The client's directions."""
         x = client.train.inputs(slice(None), torch.float64).flatten(1).numpy()
         return Message(basis=torch.from_numpy(directions(x, client.train.labels().numpy(), self.vectors)))
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         yield from self.take(server, [id for id in sampled if id not in state["bases"]])
         yield from train_clusters(server, sampled, self.weights, self.aggregate)
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
-    def take(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[None]:
+    def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Ask these clients for their directions; make the groups, or add the clients to them."""
         state = server.state
         replies = (yield from Ask("sign", dict.fromkeys(ids, Message()))) if ids else {}
@@ -108,7 +108,7 @@ class Pacfl(Clustered):
             for number in sorted(set(state["cluster"].values()), key=int)
         }
 
-    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their directions, and get the model of the nearest group."""
         offers = {id: self.offer(server, id) for id in ids}
         if not server.state["cluster"]:

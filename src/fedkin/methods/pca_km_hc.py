@@ -8,7 +8,7 @@ after one-shot federated clustering (Dennis, Li, Smith. Heterogeneity for the wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,23 +21,12 @@ from fedkin.federation.samples import hash_of
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Shaped, Upto
 from fedkin.methods import flt
-from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, ask_for_count, group_count
+from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
 
 _CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked["axes"]))
 RANK = 64  # rows of the factor that a client sends
-
-
-class PcaState(flt.State):
-    """As in FLT. signatures: {client id: its k-means centres [k, d]}.
-
-    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known.
-    same: signatures and groups from the test, None unless `clusters` is "same".
-    """
-
-    basis: dict[str, Tensor]
-    same: Same | None
 
 
 class PcaKmHc(flt.Taskonomy, SigningMethod):
@@ -47,6 +36,11 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     where the merge heights jump the most. components: dimensions that are kept, of one PCA of all clients' samples.
     centres: k of the clients' k-means. The hierarchy has average linkage, and its distances are best matchings.
     average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
+
+    States are those of FLT, and at the server signatures: {client id: its k-means centres [k, d]}.
+
+    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known.
+    same: signatures and groups from the test, None unless `clusters` is "same".
     """
 
     name = "pca-km-hc"
@@ -66,20 +60,20 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         instead = "choose a method that groups clients by their models: method.name = 'ifca' or 'cfl'"
         federation.task.numbers("method.name: 'pca-km-hc'", instead)
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         super().start(server)
         server.state |= {"basis": {}, "same": None}
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(mean=Shaped("size"), factor=Shaped(Upto("size"), "size"), n=COUNT)
-    def moments(self, client: ClientView[flt.ClientState], message: Message) -> Message:
+    def moments(self, client: ClientView, message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
         mean, rows = factor(rows_of(client.train), RANK)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
     @phase(centres=_CENTRES, n=COUNT)
-    def sign(self, client: ClientView[flt.ClientState], message: Message) -> Message:
+    def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis."""
         projected = (rows_of(client.train) - message["mean"].double()) @ message["axes"].double().T
         centres = flt.centres_of(projected, self.centres, int(client.rng("k-means").integers(2**31)), starts=4)
@@ -88,9 +82,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def signatures(
-        self, server: ServerView[PcaState], ids: Sequence[str], sizes: bool
-    ) -> ServerFlow[dict[str, Message]]:
+    def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         state = server.state
         if not ids:
             return {}
@@ -109,7 +101,7 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
         return {id: Message(signature=reply["centres"], n=reply["n"]) for id, reply in replies.items()}
 
-    def related(self, server: ServerView[PcaState], ids: Sequence[str], sets: flt.Sets) -> flt.Related:
+    def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
         """Groups from a hierarchy of the distances between the clients' centres."""
         clusters = None if self.clusters is None else group_count(self.clusters, server.state["same"])
         between = np.asarray(graph.matching(sets))

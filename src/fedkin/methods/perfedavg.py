@@ -7,7 +7,7 @@ approach. NeurIPS 2020. `docs/methods/per-fedavg.md` says where paper, released 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -82,12 +82,12 @@ class PerFedAvg(FedAvg):
     order: Literal["first", "second"] = "second"
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the common model for use after one step."""
         fitted = yield from Fit(message.params, AfterOneStep(client.task, self.alpha, self.order == "second"))
         return Message(params=fitted.params, n=client.size)
 
-    def use(self, client: ClientView[Any], message: Message) -> ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
         """w - alpha grad f_k(w), over all training samples of the client."""
         if not self.alpha or not client.size:
             return message.params

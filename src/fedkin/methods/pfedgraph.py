@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -66,7 +65,7 @@ class PFedGraph(OwnModels):
     lam: float = Field(0.01, ge=0)
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train from the client's aggregate, keep the result and send it."""
         aggregate = {name: message.params[name] for name in client.net.trainable}
         loss = AlongAggregate(client.task, self.lam) if self.lam else None
@@ -74,7 +73,7 @@ class PFedGraph(OwnModels):
         client.state["params"] = fitted.params
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         ids, _, mixing = self.collaboration(server)
         aggregates = dict(zip(ids, mixed([state["models"][id] for id in ids], mixing), strict=True)) if ids else {}
@@ -90,7 +89,7 @@ class PFedGraph(OwnModels):
             tuple(ids), weights, directed=True, round=server.round, values={"cosine": similar}, mixing=mixing
         )
 
-    def collaboration(self, server: ServerView[Any]) -> tuple[list[str], Array, Array]:
+    def collaboration(self, server: ServerView) -> tuple[list[str], Array, Array]:
         """(ids of the clients that ever answered, sorted; cosines s [n, n]; rows w [n, n])."""
         models, sizes = server.state["models"], server.state["sizes"]
         ids = sorted(models)
@@ -102,12 +101,12 @@ class PFedGraph(OwnModels):
         similar = np.clip(inner / np.outer(length, length), -1.0, 1.0)
         return ids, similar, collaboration(similar, [sizes[id] for id in ids], self.alpha)
 
-    def common(self, server: ServerView[Any]) -> Message:
+    def common(self, server: ServerView) -> Message:
         """The mean by samples of all models so far; at first the common start."""
         models = server.state["models"]
         return Message(params=weighted_mean(models, server.state["sizes"]) if models else server.initial)
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message() if id in server.state["models"] else self.common(server)
 
 

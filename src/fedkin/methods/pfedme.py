@@ -7,7 +7,7 @@ paper's; `docs/methods/pfedme.md` says where paper, released code and this file 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -15,7 +15,7 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import Rule
-from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
+from fedkin.methods.blocks.averaging import OneModel, Weights, mean_asked, mean_model
 from fedkin.methods.blocks.near import fit_near
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -51,7 +51,7 @@ class PFedMe(OneModel):
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
         w = theta = message.params
         inner, names = client.training.with_steps(self.inner_steps, whole=True), client.net.trainable
@@ -63,7 +63,7 @@ class PFedMe(OneModel):
         return Message(params=w, n=client.size)
 
     @phase(params=NET)
-    def personalise(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def personalise(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
         steps = client.training.with_steps(self.welcome_steps)
         fitted = yield from fit_near(client, message.params, message.params, self.lam, training=steps)
@@ -71,7 +71,7 @@ class PFedMe(OneModel):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         asked = {id: self.offer(server, id) for id in sampled}
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if not replies:
@@ -82,11 +82,11 @@ class PFedMe(OneModel):
             mean |= {name: torch.lerp(old[name], mean[name], self.beta) for name in server.net.trainable}
         server.state["params"] = mean
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         """Theta; the global model at a client that has not trained yet."""
         return message.params if self.evaluate == "global" else client.state.get("params", message.params)
 
-    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         offers = {id: self.offer(server, id) for id in ids}
         if self.evaluate == "global" or self.welcome_steps == 0:
             return offers

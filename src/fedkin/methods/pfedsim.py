@@ -7,7 +7,7 @@ arXiv 2305.15706, 2023. `docs/methods/pfedsim.md` says where paper, released cod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -49,14 +49,14 @@ class PFedSim(ServerMethod):
     cosine: Literal["rows", "whole"] = "rows"
     predict: Literal["trained", "mixed"] = "trained"
 
-    def warm(self, server: ServerView[Any]) -> int:
+    def warm(self, server: ServerView) -> int:
         """Number of rounds of FedAvg."""
         return server.training.rounds_of(self.warmup)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model that came and send all of it. A client with a model of its own keeps that model's head."""
         fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})
         if message["personal"]:
@@ -65,10 +65,10 @@ class PFedSim(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state.update({"params": server.initial, "models": {}})
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """FedAvg in the first phase; in the second, bodies are mixed, sent, trained and kept."""
         personal = server.round > self.warm(server)
         models = server.state["models"]
@@ -84,14 +84,14 @@ class PFedSim(ServerMethod):
         else:
             server.state["params"] = mean_model(replies, "samples", self.aggregate, server.state["params"])
 
-    def weights(self, server: ServerView[Any]) -> tuple[list[str], Array, Array]:
+    def weights(self, server: ServerView) -> tuple[list[str], Array, Array]:
         """(ids of the clients with a model of their own, sorted; similarities s [n, n]; mixing weights a [n, n])."""
         ids = sorted(server.state["models"])
         heads = [head_of(server.state["models"][id]) for id in ids]
         similar = np.clip(head_cosines(heads, whole=self.cosine == "whole"), 0.0, self.ceiling)
         return ids, similar, similarity_weights(similar, self.ceiling)
 
-    def mixed(self, server: ServerView[Any], wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    def mixed(self, server: ServerView, wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
         """body_i <- sum_j a_ij body_j for these clients i, from the models that the server has."""
         if not wanted:
             return {}
@@ -100,19 +100,19 @@ class PFedSim(ServerMethod):
         bodies = [body_of(server.state["models"][id]) for id in ids]
         return dict(zip(wanted, mixed_bodies(bodies, rows), strict=True))
 
-    def similarity_graph(self, server: ServerView[Any]) -> Graph:
+    def similarity_graph(self, server: ServerView) -> Graph:
         """The graph of weights s without its diagonal, with the matrix a as `mixing`."""
         ids, similar, weights = self.weights(server)
         return Graph(tuple(ids), similar * (1 - np.eye(len(ids))), round=server.round, mixing=weights)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         if id not in server.state["models"]:
             return Message(params=server.state["params"])
         return Message() if self.predict == "trained" else Message(params=self.mixed(server, [id])[id])
 
-    def use(self, client: ClientView[Any], message: Message) -> Params:
+    def use(self, client: ClientView, message: Message) -> Params:
         params: Params = message.get("params", {})
         if params.keys() == client.initial.keys():
             return params

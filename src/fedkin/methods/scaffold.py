@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -60,7 +59,7 @@ class Scaffold(FedAvg):
     rate: float = Field(1.0, gt=0, json_schema_extra=span(0.1, 1))
 
     @phase(params=NET, control=TRAINABLE, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Corrected local steps, and the change of the client's variate."""
         training, names = client.training, client.net.trainable
         if training.optimiser != "sgd" or training.momentum or training.clip is not None:
@@ -82,11 +81,11 @@ class Scaffold(FedAvg):
         client.state["control"] = {name: own[name] + change[name] for name in names}
         return Message(params=fitted.params, control=change, n=client.size)
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         zeros = {name: torch.zeros_like(server.initial[name]) for name in server.net.trainable}
         server.state.update({"params": server.initial, "control": zeros})
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         asked = {id: Message(params=state["params"], control=state["control"]) for id in sampled}
         replies = yield from Ask("train", asked)

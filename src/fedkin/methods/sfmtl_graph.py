@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
 from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
-from fedkin.methods.blocks.signatures import Same, SigningMethod, ask_for_groups, group_labels
+from fedkin.methods.blocks.signatures import SigningMethod, ask_for_groups, group_labels
 from fedkin.methods.blocks.vectors import Array, Labels, as_points
 from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView, View
@@ -82,23 +82,6 @@ class GraphSettings(Settings):
         return self.groups.split(":")[0] == "same"
 
 
-class State(TypedDict):
-    """At the server. same: signatures and groups from the test, None unless `graph.groups` is "same"."""
-
-    same: Same | None
-
-
-class ClientState(TypedDict):
-    """params: the client's own model, {name: tensor}.
-
-    anchors: a feature vector per class [C, d], zero for a class that was never seen. known: which rows are seen [C].
-    """
-
-    params: Params
-    anchors: Tensor
-    known: Tensor
-
-
 @dataclass(frozen=True)
 class AnchoredCrossEntropy:
     """f_k + weight * g_k: cross-entropy plus the squared distance of each feature to its class anchor, Eq. (5, 6).
@@ -141,6 +124,12 @@ class SfmtlGraph(SigningMethod):
     share: what is exchanged inside communities, beside anchors: the "head", by Eq. (15), as in the paper; the "body",
     as its members' mean weighted by samples, and no head; or the "model", which is both. "body" and "model" are ours.
     anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
+
+    The server's state: same, signatures and groups from the test, None unless `graph.groups` is "same".
+
+    A client's state: params, its own model.
+
+    anchors: a feature vector per class [C, d], zero for a class that was never seen. known: which rows are seen [C].
     """
 
     name = "sfmtl-graph"
@@ -163,19 +152,19 @@ class SfmtlGraph(SigningMethod):
     def check(self, federation: Federation) -> None:
         stages.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
 
-    def start(self, server: ServerView[State]) -> None:
-        server.state = State(same=None)
+    def start(self, server: ServerView) -> None:
+        server.state = {"same": None}
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[ClientState]) -> None:
+    def join(self, client: ClientView) -> None:
         classes, width = client.task.classes, client.net.width(client.task)
         client.state["params"] = client.initial
         client.state["anchors"] = torch.zeros(classes, width, dtype=client.net.dtype)
         client.state["known"] = torch.zeros(classes, dtype=torch.bool)
 
     @phase(SENT, {**SENT, "body": BODY})
-    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """R steps on f_k + lambda g_k, Eq. (6); send the head, the anchors of owned classes, and the body if shared."""
         state = client.state
         weight = self.lam if self.anchor_weight is None else self.anchor_weight
@@ -196,7 +185,7 @@ class SfmtlGraph(SigningMethod):
         return Message(head=head, anchors=anchors, classes=owned.tolist(), n=client.size, **body)
 
     @phase()
-    def update(self, client: ClientView[ClientState], message: Message) -> Message:
+    def update(self, client: ClientView, message: Message) -> Message:
         """Take the community's anchors and what it shares for the next round."""
         anchors = client.state["anchors"].clone()
         anchors[message["classes"]] = message["anchors"]
@@ -206,7 +195,7 @@ class SfmtlGraph(SigningMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         check_round(len(sampled), self.graph)  # before anybody has trained for nothing
         if self.graph.from_test:
             held = server.state["same"]
@@ -232,7 +221,7 @@ class SfmtlGraph(SigningMethod):
         downloads = {id: {name: values[k] for name, values in new.items()} for k, id in enumerate(ids)}
         yield from Ask("update", {id: Message(**downloads[id], classes=replies[id]["classes"]) for id in ids})
 
-    def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Any:
+    def affinity(self, server: ServerView, replies: Sequence[Message]) -> Any:
         """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7).
 
         Of more than 5,000 clients a csr_array that links each with its nearest only, K of them for knn:K, else 16.
@@ -243,7 +232,7 @@ class SfmtlGraph(SigningMethod):
             return nearest_only(similar, how.sparsify)
         return stages.dense(graph.sparsify_stage(how.sparsify)(similar))
 
-    def communities(self, server: ServerView[State], ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
+    def communities(self, server: ServerView, ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, stages.planted_labels(server, ids)
         changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
@@ -255,11 +244,12 @@ class SfmtlGraph(SigningMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[State], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message()
 
-    def use(self, client: ClientView[ClientState], message: Message) -> Params:
-        return client.state["params"]
+    def use(self, client: ClientView, message: Message) -> Params:
+        params: Params = client.state["params"]
+        return params
 
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
         return ClassVectors(view.state["anchors"], view.state["known"]) if "anchors" in view.state else None
@@ -268,7 +258,7 @@ class SfmtlGraph(SigningMethod):
 # -- the graph, Eq. (7-10) --------------------------------------------------------------------------------------------
 
 
-def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
+def similarity(server: ServerView, replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
     """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
     if how.similarity not in _OWN:
         vectors = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
@@ -281,9 +271,7 @@ def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSe
     return s
 
 
-def stacked_anchors(
-    server: ServerView[Any], replies: Sequence[Message], match: str
-) -> tuple[Tensor, npt.NDArray[np.bool_]]:
+def stacked_anchors(server: ServerView, replies: Sequence[Message], match: str) -> tuple[Tensor, npt.NDArray[np.bool_]]:
     """(anchors [n, C, d], owned [n, C]); rows of classes that a client does not own are zero.
 
     For the released code's `match="rows"`, which compares these rows too, they hold what they hold there: the
@@ -302,7 +290,7 @@ def stacked_anchors(
 
 
 def head_outputs(
-    server: ServerView[Any], replies: Sequence[Message], anchors: Tensor, owned: Any, match: str
+    server: ServerView, replies: Sequence[Message], anchors: Tensor, owned: Any, match: str
 ) -> Callable[[int, Labels], Array]:
     """What head k says of some of the anchors [n, C, d] that are used: [m, outputs]; see `response_similarity`."""
     module = server.net.scratch().eval()

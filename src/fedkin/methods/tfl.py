@@ -12,7 +12,7 @@ Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,7 +24,7 @@ from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
-from fedkin.methods.blocks import minimax, stages
+from fedkin.methods.blocks import stages
 from fedkin.methods.blocks.minimax import Minimax, figure, filled, mean, tensors_by_id
 from fedkin.methods.blocks.vectors import Array, Labels, Layers, as_points, as_vector, last_layers, rows
 from fedkin.settings import Settings, one_of, span
@@ -70,22 +70,16 @@ class Learned(NamedTuple):
     clusters: Labels | None
 
 
-class State(minimax.State):
-    """params, lam, drawn: as in `blocks.minimax`.
-
-    vectors: of each client that ever answered, what the graph compares of its last model, {id: [d]}.
-    prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.
-    """
-
-    vectors: NotRequired[dict[str, Tensor]]
-    prior: NotRequired[dict[str, Tensor]]
-
-
 class Tfl(Minimax):
     """min over theta, max over lambda of sum_k lambda_k f_k(theta) - q D(lambda | p), p = softmax(centrality), Eq. (6).
 
     eta_lambda: rate of lambda; 0 leaves it as it is, and nothing is sent for losses. q: weight of the divergence.
     divergence: "euclidean", |lambda - p|^2 / 2, or "kl", KL(lambda | p) with entries of at least 1e-3.
+
+    params, lam, drawn: as in `blocks.minimax`.
+
+    vectors: of each client that ever answered, what the graph compares of its last model, {id: [d]}.
+    prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.
     """
 
     name = "tfl"
@@ -111,7 +105,7 @@ class Tfl(Minimax):
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         # m clients, drawn by lambda, train; theta is the mean of their models.
         drawn = self.drawn(server, sampled)
         old = server.state["params"]
@@ -137,14 +131,14 @@ class Tfl(Minimax):
             **self.lambda_figures(server),
         }  # fmt: skip
 
-    def remember(self, server: ServerView[State], models: Mapping[str, Params], old: Params) -> None:
+    def remember(self, server: ServerView, models: Mapping[str, Params], old: Params) -> None:
         """Keep what the graph compares of each client's last model; these were trained from `old`."""
         names = last_layers(server.net.trainable, self.graph.layers)
         start = old if self.graph.vectors == "updates" else None
         vectors = {id: as_vector(models[id], names, start) for id in sorted(models)}
         server.state["vectors"] = {**server.state.get("vectors", {}), **vectors}
 
-    def learn_topology(self, server: ServerView[State]) -> None:
+    def learn_topology(self, server: ServerView) -> None:
         """Renew the graph, Eq. (4), and the prior p = softmax(centrality)."""
         known = server.state["vectors"]
         ids = tuple(id for id in server.clients if id in known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Literal
 
 from torch import Tensor
 
@@ -49,27 +49,24 @@ def mean_model(
     return aggregated(models, mean_weights(replies, weights), aggregate, start)
 
 
-class State(TypedDict):
-    """params: the global model, {name: tensor}."""
-
-    params: Params
-
-
 class WholeModel(ServerMethod):
     """Clients train the whole model that they are sent, and use the one that they are offered."""
 
     @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
 
 class OneModel(WholeModel):
-    """The server's state has the global model in `params`; each client uses that model."""
+    """The server's state has the global model in `params`; each client uses that model.
 
-    def start(self, server: ServerView[Any]) -> None:
+    params: the global model, {name: tensor}.
+    """
+
+    def start(self, server: ServerView) -> None:
         server.state["params"] = server.initial
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message(params=server.state["params"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +37,7 @@ def cluster_means(
 
 
 def train_clusters(
-    server: ServerView[Any], sampled: Sequence[str], weights: Weights, aggregate: Rule
+    server: ServerView, sampled: Sequence[str], weights: Weights, aggregate: Rule
 ) -> ServerFlow[bool]:  # fmt: skip
     """FedAvg inside the clusters of the server's state, `cluster` and `models`; False if no model has come."""
     state = server.state
@@ -61,10 +60,10 @@ class Clustered(WholeModel):
     weights: Weights = "samples"
     aggregate: Rule = "mean"
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state.update({table: {} for table in (*self.by_client, "models")})
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         """The model of the client's cluster; while it has none, the members' mean of all."""
         models, cluster = server.state["models"], server.state["cluster"]
         if id in cluster:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NotRequired, TypeVar, cast
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.forms import Number
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks import averaging
 from fedkin.methods.blocks.averaging import OneModel
 from fedkin.methods.blocks.own_models import mean_loss
 from fedkin.methods.blocks.vectors import Array
@@ -55,20 +54,6 @@ def tensors_by_id(ids: Sequence[str], values: Array) -> dict[str, Tensor]:
     return dict(zip(ids, torch.from_numpy(np.asarray(values, dtype=np.float64)).clone().unbind(), strict=True))
 
 
-class State(averaging.State):
-    """params: the global model, {name: tensor}.
-
-    lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first.
-    drawn: how often each client was drawn for this round, {id: count}; absent where all take part.
-    """
-
-    lam: dict[str, Tensor]
-    drawn: NotRequired[dict[str, int]]
-
-
-S = TypeVar("S", bound=State)  # a method's own state, with more keys
-
-
 class Minimax(OneModel):
     """Clients drawn by lambda, the mean of their models, and a second broadcast that asks for losses.
 
@@ -78,6 +63,10 @@ class Minimax(OneModel):
     ask_losses: the second broadcast goes to "all" clients, or to as many as train, "sampled" uniformly. A loss is
     scaled by K / the number of answers; a client without an answer has loss 0. floor: the least lambda_k;
     1 / (2 K) if that is smaller.
+
+    The server's state: params, the global model.
+    lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first.
+    drawn: how often each client was drawn for this round, {id: count}; absent where all take part.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn")
@@ -85,16 +74,16 @@ class Minimax(OneModel):
     ask_losses: Literal["all", "sampled"] = "all"
     floor: float = Field(0.0, ge=0)
 
-    def start(self, server: ServerView[S]) -> None:
+    def start(self, server: ServerView) -> None:
         super().start(server)
         self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def leave(self, server: ServerView[S], ids: Collection[str]) -> None:
+    def leave(self, server: ServerView, ids: Collection[str]) -> None:
         """The others share what those had who have left."""
         super().leave(server, ids)
-        state = cast(dict[str, Any], server.state)
+        state = server.state
         for name in {"lam", "prior"} & state.keys():
             if total := sum(float(value) for value in state[name].values()):
                 state[name] = {id: value / total for id, value in state[name].items()}
@@ -109,18 +98,18 @@ class Minimax(OneModel):
 
     # -- who takes part ---------------------------------------------------------------------------------------
 
-    def full(self, server: ServerView[S]) -> bool:
+    def full(self, server: ServerView) -> bool:
         """Whether all clients take part in every round."""
         return server.training.count(len(server.clients)) == len(server.clients)
 
-    def sample(self, server: ServerView[S]) -> list[str]:
+    def sample(self, server: ServerView) -> list[str]:
         """This round's clients, each once; the draw itself stays in the state, for `drawn`."""
         if self.full(server):
             return list(server.clients)
         server.state["drawn"] = self.draw(server)
         return sorted(server.state["drawn"])
 
-    def draw(self, server: ServerView[S]) -> dict[str, int]:
+    def draw(self, server: ServerView) -> dict[str, int]:
         """`training.clients_per_round` draws by lambda, with replacement: how often each drawn client came up."""
         weights, clients = self.weights(server), server.clients
         count = server.training.count(len(clients))
@@ -128,7 +117,7 @@ class Minimax(OneModel):
         row, times = np.unique(rows, return_counts=True)
         return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
 
-    def drawn(self, server: ServerView[S], sampled: Sequence[str]) -> Mapping[str, float]:
+    def drawn(self, server: ServerView, sampled: Sequence[str]) -> Mapping[str, float]:
         """The clients that train, and what each counts: as often as it was drawn; lambda_k where all take part."""
         if self.full(server) and sampled:
             weights = self.weights(server)
@@ -137,7 +126,7 @@ class Minimax(OneModel):
             return {id: share[id] for id in sampled}
         return {id: server.state["drawn"][id] for id in sampled}
 
-    def audience(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
+    def audience(self, server: ServerView, sampled: Sequence[str]) -> Sequence[str]:
         """The clients that the second broadcast goes to."""
         if self.full(server):
             return sampled
@@ -149,15 +138,15 @@ class Minimax(OneModel):
 
     # -- lambda -----------------------------------------------------------------------------------------------
 
-    def weights(self, server: ServerView[S]) -> Array:
+    def weights(self, server: ServerView) -> Array:
         """lambda [K] in the order of `server.clients`; a client that is new starts at 1 / K."""
         return filled(server.state["lam"], server.clients)
 
-    def keep(self, server: ServerView[S], weights: Array) -> None:
+    def keep(self, server: ServerView, weights: Array) -> None:
         """Store lambda [K]."""
         server.state["lam"] = tensors_by_id(server.clients, weights)
 
-    def heard(self, server: ServerView[S], model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
+    def heard(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
         """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none came."""
         messages = {id: Message(params=model) for id in self.audience(server, sampled)}
         replies = yield from Ask("losses", messages)
@@ -166,12 +155,12 @@ class Minimax(OneModel):
         scale = len(server.clients) / len(replies)
         return np.array([scale * float(replies[id]["loss"]) if id in replies else 0.0 for id in server.clients])
 
-    def ascend(self, server: ServerView[S], step: Array) -> None:
+    def ascend(self, server: ServerView, step: Array) -> None:
         """lambda <- projection onto the simplex of lambda + step [K]."""
         floor = min(self.floor, 1 / (2 * len(server.clients)))
         self.keep(server, graph.project(self.weights(server) + step, floor=floor))
 
-    def lambda_figures(self, server: ServerView[S]) -> dict[str, float]:
+    def lambda_figures(self, server: ServerView) -> dict[str, float]:
         """How uneven lambda is: its entropy in nats, and its largest share."""
         weights = self.weights(server)
         return {"lambda_entropy": figure(stats.entropy(weights)), "lambda_largest": figure(float(weights.max()))}

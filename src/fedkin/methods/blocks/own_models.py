@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,24 +23,24 @@ class OwnModels(ServerMethod):
     kind = "personalised"
     by_client: ClassVar[tuple[str, ...]] = ("models",)
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state.update({table: {} for table in self.by_client})
 
-    def keep(self, server: ServerView[Any], replies: Mapping[str, Message]) -> None:
+    def keep(self, server: ServerView, replies: Mapping[str, Message]) -> None:
         """Keep the models in these replies."""
         server.state["models"] = {**server.state["models"], **{id: replies[id].params for id in sorted(replies)}}
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         models = server.state["models"]
         if id in models:
             return Message()
         return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)) if models else server.initial)
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         return client.state.get("params") or message.params
 
 
-def held_out_fifth(client: ClientView[Any]) -> tuple[Samples, Samples]:
+def held_out_fifth(client: ClientView) -> tuple[Samples, Samples]:
     """The samples that a client trains on, and every fifth, by which it judges models."""
     held = np.arange(client.size) % 5 == 4
     return client.train.take(np.flatnonzero(~held)), client.train.take(np.flatnonzero(held))

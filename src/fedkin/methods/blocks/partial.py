@@ -35,26 +35,26 @@ class PartialModel(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView[Any]) -> None:
+    def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
-    def update(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+    def update(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Put the shared part into the client's own model, train, and send the shared part."""
         params = yield from self.trained(client, {**client.state["params"], **message.params})
         client.state["params"] = params
         return Message(params=self.shared(client.net, params), n=client.size)
 
-    def trained(self, client: ClientView[Any], params: Params) -> ClientFlow[Params]:
+    def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:
         """The model after local training: here of both parts at once."""
         fitted = yield from Fit(params)
         return fitted.params
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView[Any]) -> None:
+    def start(self, server: ServerView) -> None:
         server.state["params"] = self.shared(server.net, server.initial)
 
-    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         asked = dict.fromkeys(sampled, Message(params=server.state["params"]))
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
@@ -62,9 +62,9 @@ class PartialModel(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView[Any], id: str) -> Message:
+    def offer(self, server: ServerView, id: str) -> Message:
         return Message(params=server.state["params"])
 
-    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+    def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         """The client's own model, with the shared part if it is offered."""
         return {**client.state["params"], **message.get("params", {})}

@@ -72,7 +72,7 @@ def with_head(params: Params, head: Tensor) -> dict[str, Tensor]:
     return new
 
 
-def with_own_head(client: ClientView[Any], params: Params, strength: Strength) -> ClientFlow[Params]:
+def with_own_head(client: ClientView, params: Params, strength: Strength) -> ClientFlow[Params]:
     """The shared model with the client's own head, pulled to the shared one; the model itself if heads are shared."""
     if not strength.personal or not client.size or not can_pull(params, client.task):
         return params

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -121,16 +121,6 @@ SIGNED: tuple[Fields, ...] = (
 _FRESH = 10
 
 
-class Planned(TypedDict):
-    """Where a server keeps the plan, in its state.
-
-    fresh: {client id: signature of the samples that are new since its last one}, until they are looked at.
-    """
-
-    plan: NotRequired[dict[str, Tensor]]
-    fresh: NotRequired[dict[str, Tensor]]
-
-
 class SigningMethod(ServerMethod):
     """A method whose server may ask clients for signatures (`collect_signatures`)."""
 
@@ -145,7 +135,7 @@ class SigningMethod(ServerMethod):
         return False
 
     @phase(*_SPREAD)
-    def spread(self, client: ClientView[Any], message: Message) -> Message:
+    def spread(self, client: ClientView, message: Message) -> Message:
         """How much the inputs vary: one number, or one for each column of a table; empty without samples."""
         if not client.size:
             return Message()
@@ -156,7 +146,7 @@ class SigningMethod(ServerMethod):
         return Message(**tensors(spread.to_arrays()))
 
     @phase(*SIGNED)
-    def sign_moments(self, client: ClientView[Any], message: Message) -> Message:
+    def sign_moments(self, client: ClientView, message: Message) -> Message:
         """The signature by the plan in the message; its own bytes are half of those of a tensor for each array."""
         if not client.size:
             return Message()
@@ -180,7 +170,7 @@ def arrays_of(samples: Samples, task: Task) -> tuple[Any, Any]:
     return x, y.double().sum(1).numpy() if task.kind == "regression" else None
 
 
-def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
+def _new_rows(client: ClientView, x: Any, y: Any) -> npt.NDArray[np.int64]:
     """The samples that were not there when the client signed before; none the first time, and while they are few.
 
     Its state has `signed_rows`, hashes of all samples that it has signed.
@@ -197,7 +187,7 @@ def _new_rows(client: ClientView[Any], x: Any, y: Any) -> npt.NDArray[np.int64]:
     return new if before is not None else new[:0]
 
 
-def _sent(name: str, values: npt.NDArray[np.float64], client: ClientView[Any]) -> Message:
+def _sent(name: str, values: npt.NDArray[np.float64], client: ClientView) -> Message:
     """A part of a private signature, to which noise is added before it leaves."""
     return Message(**{name: torch.from_numpy(values), "n": client.size})
 
@@ -215,10 +205,11 @@ def has_columns(task: Task) -> bool:
 # -- at the server ----------------------------------------------------------------------------------------------------
 
 
-def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[Signatures]:
+def collect_signatures(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[Signatures]:
     """Ask these clients for signatures; return the valid ones, {client id: bytes}.
 
-    held: the state that keeps the plan, which is made first if there is none.
+    held: the state that keeps the plan, which is made first if there is none, and in `fresh` {client id: signature of
+    the samples that are new since its last one}, until they are looked at.
     """
     if not ids or not (yield from _planned(server, held, ids)):
         return {}
@@ -236,7 +227,7 @@ def collect_signatures(server: ServerView[Any], held: Planned, ids: Sequence[str
     }  # fmt: skip
 
 
-def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[bool]:
+def _planned(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[bool]:
     """Make the plan, once; False if no spread came."""
     if "plan" in held:
         return True
@@ -251,7 +242,7 @@ def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> Serv
     return True
 
 
-def _planned_by_votes(server: ServerView[Any], held: Planned, replies: Mapping[str, Message]) -> bool:
+def _planned_by_votes(server: ServerView, held: dict[str, Any], replies: Mapping[str, Message]) -> bool:
     """Make the plan from votes with noise; False if none came."""
     assert server.signature_noise is not None
     voted = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
@@ -278,7 +269,7 @@ def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float
     return signatures
 
 
-def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
+def _sound(spreads: list[Spread], server: ServerView) -> list[Spread]:
     """Spreads of this task's shape whose size and variance are not far above the median, ordered by content."""
     width, classes = width_of(server.task), server.task.classes
     good = [one for one in spreads if one.n > 0 and one.dim == width and one.classes <= classes]
@@ -338,16 +329,10 @@ def _is_same(spec: str) -> str:
 # A setting that is a number of groups or "same[:alpha]" has the type `int | SameStage`.
 SameStage = Annotated[str, AfterValidator(_is_same)]
 
-
-class Same(Planned):
-    """What the server keeps of groups from the test.
-
-    signatures: {client id: [bytes] uint8} of the clients that the groups were made from. group: {client id: group,
-    counted from 0} of these and of those that joined since.
-    """
-
-    signatures: dict[str, Tensor]
-    group: dict[str, int]
+# What the server keeps of groups from the test; None before. signatures: {client id: [bytes] uint8} of the clients that
+# the groups were made from. group: {client id: group, counted from 0} of these and of those that joined since. Also
+# plan and fresh, as `collect_signatures` says.
+Held = dict[str, Any] | None
 
 
 class Tests(TypedDict):
@@ -381,13 +366,13 @@ def evidence_of(tests: Tests) -> Evidence:
 
 
 def ask_for_groups(
-    server: ServerView[Any], held: Same | None, sampled: Sequence[str], spec: str
-) -> ServerFlow[Same]:  # fmt: skip
+    server: ServerView, held: Held, sampled: Sequence[str], spec: str
+) -> ServerFlow[dict[str, Any]]:  # fmt: skip
     """Ask clients without a group for their signature. The first make the groups; later ones join one, or open one.
 
     spec: "same" or "same:alpha".
     """
-    new = Same(signatures={}, group={}) if held is None else held.copy()
+    new = {"signatures": {}, "group": {}} if held is None else held.copy()
     signed = yield from collect_signatures(server, new, unsigned(server, sampled, new["group"]))
     if signed and not new["group"]:
         new["signatures"] = signed
@@ -405,29 +390,29 @@ def ask_for_groups(
 
 
 def ask_for_count(
-    server: ServerView[Any], held: Same | None, sampled: Sequence[str], clusters: int | str
-) -> ServerFlow[Same | None]:  # fmt: skip
+    server: ServerView, held: Held, sampled: Sequence[str], clusters: int | str
+) -> ServerFlow[Held]:  # fmt: skip
     """For a method that needs only the number of groups: ask for signatures until groups are found from them."""
     if isinstance(clusters, int) or (held and held["group"]):
         return held
     return (yield from ask_for_groups(server, held, sampled, clusters))
 
 
-def group_count(clusters: int | str, held: Same | None) -> int | None:
+def group_count(clusters: int | str, held: Held) -> int | None:
     """The number of groups: given, or found from signatures; None before these came."""
     if isinstance(clusters, int):
         return clusters
     return len(set(held["group"].values())) if held and held["group"] else None
 
 
-def group_labels(held: Same | None, ids: Sequence[str]) -> Labels:
+def group_labels(held: Held, ids: Sequence[str]) -> Labels:
     """The group of each of these clients [n]; clients without a signature are each by themselves."""
     group = {} if held is None else held["group"]
     free = max(group.values(), default=-1) + 1
     return canonical([group.get(id, free + place) for place, id in enumerate(ids)])
 
 
-def unsigned(server: ServerView[Any], sampled: Sequence[str], signed: Collection[str]) -> list[str]:
+def unsigned(server: ServerView, sampled: Sequence[str], signed: Collection[str]) -> list[str]:
     """Clients that are there and not in `signed`."""
     # Where all take part in every round, whoever is not sampled is not there.
     there = sampled if server.training.clients_per_round == "all" else server.clients
@@ -439,7 +424,7 @@ def by_content(ids: Iterable[str], signatures: Mapping[str, Tensor]) -> list[str
     return sorted(ids, key=lambda id: (_bytes(signatures[id]), id))
 
 
-def verdicts_of(server: ServerView[Any], signatures: Mapping[str, Tensor], alpha: float, least: float) -> Verdicts:
+def verdicts_of(server: ServerView, signatures: Mapping[str, Tensor], alpha: float, least: float) -> Verdicts:
     """What these clients' signatures say (`fedkin.graph.find`)."""
     signed = tuple((id, _bytes(signatures[id])) for id in by_content(signatures, signatures))
     return _found(signed, alpha, least, key(server.seed, "", "kin") >> 32)

@@ -78,7 +78,7 @@ class ControlledGraph(Settings):
 
     control: ControlStage = "none"
 
-    def controlled(self, server: ServerView[Any], ids: Sequence[str], affinity: Any) -> npt.NDArray[np.float64]:
+    def controlled(self, server: ServerView, ids: Sequence[str], affinity: Any) -> npt.NDArray[np.float64]:
         """Return the affinities [n, n] of these clients, at least 0 and symmetric, or those of the control."""
         planted = planted_labels(server, ids)
         return dense(graph.control_stage(self.control)(affinity, planted=planted, seed=server.key("control")))
@@ -104,7 +104,7 @@ def check_size(clients: int, what: str, instead: str) -> None:
         )
 
 
-def planted_labels(server: ServerView[Any], ids: Sequence[str]) -> npt.NDArray[np.str_] | None:
+def planted_labels(server: ServerView, ids: Sequence[str]) -> npt.NDArray[np.str_] | None:
     """The planted groups of these clients [n], for a stage that reads them; None where they are not known."""
     return None if server.planted is None else np.array([server.planted[id] for id in ids])
 

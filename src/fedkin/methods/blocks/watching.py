@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ class Watched(TypedDict):
     seen: Tensor
 
 
-def watch_members(server: ServerView[Any], group: Mapping[str, str], alpha: float) -> None:
+def watch_members(server: ServerView, group: Mapping[str, str], alpha: float) -> None:
     """Look at members' new samples, if any have come, and say who has drifted away.
 
     Of the server's state, `fresh` has the signatures of the new samples, `signatures` those of all before, `verdict`
