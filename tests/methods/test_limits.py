@@ -29,7 +29,6 @@ from fedkin.methods.fedbn import FedBN
 from fedkin.methods.feddrift import FedDrift
 from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fednova import FedNova
-from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedproto import FedProto
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.fedsem import FedSem
@@ -142,16 +141,6 @@ def test_with_whole_batches_it_is_a_simpler_method(method: Any, limit: Any) -> N
     assert_close_models(after(method, 3, **options)[0], after(limit, 3, **options)[0])
 
 
-def test_scaffold_with_equal_data_and_whole_batches_is_fedavg() -> None:
-    federation = small_federation()
-    first = federation[sorted(federation)[0]]
-    clients = [replace(federation[id], train=first.train, test=first.test) for id in federation]
-    equal = Federation(clients, federation.task)
-    one, other = (after(method, 3, equal, batch_size="all")[0] for method in (Scaffold(), FedAvg()))
-    for id in federation:
-        assert_params(one.model(id), dict(other.model(id)), 1e-5)
-
-
 def test_scaffold_refuses_momentum_by_name() -> None:
     with pytest.raises(FedkinError, match=r"training\.momentum"):
         after(Scaffold(), 1, momentum=0.9)
@@ -181,21 +170,6 @@ def test_feddyn_minimises_the_mean_of_the_losses_and_fedavg_does_not() -> None:
 def test_fedala_without_a_rate_has_fedavgs_common_model() -> None:
     one, other = (after(method, 3)[0] for method in (FedALA(eta=0), FedAvg()))
     assert_params(dict(one.server.state["params"]), dict(other.server.state["params"]), 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (FedPer(), {}),
-        (FedSim(), {}),
-        (FedSim(predict="own"), {}),
-        (DFedAvgM(), {"batch_size": "all", "momentum": 0.9}),
-    ],
-    ids=["fedper", "fedsim", "fedsim-own", "dfedavgm"],
-)
-def test_one_client_alone_trains_locally(method: Any, options: dict[str, Any]) -> None:
-    alone = small_federation().reorder(ALL[:1])
-    assert_close_models(after(method, 3, alone, **options)[0], after(Local(), 3, alone, **options)[0])
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])

@@ -35,10 +35,6 @@ def test_rows_of_pfedgraph_minimise_equation_5() -> None:
         np.testing.assert_allclose(rows[i], result.x, atol=1e-6)
 
 
-def test_equal_models_give_pfedgraph_the_shares_of_samples() -> None:
-    np.testing.assert_allclose(collaboration(np.ones((3, 3)), [1, 2, 1], 0.1), [[0.25, 0.5, 0.25]] * 3)
-
-
 def test_pfedgraph_records_the_rows_by_which_it_mixes() -> None:
     watched = Watched(small_setup(PFedGraph(alpha=0.3))).rounds(1)
     replies, graph = watched.replies("train"), present(watched.server.graph)

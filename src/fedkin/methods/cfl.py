@@ -39,15 +39,6 @@ class Cfl(Clustered, SigningMethod):
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
     first split. min_size: least number of participants in each part. weights: of clients in means, "samples" (n_k) or
     "equal". aggregate: as in FedAvg, inside a cluster.
-
-    The server's state. A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts.
-
-    models: {node: params}; a leaf's is trained, an inner node keeps the one that was split.
-    directions: {node: parameters of length 1} of every node but the root: the mean direction of its members' updates
-    when they were split off, or 0 where they cancel out.
-    node: {client id: node} where the client is.
-    largest: length of the longest update of the first round; 0.0 before that.
-    same: signatures and groups from the test, None without split "same".
     """
 
     name = "cfl"
@@ -65,6 +56,14 @@ class Cfl(Clustered, SigningMethod):
     min_size: int = Field(1, ge=1)
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts. models: {node:
+        params}; a leaf's is trained, an inner node keeps the one that was split. directions: {node: parameters of
+        length 1} of every node but the root: the mean direction of its members' updates when they were split off, or 0
+        where they cancel out. node: {client id: node} where the client is. largest: length of the longest update of the
+        first round; 0.0 before that. same: signatures and groups from the test, None without split "same".
+        """
         server.state = {"models": {_ROOT: server.initial}, "directions": {}, "node": {}, "largest": 0.0, "same": None}
 
     # -- at a client ------------------------------------------------------------------------------------------

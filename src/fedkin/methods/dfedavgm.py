@@ -31,9 +31,6 @@ class DFedAvgM(PeerMethod):
     None: 0.9 for SGD, `training.betas` for Adam.
     aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
     measured from (`fedkin.learning.aggregate.aggregated`).
-
-    A peer's state: params, its model x_i; row: the weights w_il that it mixed with in its last round, by peer id,
-    itself included.
     """
 
     name = "dfedavgm"
@@ -50,6 +47,10 @@ class DFedAvgM(PeerMethod):
     momentum: float | None = Field(None, ge=0, lt=1, json_schema_extra=span(0, 0.95, log=False))
 
     def join(self, peer: PeerView) -> None:
+        """Set a peer's state.
+
+        params: its model x_i; row: the weights w_il that it mixed with in its last round, by peer id, itself included.
+        """
         peer.state.update({"params": peer.initial, "row": {peer.id: 1.0}})
 
     def round(self, peer: PeerView) -> PeerFlow[None]:

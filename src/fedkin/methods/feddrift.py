@@ -16,7 +16,7 @@ from scipy.spatial.distance import squareform
 from fedkin.flow import Ask, ClientFlow, Infer, Message, ServerFlow, phase
 from fedkin.forms import COUNT, Each, Number
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.clusters import Clustered, cluster_means, members_graph
+from fedkin.methods.blocks.clusters import Clustered, cluster_means
 from fedkin.methods.blocks.vectors import Array
 from fedkin.views import ClientView, ServerView
 
@@ -30,10 +30,6 @@ class FedDrift(Clustered):
     is the accuracy of model i on the samples of cluster j. A merged model is the mean by clients.
 
     All begin in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
-
-    models: {cluster: params}. cluster: {client id: cluster}. accuracy: of each client at the end of the last step.
-
-    free: the number of the next new cluster.
     """
 
     name = "feddrift"
@@ -56,6 +52,11 @@ class FedDrift(Clustered):
         return Message(accuracy=accuracy, n=client.size)
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        models: {cluster: params}. cluster: {client id: cluster}. accuracy: of each client at the end of the last step.
+        free: the number of the next new cluster.
+        """
         server.state = {"models": {"0": server.initial}, "cluster": {}, "accuracy": {}, "free": 1}
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
@@ -73,7 +74,7 @@ class FedDrift(Clustered):
             accuracy = {id: float(next(iter(reply["accuracy"].values()))) for id, reply in judged.items()}
             state["accuracy"] = {**state["accuracy"], **accuracy}
         if state["cluster"]:
-            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
+            self.record(server)
 
     def regroup(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Join, isolate and merge."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedkin.flow import ClientFlow, Message, phase
-from fedkin.forms import COUNT, NET
+from fedkin.flow import Fit, Params
 from fedkin.methods.blocks.near import fit_near
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
@@ -27,8 +26,6 @@ class FedProx(FedAvg):
 
     mu: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
 
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train near the global model."""
-        fitted = yield from fit_near(client, message.params, message.params, self.mu)
-        return Message(params=fitted.params, n=client.size)
+    def fit(self, client: ClientView, params: Params) -> Fit:
+        """Local training near the global model."""
+        return fit_near(client, params, params, self.mu)

@@ -18,7 +18,6 @@ from fedkin.methods.blocks.clusters import (
     Clustered,
     cluster_means,
     mean_of_clusters,
-    members_graph,
     squared_distances,
 )  # fmt: skip
 from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
@@ -37,10 +36,6 @@ class FedSem(Clustered, SigningMethod):
     weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
     aggregate: as in FedAvg, inside a cluster.
     compare: distances are between whole "net"s or between "head"s.
-
-    The server's state: models, {cluster: params}, the centres; empty before the first round. cluster: {client id:
-    cluster}, as of the last round in which the client took part. common: the mean of the centres, weighted by their
-    members. same: signatures and groups from the test, None where C is given.
     """
 
     name = "fedsem"
@@ -53,6 +48,12 @@ class FedSem(Clustered, SigningMethod):
     compare: Literal["net", "head"] = "net"
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        models: {cluster: params}, the centres; empty before the first round. cluster: {client id: cluster}, as of the
+        last round in which the client took part. common: the mean of the centres, weighted by their members. same:
+        signatures and groups from the test, None where C is given.
+        """
         server.state = {"models": {}, "cluster": {}, "common": server.initial, "same": None}
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
@@ -69,7 +70,7 @@ class FedSem(Clustered, SigningMethod):
         state["models"] = cluster_means(models, cluster, replies, self.weights, self.aggregate)
         state["cluster"] = {**state["cluster"], **cluster}
         state["common"] = mean_of_clusters(state["models"], state["cluster"])
-        server.graph = members_graph(state["cluster"], _by_number(state["models"]), server.round)
+        self.record(server)
 
     def nearest(self, server: ServerView, replies: Mapping[str, Message]) -> dict[str, str]:
         """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""

@@ -46,8 +46,6 @@ class FedU(ServerMethod):
     lam: weight of the regulariser. tau: rate of the server's step; None: lr * R, as in the paper.
     neighbours: l runs over those that "answered" in this round, or over "all" that ever did, by their last models.
     welcome_steps: local steps by which a client that never took part makes the mean model its own.
-
-    models: the last model of each client that ever answered, {id: {name: tensor}}.
     """
 
     name = "fedu"
@@ -69,6 +67,10 @@ class FedU(ServerMethod):
             stages.check_size(len(federation.seen), "method.neighbours: 'all'", "take 'answered'")
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        models: the last model of each client that ever answered, {id: {name: tensor}}.
+        """
         server.state["models"] = {}
 
     @phase(params=NET)

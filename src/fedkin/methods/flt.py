@@ -237,22 +237,6 @@ class Taskonomy(ServerMethod):
     stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
     regroup_changed: lambda, the number of clients with changed data at which these sign again and the groups are made
     anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
-
-    The server's state. The numbers of groups and of models are counted from 0.
-
-    signatures: {client id: its centres [k, d], or another signature}.
-    row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
-    diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are neighbours.
-    founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
-    group: {client id: number of its group}.
-    models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
-    these are the groups' numbers.
-    changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
-    sizes: {client id: n_j}, with `stale` only.
-    encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
-    or of the clients' inputs; empty for images.
-
-    A client's: signed, a hash of the samples that its signature stands for.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
@@ -275,8 +259,24 @@ class Taskonomy(ServerMethod):
             stages.check_size(len(federation.seen), f"method.graph.control: {self.graph.control!r}", "take 'none'")
 
     def start(self, server: ServerView) -> None:
-        tables = ("signatures", "row", "group", "models", "model", "changed", "sizes")
-        server.state = {**{table: {} for table in tables}, "founders": 0}
+        """Set the server's state.
+
+        The numbers of groups and of models are counted from 0. signatures: {client id: its centres [k, d], or another
+        signature}. row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else
+        floats; zero diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are
+        neighbours. founders: from how many clients graph and groups were made; they have the first rows, newcomers
+        those after them. group: {client id: number of its group}. models: {number as text: params}. model: {client id:
+        number as text} of the model that the client has. In Case II these are the groups' numbers. changed: {client id:
+        True} of clients whose data are no longer those of their signature (the paper's Delta). sizes: {client id: n_j},
+        with `stale` only. encoder: what clients need of the encoder. moments: count, total and squares of the inputs
+        that it was trained on, or of the clients' inputs; empty for images.
+
+        A client's state: signed, a hash of the samples that its signature stands for.
+        """
+        server.state = {
+            "signatures": {}, "row": {}, "founders": 0, "group": {}, "models": {}, "model": {}, "changed": {},
+            "sizes": {},
+        }  # fmt: skip
 
     def leave(self, server: ServerView, ids: Collection[str]) -> None:
         """Forget clients, and their rows of the graph; if no founder is left, those who joined are the founders."""

@@ -30,10 +30,6 @@ class Given(ServerMethod):
     heads of their own, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`; None: it is
     shared). keep_own: ids of clients that share, and train and use a model of their own beside it. own_lr: the rate of
     models of one client (None: that of `[training]`).
-
-    models: {client id: params} of clients that share a model; members of one group hold one object.
-
-    own: the model that the client trains by itself; absent if it has none.
     """
 
     name = "given"
@@ -82,6 +78,12 @@ class Given(ServerMethod):
         return dict(sorted(found.items()))
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        models: {client id: params} of clients that share a model; members of one group hold one object.
+
+        A client's state: own, the model that the client trains by itself; absent if it has none.
+        """
         server.state["models"] = dict.fromkeys(self.rows(), server.initial)
 
     # -- at a client ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fedkin.learning.aggregate import aggregated
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import body_of, head_of, redrawn
 from fedkin.methods.blocks.averaging import mean_weights
-from fedkin.methods.blocks.clusters import Clustered, cluster_means, mean_of_clusters, members_graph
+from fedkin.methods.blocks.clusters import Clustered, cluster_means, mean_of_clusters
 from fedkin.methods.blocks.signatures import SameStage, SigningMethod, ask_for_count, group_count
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
@@ -35,9 +35,6 @@ class Ifca(Clustered, SigningMethod):
     redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
     choose: a client that is evaluated uses the cluster of its "last" training, or chooses "anew".
-
-    The server's state: models, {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each
-    client's last choice that reached the server. same: signatures and groups from the test, None where C is given.
     """
 
     name = "ifca"
@@ -53,6 +50,11 @@ class Ifca(Clustered, SigningMethod):
     choose: Literal["last", "anew"] = "last"
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        models: {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each client's last choice
+        that reached the server. same: signatures and groups from the test, None where C is given.
+        """
         server.state = {"models": {"0": server.initial}, "cluster": {}, "same": None}
         if not self.warmup:
             self.open_clusters(server)
@@ -105,7 +107,7 @@ class Ifca(Clustered, SigningMethod):
                 self.open_clusters(server)
             return
         state["cluster"] = {**state["cluster"], **chosen}
-        server.graph = members_graph(state["cluster"], sorted(models, key=int), server.round)
+        self.record(server)
 
     def packed(self, server: ServerView) -> Message:
         """All models in one message; a shared body travels once."""

@@ -72,18 +72,6 @@ class Kin(SigningMethod):
     share a model all the same (`fedkin.graph.find`). regroup_every: after how many rounds all sign again, and groups
     and level are found anew (None: never). degrees: "auto" chooses; "groups" always trains the groups, with shared
     heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
-
-    The server's state. Groups are numbered from 0, as text. watched: {client id: doubts about its membership}.
-
-    signatures: {client id: [bytes] uint8}. group: {client id: group} of every client with a signature.
-    verdict: {group: "same", "shares", "offsets" or "alone"}, from the tests. branch: {group: its branch}.
-    placed: {client id: True} of clients that joined groups found before. looks: how often groups were found.
-    tests: those of the last look. trial_end: the last round of its trial.
-    models: {level: {node: params}} of the levels that train now; a client alone keeps its model itself.
-    choice: {"level", "weights", "bias", "leads"}: the level and the strengths that were chosen, and `leads_of` them;
-    empty during the trial.
-
-    A client's: own, the model that it trains by itself; trial, the same on four fifths of its samples.
     """
 
     name = "kin"
@@ -113,9 +101,22 @@ class Kin(SigningMethod):
         return self.regroup_every is not None
 
     def start(self, server: ServerView) -> None:
-        tables = ("signatures", "group", "verdict", "branch", "placed", "models", "choice")
-        tests = Tests(tree={}, leaf={}, alpha=self.alpha, warnings=[])
-        server.state = {**{table: {} for table in tables}, "looks": 0, "trial_end": 0, "tests": tests}
+        """Set the server's state.
+
+        Groups are numbered from 0, as text. watched: {client id: doubts about its membership}. signatures: {client id:
+        [bytes] uint8}. group: {client id: group} of every client with a signature. verdict: {group: "same", "shares",
+        "offsets" or "alone"}, from the tests. branch: {group: its branch}. placed: {client id: True} of clients that
+        joined groups found before. looks: how often groups were found. tests: those of the last look. trial_end: the
+        last round of its trial. models: {level: {node: params}} of the levels that train now; a client alone keeps its
+        model itself. choice: {"level", "weights", "bias", "leads"}: the level and the strengths that were chosen, and
+        `leads_of` them; empty during the trial.
+
+        A client's state: own, the model that it trains by itself; trial, the same on four fifths of its samples.
+        """
+        server.state = {
+            "signatures": {}, "group": {}, "verdict": {}, "branch": {}, "placed": {}, "looks": 0, "trial_end": 0,
+            "models": {}, "choice": {}, "tests": Tests(tree={}, leaf={}, alpha=self.alpha, warnings=[]),
+        }  # fmt: skip
 
     def leave(self, server: ServerView, ids: Collection[str]) -> None:
         """Forget clients; if none is left of those that groups were found from, those who joined stand for them."""

@@ -160,12 +160,6 @@ class Mapl(PeerMethod):
     warmup: T_thr: the round from which on weights are learned; before it they are equal. Below 1 it is a fraction of
     `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.
-
-    A peer's state: of its edges, dropped: neighbours that it asked to stop, sorted; refused_by: neighbours that asked
-    it to stop, sorted.
-
-    params: body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed).
-    weights: the row w_i of its last round, by peer id, itself included; it sums to 1.
     """
 
     name = "mapl"
@@ -209,6 +203,12 @@ class Mapl(PeerMethod):
         return net.extended(made, key)
 
     def join(self, peer: PeerView) -> None:
+        """Set a peer's state.
+
+        dropped: neighbours that it asked to stop, sorted; refused_by: neighbours that asked it to stop, sorted. params:
+        body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed). weights: the
+        row w_i of its last round, by peer id, itself included; it sums to 1.
+        """
         peer.state.update({"params": peer.initial, "weights": {peer.id: 1.0}, "dropped": [], "refused_by": []})
 
     def round(self, peer: PeerView) -> PeerFlow[None]:

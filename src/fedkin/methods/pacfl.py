@@ -21,7 +21,7 @@ from torch import Tensor
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import Shaped, Upto
-from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, members_graph, numbered_by_size, train_clusters
+from fedkin.methods.blocks.clusters import Clustered, mean_of_clusters, numbered_by_size, train_clusters
 from fedkin.methods.blocks.vectors import Array
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -67,7 +67,7 @@ class Pacfl(Clustered):
         yield from self.take(server, [id for id in sampled if id not in state["bases"]])
         yield from train_clusters(server, sampled, self.weights, self.aggregate)
         if state["cluster"]:
-            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
+            self.record(server)
 
     def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Ask these clients for their directions; make the groups, or add the clients to them."""

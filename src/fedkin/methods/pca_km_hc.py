@@ -36,11 +36,6 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
     where the merge heights jump the most. components: dimensions that are kept, of one PCA of all clients' samples.
     centres: k of the clients' k-means. The hierarchy has average linkage, and its distances are best matchings.
     average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
-
-    States are those of FLT, and at the server signatures: {client id: its k-means centres [k, d]}.
-
-    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known.
-    same: signatures and groups from the test, None unless `clusters` is "same".
     """
 
     name = "pca-km-hc"
@@ -61,6 +56,12 @@ class PcaKmHc(flt.Taskonomy, SigningMethod):
         federation.task.numbers("method.name: 'pca-km-hc'", instead)
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        As in FLT. signatures: {client id: its k-means centres [k, d]}. basis: "mean" [d] and "axes" [r, d] of the
+        shared PCA; empty before it is known. same: signatures and groups from the test, None unless `clusters` is
+        "same".
+        """
         super().start(server)
         server.state |= {"basis": {}, "same": None}
 

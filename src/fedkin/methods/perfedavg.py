@@ -16,8 +16,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from fedkin.codec import Tree
-from fedkin.flow import ClientFlow, Fit, Message, Params, phase
-from fedkin.forms import COUNT, NET
+from fedkin.flow import ClientFlow, Fit, Message, Params
 from fedkin.learning.losses import Batch, masked_mean, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.methods.fedavg import FedAvg
@@ -81,11 +80,9 @@ class PerFedAvg(FedAvg):
     alpha: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 0.3))
     order: Literal["first", "second"] = "second"
 
-    @phase(params=NET, n=COUNT)
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the common model for use after one step."""
-        fitted = yield from Fit(message.params, AfterOneStep(client.task, self.alpha, self.order == "second"))
-        return Message(params=fitted.params, n=client.size)
+    def fit(self, client: ClientView, params: Params) -> Fit:
+        """Local training of the common model for use after one step."""
+        return Fit(params, AfterOneStep(client.task, self.alpha, self.order == "second"))
 
     def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
         """w - alpha grad f_k(w), over all training samples of the client."""

@@ -124,12 +124,6 @@ class SfmtlGraph(SigningMethod):
     share: what is exchanged inside communities, beside anchors: the "head", by Eq. (15), as in the paper; the "body",
     as its members' mean weighted by samples, and no head; or the "model", which is both. "body" and "model" are ours.
     anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
-
-    The server's state: same, signatures and groups from the test, None unless `graph.groups` is "same".
-
-    A client's state: params, its own model.
-
-    anchors: a feature vector per class [C, d], zero for a class that was never seen. known: which rows are seen [C].
     """
 
     name = "sfmtl-graph"
@@ -153,6 +147,13 @@ class SfmtlGraph(SigningMethod):
         stages.needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        same: signatures and groups from the test, None unless `graph.groups` is "same".
+
+        A client's state: params, its own model. anchors: a feature vector per class [C, d], zero for a class that was
+        never seen. known: which rows are seen [C].
+        """
         server.state = {"same": None}
 
     # -- at a client ------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Tfl(Minimax):
     eta_lambda: rate of lambda; 0 leaves it as it is, and nothing is sent for losses. q: weight of the divergence.
     divergence: "euclidean", |lambda - p|^2 / 2, or "kl", KL(lambda | p) with entries of at least 1e-3.
 
-    params, lam, drawn: as in `blocks.minimax`.
+    The server's state: params, lam, drawn as in `blocks.minimax`.
 
     vectors: of each client that ever answered, what the graph compares of its last model, {id: [d]}.
     prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.flow import AveragedReplies, ClientFlow, Fit, Mean, Message, Params, ServerMethod, phase
+from fedkin.flow import Ask, AveragedReplies, ClientFlow, Fit, Mean, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.views import ClientView, ServerView
@@ -55,18 +55,39 @@ class WholeModel(ServerMethod):
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
-        fitted = yield from Fit(message.params)
+        fitted = yield from self.fit(client, message.params)
         return Message(params=fitted.params, n=client.size)
+
+    def fit(self, client: ClientView, params: Params) -> Fit:
+        """Local training from these parameters: here on the task's loss."""
+        return Fit(params)
 
 
 class OneModel(WholeModel):
-    """The server's state has the global model in `params`; each client uses that model.
-
-    params: the global model, {name: tensor}.
-    """
+    """The server's state has the global model in `params`, {name: tensor}; each client uses that model."""
 
     def start(self, server: ServerView) -> None:
         server.state["params"] = server.initial
 
     def offer(self, server: ServerView, id: str) -> Message:
         return Message(params=server.state["params"])
+
+
+class AveragedModel(OneModel):
+    """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
+
+    weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: another rule than the mean
+    (`fedkin.learning.aggregate.aggregated`).
+    """
+
+    weights: Weights = "samples"
+    aggregate: Rule = "mean"
+
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        yield from self.average(server, {id: self.offer(server, id) for id in sampled})
+
+    def average(self, server: ServerView, asked: Mapping[str, Message]) -> ServerFlow[None]:
+        """Ask clients to train, and keep the mean of the models that come."""
+        replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
+        if replies:
+            server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])

@@ -63,6 +63,11 @@ class Clustered(WholeModel):
     def start(self, server: ServerView) -> None:
         server.state.update({table: {} for table in (*self.by_client, "models")})
 
+    def record(self, server: ServerView) -> None:
+        """Record the clusters as this round's graph."""
+        models = sorted(server.state["models"], key=int)
+        server.graph = members_graph(server.state["cluster"], models, server.round)
+
     def offer(self, server: ServerView, id: str) -> Message:
         """The model of the client's cluster; while it has none, the members' mean of all."""
         models, cluster = server.state["models"], server.state["cluster"]

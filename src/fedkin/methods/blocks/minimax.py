@@ -63,10 +63,6 @@ class Minimax(OneModel):
     ask_losses: the second broadcast goes to "all" clients, or to as many as train, "sampled" uniformly. A loss is
     scaled by K / the number of answers; a client without an answer has loss 0. floor: the least lambda_k;
     1 / (2 K) if that is smaller.
-
-    The server's state: params, the global model.
-    lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first.
-    drawn: how often each client was drawn for this round, {id: count}; absent where all take part.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("lam", "drawn")
@@ -75,6 +71,11 @@ class Minimax(OneModel):
     floor: float = Field(0.0, ge=0)
 
     def start(self, server: ServerView) -> None:
+        """Set the server's state.
+
+        params: the global model. lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first. drawn: how
+        often each client was drawn for this round, {id: count}; absent where all take part.
+        """
         super().start(server)
         self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod
-from fedkin.learning.aggregate import Rule
+from fedkin.flow import ClientFlow, Fit, Message, Params, ServerFlow
 from fedkin.learning.net import Net
-from fedkin.methods.blocks.averaging import Weights, mean_asked, mean_model
+from fedkin.methods.blocks.averaging import AveragedModel
 from fedkin.views import ClientView, ServerView
 
 
-class PartialModel(ServerMethod):
+class PartialModel(AveragedModel):
     """u <- sum_k n_k u_k / sum_k n_k for the shared part u; the other parameters v_k are each client's own.
 
     A method says which parameters are shared (`shared_names`), declares its phase `train`, and may train otherwise
@@ -21,9 +20,6 @@ class PartialModel(ServerMethod):
     """
 
     kind = "personalised"
-
-    weights: Weights = "samples"
-    aggregate: Rule = "mean"
 
     def shared_names(self, net: Net) -> Sequence[str]:
         """Names of the shared parameters and buffers, in the order of the net's."""
@@ -55,15 +51,10 @@ class PartialModel(ServerMethod):
         server.state["params"] = self.shared(server.net, server.initial)
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        asked = dict.fromkeys(sampled, Message(params=server.state["params"]))
-        replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
-        if replies:
-            server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])
+        # Also where a client that is evaluated is offered nothing.
+        yield from self.average(server, dict.fromkeys(sampled, Message(params=server.state["params"])))
 
     # -- the model that a client uses ---------------------------------------------------------------------------
-
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params | ClientFlow[Params]:
         """The client's own model, with the shared part if it is offered."""
