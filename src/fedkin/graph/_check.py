@@ -69,6 +69,11 @@ def as_sparse(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: b
     return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 
+def only(a: Any, keep: Any) -> sp.csr_array:
+    """Return the entries of a coo_array that a mask over them keeps."""
+    return sp.csr_array((a.data[keep], (a.row[keep], a.col[keep])), shape=a.shape)
+
+
 def _csr(a: Any) -> sp.csr_array:
     """Return a sorted csr_array without duplicate entries; the input is not changed."""
     matrix = sp.csr_array(a.astype(np.float64))

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Labels, as_sparse
+from fedkin.graph._check import Array, Labels, as_sparse, only
 
 # Number of sources handled together: a few matrices [n, 64] instead of [n, n].
 _BATCH = 64
@@ -177,8 +177,7 @@ def current_flow_betweenness(a: Any, *, normalised: bool = True) -> Array:
 def _edges(a: Any) -> sp.csr_array:
     """Return the positive off-diagonal entries."""
     coo = as_sparse(a, nonnegative=True).tocoo()
-    keep = (coo.row != coo.col) & (coo.data > 0)
-    return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=coo.shape)
+    return only(coo, (coo.row != coo.col) & (coo.data > 0))
 
 
 def _components(edges: sp.csr_array) -> list[tuple[Labels, sp.csr_array]]:

@@ -336,10 +336,7 @@ class Search:
         if "y" not in self.stacks:
             return False
         stack = self.stacks["y"]
-        t1 = max(float(stack.rows(rows).pooled()[0][0]), 1e-9)
-        n = np.array([stack.n[part].sum() for part in parts])
-        means = np.stack([stack.n[part] @ stack.means[part] for part in parts]) / n[:, None]
-        distance = np.square(means[:, None] - means).sum(axis=-1) / t1 - 1 / n - 1 / n[:, None]
+        distance = stack.between(parts, stack.rows(rows).pooled()[0][0])
         np.fill_diagonal(distance, np.inf)
         return bool(distance.min() >= _APART)
 
@@ -435,14 +432,9 @@ def _gaps(stacks: Mapping[str, Stack], groups: list[Labels], least: float) -> Ar
     """Debiased squared distance of means / tr S, in units of what pays; the largest over blocks."""
     worst = np.full((len(groups), len(groups)), -np.inf)
     for name, share in SHARE.items():
-        if name not in stacks:
-            continue
-        stack = stacks[name]
-        t1 = max(float(stack.pooled()[0][0]), 1e-9)
-        n = np.array([max(stack.n[rows].sum(), 1e-9) for rows in groups])
-        means = np.stack([stack.n[rows] @ stack.means[rows] for rows in groups]) / n[:, None]
-        squares = np.square(means[:, None] - means).sum(axis=-1) / t1
-        worst = np.maximum(worst, (squares - 1 / n - 1 / n[:, None]) / (least * share))
+        if name in stacks:
+            gaps = stacks[name].between(groups, stacks[name].pooled()[0][0])
+            worst = np.maximum(worst, gaps / (least * share))
     np.fill_diagonal(worst, np.inf)
     return worst
 
@@ -479,12 +471,8 @@ def place(signature: Signature, verdicts: Verdicts) -> Placement:
     >>> place(sign(plan, rng.normal(size=(40, 6)) - 4), found).group is None
     True
     """
-    if signature.plan != verdicts.profiles[0].plan:
-        raise GraphError("the client signed with another plan than the groups; sign with the groups' plan")
-    p = tuple(
-        min(1.0, verdicts.tests * _p_of(signature, profile, verdict, verdicts.alpha / verdicts.tests))
-        for profile, verdict in zip(verdicts.profiles, verdicts.verdicts, strict=True)
-    )
+    groups = zip(verdicts.profiles, verdicts.verdicts, strict=True)
+    p = tuple(member_p(signature, profile, verdict, verdicts.alpha) for profile, verdict in groups)
     best = int(np.argmax(p))
     return Placement(p, best if p[best] >= verdicts.alpha else None)
 
@@ -605,6 +593,13 @@ class Stack:
         return np.array([
             np.square(gram).sum() / (k * (k - 1)), np.trace(gram @ gram @ gram) / (k * (k - 1) * (k - 2)),
         ])  # fmt: skip
+
+    def between(self, groups: Sequence[Labels], t1: float) -> Array:
+        """Squared distances of groups' means / t1, less what chance adds: 0 is expected for equal distributions."""
+        n = np.array([max(self.n[rows].sum(), 1e-9) for rows in groups])
+        means = np.stack([self.n[rows] @ self.means[rows] for rows in groups]) / n[:, None]
+        squares = np.square(means[:, None] - means).sum(axis=-1) / max(t1, 1e-9)
+        return np.asarray(squares - 1 / n - 1 / n[:, None])
 
     def p(self, enough: float, seed: int) -> float:
         """p-value of "all of these have one mean": the smallest of four looks, times four.

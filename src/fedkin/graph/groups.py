@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
+from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors, only
 
 # Below this are the seeds that scikit-network and scikit-learn take.
 _SEEDS = 2**32
@@ -84,9 +84,8 @@ def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
     """
     labels = _modular(_greedy_leiden(), a, resolution, seed)
     inside = as_sparse(a).tocoo()
-    same = labels[inside.row] == labels[inside.col]
     # Repeated moves can leave a group in two pieces. As two groups they have a higher modularity.
-    pieces = sp.csr_array((inside.data[same], (inside.row[same], inside.col[same])), shape=inside.shape)
+    pieces = only(inside, labels[inside.row] == labels[inside.col])
     return canonical(csgraph.connected_components(pieces, directed=False)[1])
 
 
@@ -127,8 +126,7 @@ def _greedy_leiden() -> Any:
             self, labels: Any, labels_refined: Any, adjacency: Any, out_weights: Any, in_weights: Any
         ) -> Any:
             coo = sp.coo_matrix(adjacency)
-            inside = labels[coo.row] == labels[coo.col]
-            within = sp.csr_matrix((coo.data[inside], (coo.row[inside], coo.col[inside])), shape=adjacency.shape)
+            within = sp.csr_matrix(only(coo, labels[coo.row] == labels[coo.col]))
             refined, _ = self._optimize(np.asarray(labels_refined), within, out_weights, in_weights)
             return np.asarray(refined)
 

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_vectors
+from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_vectors, only
 
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
@@ -29,7 +29,7 @@ def laplacian(a: Any, groups: Any = None) -> Matrix:
         return np.diag(inside.sum(axis=1)) - inside
     coo = a.tocoo()
     keep = (labels[coo.row] == labels[coo.col]) & (coo.row != coo.col)
-    within = sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
+    within = only(coo, keep)
     return sp.csr_array(sp.diags_array(np.asarray(within.sum(axis=1)).ravel(), format="csr") - within)
 
 

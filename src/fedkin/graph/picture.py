@@ -66,13 +66,7 @@ def unpacking() -> str:
 def embedded(value: Any) -> str:
     """JSON that is safe inside a script element, whatever texts it holds."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return (
-        text.replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
+    return text.translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
 
 
 # -- pictures of a graph -----------------------------------------------------------------------------------------------

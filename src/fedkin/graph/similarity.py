@@ -308,7 +308,7 @@ def umap(
     """Embed with UMAP (McInnes et al. 2018), by umap-learn on one thread: near points stay near, others move apart.
 
     neighbours: at most n - 1 are used. With fewer than 8 distinct points, or fewer than dims + 3, `pca` is used.
-    Raises GraphError when umap-learn is not installed.
+    Raises ConfigError when umap-learn is not installed.
 
     >>> umap([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
     array([-2.,  0.,  2.])

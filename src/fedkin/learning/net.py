@@ -55,6 +55,11 @@ class BodyHead(nn.Module):
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all parameters and buffers by name."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    @property
     def params(self) -> dict[str, Tensor]:
         """Return the trainable parameters by name, as a loss sees them."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
@@ -62,9 +67,8 @@ class BodyHead(nn.Module):
     @cached_property
     def travels(self) -> tuple[str, ...]:
         """Names of the tensors that training changes: parameters, then buffers; see Net."""
-        trainable = [name for name, p in self.named_parameters() if p.requires_grad]
         frozen = self._frozen
-        return (*trainable, *(name for name in self.persistent if not _inside(name, frozen)))
+        return (*self.params, *(name for name in self.persistent if not _inside(name, frozen)))
 
     @cached_property
     def persistent(self) -> tuple[str, ...]:
@@ -143,8 +147,8 @@ class Net:
         self.dtype = dtype
         self.precision: Precision = precision
         self.module.precision = precision
-        self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
-        named = self._named()
+        self.trainable = tuple(self.module.params)
+        named = self.module.tensors
         self.initial: Params = _Fixed(
             {name: named[name].detach().clone(memory_format=torch.contiguous_format) for name in self.module.travels}
         )
@@ -183,10 +187,7 @@ class Net:
     def frozen(self) -> dict[str, Tensor]:
         """The tensors that training does not change: parameters, then persistent buffers."""
         kept = {*self.module.persistent, *(name for name, _ in self.module.named_parameters())}
-        return {name: t for name, t in self._named().items() if name in kept and name not in self.initial}
-
-    def _named(self) -> dict[str, Tensor]:
-        return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: t for name, t in self.module.tensors.items() if name in kept and name not in self.initial}
 
     def scratch(self, device: torch.device | str = "cpu") -> BodyHead:
         """Return a module into which a runner loads parameters.
@@ -198,7 +199,7 @@ class Net:
             shared = [*self.frozen.values(), *([] if trunk is None else [trunk.kept])]
             return copy.deepcopy(self.module, {id(each): each for each in shared})
         module = copy.deepcopy(self.module).to(device)
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in module.tensors.values():
             tensor.data = tensor.data.contiguous()
         return module
 
@@ -241,7 +242,7 @@ class Net:
     def fingerprint(self) -> str:
         """Return a hash of the architecture and of the initial values."""
         digest = blake2b(repr(self.module).encode(), digest_size=16)
-        for name, tensor in sorted({**self._named(), **self.initial}.items()):
+        for name, tensor in sorted({**self.module.tensors, **self.initial}.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 

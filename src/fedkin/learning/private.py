@@ -24,10 +24,10 @@ from torch.utils import _pytree as pytree
 from fedkin.codec import Params, Tree
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Samples
-from fedkin.learning.devices import CPU, arranged, device_of, moved, seeded, usual
+from fedkin.learning.devices import arranged, device_of, moved, seeded
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.sgd import lay_out, load, seed_torch, stepper, trained
+from fedkin.learning.sgd import lay_out, learned, load, seed_torch, stepper
 from fedkin.learning.training import Fitted, Training
 
 _AT_ONCE = 1 << 24  # numbers of all samples' gradients that are in memory together
@@ -110,8 +110,7 @@ def fit_privately(
     device = device_of(module)
     extras = moved(extras, device)
     module.train()
-    named = dict(module.named_parameters())
-    leaves = [named[name] for name in net.trainable]
+    leaves = list(module.params.values())
     step = stepper(training, leaves)
     expected = private.rate * len(samples)
     spread = private.noise * private.clip if private.noise else 0.0
@@ -128,8 +127,7 @@ def fit_privately(
             for leaf, total, part in zip(leaves, sums, parts, strict=True):
                 leaf.grad = ((total + part.view_as(leaf)) / expected).contiguous()
             step()
-    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in trained(module).items()}
-    return Fitted(learned, {}, math.nan, private.steps, round(private.steps * expected))
+    return Fitted(learned(module), {}, math.nan, private.steps, round(private.steps * expected))
 
 
 class _Called(nn.Module):
@@ -186,7 +184,7 @@ def check_separate(module: BodyHead) -> None:
         name for name, part in module.named_modules()
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and name not in module.resting
     ]  # fmt: skip
-    trainable = {name for name, each in module.named_parameters() if each.requires_grad}
+    trainable = module.params
     found = mixing + [name for name in module.travels if name not in trainable]
     if found:
         raise ConfigError(

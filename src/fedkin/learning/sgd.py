@@ -51,8 +51,7 @@ def fit(
     extras, carry = moved(extras, device), moved(carry, device)
     module.train()
     constant = module.constants()
-    named = dict(module.named_parameters())
-    step = stepper(training, [named[name] for name in net.trainable])
+    step = stepper(training, list(module.params.values()))
     counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     view = training.augment
     values: list[Tensor] = []
@@ -89,8 +88,7 @@ def fit(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     _unchanged(module, constant)
-    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in trained(module).items()}
-    return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
+    return Fitted(learned(module), plain(moved(carry, CPU)), mean, steps, seen)
 
 
 def seed_torch(number: int, device: torch.device) -> None:
@@ -178,9 +176,14 @@ def _passes(
 
 def trained(module: BodyHead) -> dict[str, Tensor]:
     """Return the tensors that training changes, in the order of `Net.initial`."""
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    named = module.tensors
     # In most nets these are all tensors.
     return named if len(named) == len(module.travels) else {name: named[name] for name in module.travels}
+
+
+def learned(module: BodyHead) -> Params:
+    """Return these tensors as they are sent and stored."""
+    return {name: usual(tensor.detach().to(CPU)) for name, tensor in trained(module).items()}
 
 
 def _unchanged(module: BodyHead, before: Mapping[str, tuple[int, int]]) -> None:

@@ -183,8 +183,8 @@ def learned(
         labels = grouped(x, how.clusters, seed)
         x = np.stack([x[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
         planted = None  # the control's nodes are clusters
-    edges = graph.epsilon(graph.minmax(graph.similarity_stage(how.similarity)(x)), how.epsilon)
-    edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
+    similar = graph.minmax(graph.similarity_stage(how.similarity)(x))
+    edges = graph.control_stage(how.control)(graph.epsilon(similar, how.epsilon), planted=planted, seed=control_seed)
     central = centralities(edges, how, seed)[labels]
     if how.clusters is None:
         return Learned(edges, central, None)
