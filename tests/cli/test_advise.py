@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from advised import hospitals
 from fedkin.cli import app
-from fedkin.errors import ConfigError, FedkinError
+from fedkin.errors import FedkinError
 from fedkin.records.files import read_json
 from fedkin.running.experiment import load
 from fedkin.running.loop import run_experiment
@@ -120,8 +120,3 @@ def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: li
     with pytest.raises(FedkinError) as error:
         CliRunner().invoke(app, ["advise", str(table), *more, "--out", str(tmp_path / "o")], catch_exceptions=False)
     assert said in str(error.value)
-
-
-def test_options_of_tables_are_refused_with_an_experiment_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--target: for tables"):
-        CliRunner().invoke(app, ["advise", str(tmp_path / "e.toml"), "--target", "y"], catch_exceptions=False)

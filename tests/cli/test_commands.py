@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from cli.invoked import Terminal, said
 from fedkin import __version__
 from fedkin.cli import app
+from fedkin.cli.listing import describe_type, describe_value
 from fedkin.cli.output import print_notes
 from tiny import TABLE
 
@@ -100,6 +101,7 @@ def test_compare_over_seeds(experiment: Path) -> None:
     result = said(*words, "--out", "here", columns=80)
     for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10%", "hurt", "here/report.html"):
         assert word in result
+    assert max(map(len, result.splitlines())) <= 80
     kept = json.loads(Path("here/compare.json").read_text())
     assert [(row["method"], row["seed"]) for row in kept] == [
         (method, seed) for method in ("local", "fedavg", "sfmtl-graph") for seed in (0, 1)
@@ -140,18 +142,6 @@ def test_below_a_table_are_at_most_four_lines_of_notes(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:
-    words = ["compare", str(experiment), "--methods", "local,sfmtl-graph", "--seeds", "0,1", "--rounds", "1",
-             "--out", "o"]  # fmt: skip
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
-    lines = result.stdout.splitlines()
-    assert max(len(line) for line in lines) <= 80
-    assert [line.split()[0] for line in lines if line.lstrip().startswith(("local", "sfmtl"))] == [
-        "local",
-        "sfmtl-graph",
-    ]
-
-
 def signalled(after_a_round: str) -> str:
     """What `fedkin run small.toml --out cut` writes to stderr when this is done after its rounds; it exits with 130."""
     code = (
@@ -173,7 +163,7 @@ def signalled(after_a_round: str) -> str:
 
 @pytest.mark.slow
 def test_resume_after_a_cut(experiment: Path) -> None:
-    """SIGTERM while a run is under way: it stops after the round, and --resume ends it like an uncut one."""
+    """SIGTERM stops after the round, a second Ctrl-C at once, and --resume ends the run like an uncut one."""
     whole = CliRunner().invoke(app, ["run", str(experiment), "--out", "whole", "--json"])
     stopped = signalled("    if row['round'] == 3: os.kill(os.getpid(), signal.SIGTERM)\n")
     assert "stopped after round 3; go on with --resume cut" in stopped
@@ -183,6 +173,11 @@ def test_resume_after_a_cut(experiment: Path) -> None:
     )
     assert one == other
     assert Path("whole/clients.parquet").read_bytes() == Path("cut/clients.parquet").read_bytes()
+    shutil.rmtree("cut")
+    stopped = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
+    assert "stopped at once" in stopped
+    assert "go on with --resume cut" in stopped
+    said("run", "--resume", "cut", "--json")
 
 
 @pytest.mark.parametrize(
@@ -237,9 +232,25 @@ def test_catalogues(command: str) -> None:
         shown = said("list", command, name, columns=200)
         for field in entry.model_fields:
             assert field in shown
+        for setting in json.loads(said("list", command, name, "--json"))["settings"]:
+            assert not re.search(r"[\[\]<>|']|typing|Union|None|Info|Path|\bint\b|\bstr\b", setting["expected"]), (
+                setting
+            )
         tuned = tunables(entry, "method")
         assert ("fedkin tune --equal" in shown) == bool(tuned)
         assert all(f"{path} (" in " ".join(shown.split()) for path in tuned)
+
+
+def test_bounds_and_alternatives_are_said() -> None:
+    shown = said("list", "scenarios", "rotated-masked", columns=200)
+    assert re.search(
+        r"scenario.unseen +not set +number, above 0, below 1; or text; or list of: text; or not set", shown
+    )
+    assert re.search(r"scenario.pooled +false +true or false", shown)
+    assert re.search(r"scenario.rotations +\[0, 90, 180, 270\] +list of: 0, 90, 180 or 270", shown)
+    assert describe_type(dict[str, tuple[str, ...]]) == "table of: list of: text"
+    assert describe_type(Path) == "path"
+    assert describe_value({"a": True}) == "a = true"
 
 
 def test_the_package_runs_as_a_module() -> None:
@@ -251,13 +262,6 @@ def test_without_a_command_five_are_named() -> None:
     shown = said()
     assert len(re.findall(r"^  fedkin ", shown, re.MULTILINE)) == 5
     assert "fedkin --help" in shown
-
-
-@pytest.mark.slow
-def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
-    stopped = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
-    assert "go on with --resume cut" in stopped
-    said("run", "--resume", "cut", "--json")
 
 
 def test_resume_of_a_mistyped_folder_names_the_nearest(experiment: Path, terminal: Terminal) -> None:

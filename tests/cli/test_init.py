@@ -51,6 +51,10 @@ def test_an_archive_with_clients_runs_on_its_clients(digits: Arrays, tmp_path: P
     assert sorted(federation) == sorted(SITES)
     assert federation.task.shape == (1, 8, 8)
     assert table["data"] == {"source": "npz", "path": str(tmp_path / "digits.npz"), "channels": "none"}
+    looked = ("init", "--look", tmp_path / "digits.npz")
+    shown = json.loads(said(*looked, "--json"))
+    assert [one["id"] for one in shown["clients"]] == sorted(SITES)
+    assert "3 clients, 240 training and 60 test samples, classification" in said(*looked)
 
 
 def test_an_archive_without_clients_is_dealt_at_random(digits: Arrays, tmp_path: Path) -> None:
@@ -119,16 +123,6 @@ def test_images_of_unlike_sizes_are_stretched(images: Path) -> None:
     Image.open(one).resize((90, 70)).save(one)
     said("init", images, "--out", images / "first.toml")
     assert load(images / "first.toml").federation(Path()).task.shape == (3, 64, 64)
-
-
-def test_clients_of_an_archive_are_inspected(digits: Arrays, tmp_path: Path) -> None:
-    np.savez(tmp_path / "digits.npz", **digits)
-    shown = json.loads(said("init", "--look", tmp_path / "digits.npz", "--json"))
-    assert [one["id"] for one in shown["clients"]] == sorted(SITES)
-    assert sum(one["train"] + one["test"] for one in shown["clients"]) == 300
-    assert "3 clients, 240 training and 60 test samples, classification" in said(
-        "init", "--look", tmp_path / "digits.npz"
-    )
 
 
 def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path: Path) -> None:

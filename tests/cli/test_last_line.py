@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -169,23 +168,6 @@ def imported() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", range(4))
 def test_ctrl_c_at_any_import_is_quiet(place: int) -> None:
-    assert interrupted(imported()[place * len(imported()) // 6]) == (130, "")
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_run_is_quiet_and_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(tomli_w.dumps({**TABLE, "training": {**TABLE["training"], "rounds": 40}}))
-    ended = command("run", "a.toml", "--out", "o", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert ended.stderr is not None
-    said = next(line for line in ended.stderr if "round " in line)
-    ended.send_signal(signal.SIGINT)
-    out, err = ended.communicate()
-    assert ended.returncode == 130, said + err
-    assert out == ""
-    assert "Traceback" not in err
-    assert "--resume o" in err
-    again = command("run", "--resume", "o", "--json", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    again.communicate()
-    assert again.returncode == 0
+    assert interrupted(imported()[place * len(imported()) // 4]) == (130, "")

@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 
 from fedkin.cli import app
-from fedkin.cli.commands import EXAMPLES
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -24,20 +23,28 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", command
 
 
-def test_every_command_ends_its_help_with_its_examples() -> None:
-    for name, command in commands(typer.main.get_command(app)):
-        assert command.epilog == "\n\n".join(["Examples:", *EXAMPLES[name]])
-    assert set(EXAMPLES) == {name for name, _ in commands(typer.main.get_command(app))}
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_every_command_ends_its_help_with_examples() -> None:
+    for name, command in COMMANDS.items():
+        head, *examples = command.epilog.split("\n\n")
+        assert head == "Examples:"
+        assert examples
+        assert all(example.startswith(f"fedkin {name}") for example in examples)
+        assert "\n" not in command.help
 
 
 def test_no_brackets_of_a_help_are_taken_for_styles() -> None:
-    for name, command in commands(typer.main.get_command(app)):
+    for name, command in COMMANDS.items():
         for text in (command.help, *(option.help for option in command.params if hasattr(option, "help"))):
             shown = Text.from_markup(text or "").plain
             assert shown.count("[") == (text or "").count("["), f"{name}: {text}"
 
 
-@pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
+@pytest.mark.parametrize(
+    "example", [line for command in COMMANDS.values() for line in command.epilog.split("\n\n")[1:]]
+)
 def test_every_example_is_read(example: str) -> None:
     """Its command is there and takes these options and values, though nothing is run."""
     words = shlex.split(re.sub(r" > \S+$", "", example))

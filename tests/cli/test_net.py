@@ -114,7 +114,7 @@ def test_show(run: Terminal) -> None:
     assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      north at {place}\n")
     assert run.refused("net", "show", "s/server.key") == "s/server.key: holds a private key, which is shown to nobody"
     assert run.refused("net", "show", "none") == "none: No such file or directory"
-    assert run.refused("net", "show", "small.toml").startswith("small.toml: members: expected 1 to")
+    assert run.refused("net", "show", "small.toml").startswith("small.toml: join.")
 
 
 def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
         ("--server", "server"): "--server server: expected its address too",
         ("--server", "server=tcp/h:1"): "--member server.locator: expected tls/HOST:PORT",
         ("--server", f"server={place}", "--member", "server"): "--member server: there already",
-        ("--member", "a b"): "--member a b: not a name of a participant",
+        ("--member", "a b"): "join.members: 'a b' cannot be a name",
         ("--member", "bob", "--certificate", "ca/server.crt"): "--certificate ca/server.crt: it is of 'server'",
         ("--member", "bob", "--certificate", "none"): "none: No such file",
     }.items():

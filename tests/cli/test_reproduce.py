@@ -48,11 +48,14 @@ OTHER = {**ONE, "name": "five clients", "set": {"scenario.clients": 5, "training
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Definitions in presets/tables of the current folder."""
     monkeypatch.chdir(tmp_path)
-    tables = tmp_path / "presets" / "tables"
-    tables.mkdir(parents=True)
-    (tables / "tiny.toml").write_text(tomli_w.dumps(SMALL))
+    (tmp_path / "presets" / "tables").mkdir(parents=True)
+    define(tmp_path)
     (tmp_path / "presets" / "small.toml").write_text(tomli_w.dumps(TABLE))
     return tmp_path
+
+
+def define(folder: Path, **changes: Any) -> None:
+    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, **changes}))
 
 
 def ran(*words: str) -> str:
@@ -63,7 +66,7 @@ def ran(*words: str) -> str:
 
 @pytest.mark.parametrize("part", ["row", "federation", "quick", "methods"])
 def test_a_part_of_a_definition_that_is_of_a_wrong_kind_is_refused(folder: Path, part: str) -> None:
-    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, part: 3}))
+    define(folder, **{part: 3})
     with pytest.raises(ConfigError, match=rf"tiny\.toml\.{part}: "):
         known_tables(folder / "presets" / "tables")
 
@@ -109,8 +112,7 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
 
 
 def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
-    both = tomli_w.dumps({**SMALL, "federation": [ONE, OTHER]})
-    (folder / "presets" / "tables" / "tiny.toml").write_text(both)
+    define(folder, federation=[ONE, OTHER])
     assert "nothing has ended" in ran("tiny", "--quick", "--finished", "--out", "runs")
     assert not list((folder / "runs").rglob("summary.json"))
     ran("tiny", "--quick", "--out", "runs")
@@ -130,10 +132,8 @@ def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
 
 
 def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> None:
-    path = folder / "presets" / "tables" / "tiny.toml"
     ran("tiny", "--quick", "--out", "runs", "--pages", "slow")
-    rows = [{**SMALL["row"][0], "set": {"training.lr": 1e30}}]
-    path.write_text(tomli_w.dumps({**SMALL, "row": rows}))
+    define(folder, row=[{**SMALL["row"][0], "set": {"training.lr": 1e30}}])
     said = ran("tiny", "--quick", "--out", "fast", "--pages", "fast-pages")
     why = re.search("row fedavg-slow is left out, since its method failed in training: seed 0: .* became nan", said)
     assert why is not None
@@ -141,10 +141,8 @@ def test_a_row_that_fails_in_training_is_left_out_and_named(folder: Path) -> Non
     assert "No figures: fedavg-slow (not run here, or failed in training)." in page
     found = claims(folder / "fast-pages" / "tiny-claims.csv")
     assert found["a slow rate is better", "six clients"] == ("a figure is not known", "")
-    assert (
-        found["Local sends less", "six clients"]
-        == claims(folder / "slow" / "tiny-claims.csv")["Local sends less", "six clients"]
-    )
+    less = "Local sends less", "six clients"
+    assert found[less] == claims(folder / "slow" / "tiny-claims.csv")[less]
     # Nothing is trained again.
     whole = pages_of(folder / "fast-pages")
     assert why[0] in ran("tiny", "--quick", "--finished", "--out", "fast", "--pages", "fast-pages")
@@ -165,10 +163,9 @@ def pages_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
     made = [{key: value for key, value in claim.items() if key != "on"} for claim in SMALL["claim"]]
-    both = {**SMALL, "federation": [ONE, OTHER], "claim": made}
-    (tables / "tiny.toml").write_text(tomli_w.dumps(both))
+    both: dict[str, Any] = {"federation": [ONE, OTHER], "claim": made}
+    define(folder, **both)
     ran("tiny", "--quick", "--out", "whole", "--pages", "at-once")
     ran("tiny", "--quick", "--out", "one", "--pages", "pages", "--federation", "five clients")
     page = (folder / "pages" / "tiny.md").read_text()
@@ -179,7 +176,7 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
     assert not list((folder / "two").rglob("five-clients"))
     # Nothing that is kept may come from another definition.
     for change, words in (({"source": "elsewhere"}, "its settings"), ({"row": [], "claim": []}, "its rows for")):
-        (tables / "tiny.toml").write_text(tomli_w.dumps(both | change))
+        define(folder, **(both | change))
         before = pages_of(folder / "pages")
         again = ["tiny", "--quick", "--out", "two", "--pages", "pages", "--federation", "six clients"]
         done = CliRunner().invoke(app, ["reproduce", *again])
@@ -191,9 +188,7 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
 def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_tested(folder: Path) -> None:
     prox = {"name": "fedprox", "method": "fedprox"}
     made = [*SMALL["claim"], {"text": "FedProx is better", "better": "fedprox", "than": "fedavg"}]
-    (folder / "presets" / "tables" / "tiny.toml").write_text(
-        tomli_w.dumps({**SMALL, "row": [*SMALL["row"], prox], "claim": made})
-    )
+    define(folder, row=[*SMALL["row"], prox], claim=made)
     ran("tiny", "--quick", "--methods", "fedprox", "--out", "runs")
     pages = folder / "runs" / "quick" / "pages"
     runs = {path.parent.name for path in (folder / "runs" / "quick").rglob("runs/*/summary.json")}
@@ -210,11 +205,10 @@ def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_te
 
 
 def test_the_rows_of_a_method_are_added_to_a_page(folder: Path) -> None:
-    tables = folder / "presets" / "tables"
     ran("tiny", "--quick", "--out", "runs")
     prox = {"name": "fedprox", "method": "fedprox"}
     made = [{"text": "FedProx is better", "better": "fedprox", "than": "fedavg"}, *SMALL["claim"]]
-    (tables / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "row": [prox, *SMALL["row"]], "claim": made}))
+    define(folder, row=[prox, *SMALL["row"]], claim=made)
     for _ in range(2):
         ran("tiny", "--quick", "--methods", "fedprox", "--out", "more", "--pages", "runs/quick/pages")
     runs = {path.parent.name for path in (folder / "more" / "quick").rglob("runs/*/summary.json")}
@@ -264,7 +258,7 @@ def test_quick_says_that_it_is_quick_and_a_claim_shows_what_was_found_and_what_w
     both = {"better": "fedavg", "than": "fedavg-slow"}
     made = [{"text": "plain", **both}, {"text": "margin", **both, "by": -9.0},
             {"text": "figure", "better": "fedavg", "least": -5.0}]  # fmt: skip
-    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "claim": made}))
+    define(folder, claim=made)
     ran("all", "--quick")
     pages = folder / "runs" / "reproduce" / "quick" / "pages"
     page = (pages / "tiny.md").read_text()
@@ -286,9 +280,8 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
             {"text": "less", "better": "fedavg", "than": "fedavg-slow", "figure": "bytes"}]  # fmt: skip
     pages = folder / "runs" / "quick" / "pages"
     for rounds, verdict in ((3, "not judged"), (2, "holds")):
-        table = {**SMALL, "claim": made, "federation": [{**ONE, "paper_rounds": rounds}]}
-        table["quick"] = {"set": {"training.rounds": 1, "training.local_steps": 30}, "seeds": [0, 1, 2]}
-        (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(table))
+        quick = {"set": {"training.rounds": 1, "training.local_steps": 30}, "seeds": [0, 1, 2]}
+        define(folder, claim=made, federation=[{**ONE, "paper_rounds": rounds}], quick=quick)
         ran("tiny", "--quick", "--out", "runs")
         found = claims(pages / "tiny-claims.csv")
         assert found["theirs", "six clients"][0] == verdict
@@ -303,8 +296,7 @@ def test_a_claim_of_a_paper_is_not_judged_on_less_than_half_of_its_rounds(folder
 
 
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
-    table = {**SMALL, "methods": ["local", "ifca"], "controls": ["self", "one"], "row": [], "claim": [], "seeds": [0]}
-    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(table))
+    define(folder, methods=["local", "ifca"], controls=["self", "one"], row=[], claim=[], seeds=[0])
     ran("tiny", "--quick", "--out", "runs")
     for control, alone, clusters in (("self", True, None), ("one", False, 1)):
         (place,) = (folder / "runs" / "quick" / "tiny" / "six-clients" / "runs").glob(f"ifca@{control}-seed0")

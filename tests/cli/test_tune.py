@@ -82,9 +82,12 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["tune", "small.toml", "--grid", "training.lr=1", "--equal", "3"], "--grid runs every combination"),
         (["tune", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
         (["tune", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
-        (
-            ["tune", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
-            "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+        *(
+            (
+                ["tune", "small.toml", "--methods", "local,fedprox", option, "fedavg:training.lr=1"],
+                f"{option} fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+            )
+            for option in ("--grid", "--try")
         ),
         (
             ["tune", "small.toml", "--methods", "local", "--try", "fedprox:training.lr=0.1"],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
 from fedkin.network.identity import certificate_pem, fingerprint
-from fedkin.network.join_file import VERSION, Join, host_and_port, locator, read_join, write_join
+from fedkin.network.join_file import VERSION, Join, locator, read_join, write_join
 from town import Town
 
 EXPERIMENT = 'name = "x"\n# "quotes", \\ and """\n[data]\nsource = "digits"\n'
@@ -65,7 +65,7 @@ def test_what_is_written_is_read(tmp_path: Path, town: Town) -> None:
         (["experiment"], "name = ", r"experiment: not TOML \("),
         (["members"], {}, "members: expected 1 to 10000 tables"),
         (["members"], [1], "members: expected 1 to 10000 tables"),
-        (["members", "ann"], 3, "members.ann: expected a table"),
+        (["members", "ann"], 3, "members.ann: expected a Member or its fields as a dict"),
         (["members", "a b"], {}, "members: 'a b' cannot be a name"),
         (["members", "zoe"], {"certificate": "x"}, "members.zoe.certificate: not a certificate"),
         (["members", "server", "locator"], "tcp/h:1", "members.server.locator: expected tls/HOST:PORT"),
@@ -148,4 +148,3 @@ def test_locators() -> None:
     for bad in ("", "a:1", "tls/a", "tls/:1", "tls/a:1\n", "tls/a b:1", "tls/a:1;x", "TLS/a:1", "tls/a:"):
         with pytest.raises(ValueError, match="expected tls/HOST:PORT"):
             locator(bad)
-    assert host_and_port("tls/[2001:db8::1]:7447") == ("2001:db8::1", 7447)

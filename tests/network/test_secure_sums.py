@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from fedkin.network.consent import leaving
-from fedkin.network.identity import Revocations
 from fedkin.network.join_file import Member
-from fedkin.network.signing import CertificateSignatures
+from fedkin.network.signing import Signer
 from fedkin.running.networked import plan_of, settings_of
 from network.called import CalledNetwork
 from network.federations import Ending, clients, experiment, federated, served, simulated, state_in
@@ -79,7 +78,7 @@ def test_keys_are_signed_by_certificates() -> None:
     town = new_town()
     ann, ben = town["ann"], town["ben"]
     book = {"ann": Member(), "ben": Member()}
-    signs, checks = (CertificateSignatures(each, book, Revocations()) for each in (ann, ben))
+    signs, checks = (Signer(each, book) for each in (ann, ben))
     signature = signs.sign("ann", b"keys")
     assert checks.holds("ann", b"keys", signature)
     assert not checks.holds("ann", b"other keys", signature)

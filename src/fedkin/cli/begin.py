@@ -13,7 +13,7 @@ import typer
 
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
-from fedkin.cli.output import as_json, print_lines, print_table, say
+from fedkin.cli.output import print_lines, print_table, printed_as_json, say
 from fedkin.errors import ConfigError, RunError, some
 from fedkin.running.progress import make_console
 from fedkin.untrusted import shown
@@ -60,14 +60,22 @@ def init(
     data_root: Path | None = options.ROOT,
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
-    """Write a first experiment file for data, without unique and constant columns; --look only describes the data."""
+    """Write a first experiment file for data, without unique and constant columns; --look only describes the data.
+
+    Examples:
+    fedkin init stays.csv --target died --client hospital
+    fedkin init stays.csv --look
+    fedkin init EXPERIMENT.toml --look
+    """
     if json and not look:
         raise ConfigError("--json goes with --look: init writes an experiment file")
     from fedkin.folders import write_new
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    encoding = (decimal, thousands, options.comma_list(missing), dates)
-    columns = DataOptions(target, client, time, group, kind, options.comma_list(leave_out), *encoding)
+    columns = DataOptions(
+        target, client, time, group, kind, options.comma_list(leave_out), decimal, thousands,
+        options.comma_list(missing), dates,
+    )  # fmt: skip
     if look:
         _look(data, columns, data_root, json)
         return
@@ -119,8 +127,7 @@ def _print_columns(table: pa.Table, json: bool) -> None:
         values = [str(value) for value in column.unique().to_pylist()[:3]]
         rows.append({"column": name, "kind": kind, "type": str(column.type), "empty": column.null_count,
                      "different": len(column.unique()), "values": values})  # fmt: skip
-    if json:
-        print(as_json({"rows": table.num_rows, "columns": rows}))
+    if printed_as_json(json, {"rows": table.num_rows, "columns": rows}):
         return
     print_table(
         ("column", "kind", "type", "empty", "different", "such as"),
@@ -138,12 +145,11 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
         {"id": one.id, "train": one.train, "test": one.test, "classes": dict(one.classes), "mean": one.mean,
          "missing": one.missing} for one in inspection.clients
     ]  # fmt: skip
-    if json:
-        print(as_json({
-            "kind": goal.kind, "classes": list(goal.classes), "inputs": list(encoding.names), "clients": clients,
-            "findings": [{"kind": one.kind, "text": one.text, "about": list(one.about)}
-                         for one in inspection.findings],
-        }))  # fmt: skip
+    whole = {
+        "kind": goal.kind, "classes": list(goal.classes), "inputs": list(encoding.names), "clients": clients,
+        "findings": [{"kind": one.kind, "text": one.text, "about": list(one.about)} for one in inspection.findings],
+    }  # fmt: skip
+    if printed_as_json(json, whole):
         return
     about = f"{goal.kind} of {shown(target)}"
     if goal.kind == "risk":
@@ -165,8 +171,7 @@ def _print_federation(federation: Federation, json: bool) -> None:
     """Print the clients of a federation, their sizes and targets, and how much these differ."""
     skew, task, groups = _skew(federation), federation.task.kind, federation.planted
     facts = [_client_facts(federation, federation[id]) for id in sorted(federation)]
-    if json:
-        print(as_json({"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}))
+    if printed_as_json(json, {"task": task, "clients": facts, "skew": None if skew is None else skew._asdict()}):
         return
     head = {"risk": "events", "regression": "mean"}.get(task, "classes")
     _print_clients(facts, f"samples, {task}", head, ("group", [groups[one["id"]] for one in facts]) if groups else None)
@@ -261,15 +266,18 @@ def advise(
     ),
     json: bool = options.JSON,
 ) -> None:
-    """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
+    """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file.
+
+    Examples:
+    fedkin advise stays.csv --target died --client hospital
+    """
     begun = perf_counter()  # before imports, which take seconds
     from fedkin.advice.advising import RECOMMENDED, Budget, recommend
     from fedkin.folders import held
     from fedkin.report import write_report
 
     limit = None if budget is None else Budget(budget, begun=begun)
-    columns = {"target": target, "client": client, "time": time, "group": group, "kind": kind, "leave_out": leave_out}
-    plan = _experiment(data, columns, changes, seed)
+    plan = _experiment(data, (target, client, time, group, kind, options.comma_list(leave_out)), changes, seed)
     folder = out if out is not None else Path("runs") / f"advice-{plan.name}"
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: a file; name a folder")
@@ -281,8 +289,7 @@ def advise(
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
         say(f"{late}; the advice is complete", stderr=True)
-    if json:
-        print(as_json(advice.to_json()))
+    if printed_as_json(json, advice.to_json()):
         return
     say(advice.sentence)
     print_table(advice.heads, advice.rows(), right=[h for at, h in enumerate(advice.heads) if at not in (0, 2)])
@@ -298,18 +305,17 @@ def advise(
     )  # fmt: skip
 
 
-def _experiment(data: Path, columns: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
+def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
+    """Return the experiment of a file, or a first one for data of which this is said; raises ConfigError."""
     from fedkin.running.experiment import changed, load
-
-    more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
-    if data.suffix == ".toml":
-        given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value]
-        if given:
-            raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
-        return load(data, more)
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
-    first = first_experiment(data, DataOptions(**{**columns, "leave_out": options.comma_list(columns["leave_out"])}))
+    columns = DataOptions(*said)
+    more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
+    if data.suffix == ".toml":
+        columns.only((), f"{data} is an experiment file, which says this in [data]")
+        return load(data, more)
+    first = first_experiment(data, columns)
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
     _print_findings(first.findings, stderr=True)
     return changed(table, more, str(data))
@@ -344,7 +350,12 @@ def _fetch(
     root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
     json: bool = options.JSON,
 ) -> None:
-    """Fetch an open data set below the data root and check its checksum; a download that was cut continues."""
+    """Fetch an open data set below the data root and check its checksum; a download that was cut continues.
+
+    Examples:
+    fedkin data fetch
+    fedkin data fetch mnist --data-root data
+    """
     from fedkin.data.fetching import ORIGINS, fetch
 
     if name is not None:
@@ -352,8 +363,7 @@ def _fetch(
         return
     rows = [(name, origin.folder, "fetch" if origin.files else "by hand", origin.where)
             for name, origin in ORIGINS.items()]  # fmt: skip
-    if json:
-        print(as_json([dict(zip(("source", "folder", "how", "where"), row, strict=True)) for row in rows]))
+    if printed_as_json(json, [dict(zip(("source", "folder", "how", "where"), row, strict=True)) for row in rows]):
         return
     print_table(("source", "folder below the data root", "how", "what"), rows)
 
@@ -361,9 +371,14 @@ def _fetch(
 def new(
     kind: str = typer.Argument(..., help="method, scenario or metric."),
     name: str = typer.Argument(..., help="Its name in settings and tables, such as my-method."),
-    out: Path = typer.Option(Path(), "--out", help="The folder for the files."),
+    out: Path = typer.Option(Path(), help="The folder for the files."),
 ) -> None:
-    """Write a file for a method, scenario or metric of your own, and its test."""
+    """Write a file for a method, scenario or metric of your own, and its test.
+
+    Examples:
+    fedkin new method my-method
+    fedkin new metric recall-at-5 --out src
+    """
     from fedkin.running.new import write_new
 
     file, test, command = write_new(kind, name, out)

@@ -6,24 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
-from rich.table import Table
 
 from fedkin.cli import options
 from fedkin.cli.output import (
-    as_json,
     hearing,
     print_lines,
     print_notes,
     print_paths,
+    print_table,
+    printed_as_json,
     say,
     stop_on_signals,
     write_run_report,
 )
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
+from fedkin.running import presets
 from fedkin.running.progress import Progress, make_console
 
 if TYPE_CHECKING:
@@ -45,13 +46,18 @@ def run(
     json: bool = options.JSON,
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
-    """Run one experiment and write its records, summary and report."""
-    options.check_experiment(experiment)
-    from fedkin.running.loop import run_experiment
+    """Run one experiment and write its records, summary and report.
 
+    Examples:
+    fedkin run digits-rotated --seed 1
+    fedkin run EXPERIMENT.toml --set training.lr=0.1 --rounds 20
+    fedkin run --resume runs/digits-rotated
+    """
     if seed is not None:
         changes = [*changes, f"run.seed={seed}"]
     plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root)
+    from fedkin.running.loop import run_experiment
+
     with stop_on_signals(folder) as stop:
         result = run_experiment(plan, root, folder, watcher=Progress(plan.method.name, stop, json))
     finish_run(plan, result, folder, json, profile)
@@ -62,8 +68,7 @@ def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool =
     from fedkin.report.tables import one_run, profiled, training_paths
 
     report = write_run_report([folder], folder)
-    if json:
-        print(as_json(result.summary))
+    if printed_as_json(json, result.summary):
         return
     make_console().print(one_run(result))
     if profile:
@@ -83,7 +88,7 @@ def compare(
     resume: Path | None = options.RESUME,
     json: bool = options.JSON,
     leave_out: str | None = typer.Option(
-        None, "--leave-out", metavar="each|GROUPS",
+        None, metavar="each|GROUPS",
         help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
     ),
     controls: bool = typer.Option(
@@ -91,8 +96,16 @@ def compare(
         "true groups; shows what communication adds.",
     ),
 ) -> None:  # fmt: skip
-    """Run several methods on the same federations and print means with intervals over seeds."""
-    options.check_experiment(experiment)
+    """Run several methods on the same federations and print means with intervals over seeds.
+
+    Examples:
+    fedkin compare digits-rotated --methods local,fedavg,kin --seeds 0-4
+    fedkin compare EXPERIMENT.toml --methods local,mine.py:Mine --controls
+    fedkin compare --resume runs/digits-rotated
+    """
+    more = leave_out is not None or controls
+    grid = _start_grid("compare", experiment, methods, seeds, changes, rounds, data_root, out, resume, more)
+    plan, names, folder = grid.plan, grid.methods, grid.folder
     from fedkin.records.comparison import table, unlike_conditions
     from fedkin.records.controls import with_controls
     from fedkin.report.ranks import tested
@@ -101,28 +114,23 @@ def compare(
     from fedkin.running.grid import Runs, listed
     from fedkin.running.grid import compare as run_comparison
 
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, "compare", methods)
-    begun = None if resume is None else _begun(folder, methods, seeds, leave_out is not None or controls)
-    if begun is not None:
-        names, seed_list, groups = begun.methods, begun.seeds, begun.leave_out
-    else:
-        groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
-        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds, changes)
+    groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
     if controls:
-        names = with_controls(names, plan.federation(root).planted is not None)
+        names = with_controls(names, plan.federation(grid.root).planted is not None)
+    if grid.begun is not None:
+        groups = grid.begun.leave_out
     if groups is not None:
-        _compare_leaving_out(plan, names, seed_list, root, folder, groups, json)
+        _compare_leaving_out(plan, names, grid.seeds, grid.root, folder, groups, json)
         return
     # In a tuned.toml, whose settings are unchanged, the validation figures of `fedkin tune` hold.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
     with hearing(folder, json) as hears:
         kept = None if validation is None else validation.model_dump()
-        results = run_comparison(Runs(plan, root), names, seed_list, folder, validation=kept, hears=hears)
+        results = run_comparison(Runs(plan, grid.root), names, grid.seeds, folder, validation=kept, hears=hears)
     every = [result for by_seed in results.values() for result in by_seed.values()]
     report = write_run_report([result.folder for result in every], folder)
-    if json:
-        print(as_json([result.summary for result in every]))
+    if printed_as_json(json, [result.summary for result in every]):
         return
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
@@ -148,8 +156,7 @@ def _compare_leaving_out(
         write_run_report([run.folder for run in of_group], Path(of_group[0].folder or folder).parent)
         for of_group in runs.values()
     ]
-    if json:
-        print(as_json({group: [run.summary for run in of_group] for group, of_group in runs.items()}))
+    if printed_as_json(json, {group: [run.summary for run in of_group] for group, of_group in runs.items()}):
         return
     make_console().print(left_out(results))
     print_paths(folder, *reports)
@@ -162,19 +169,19 @@ def tune(
         "tfl:method.q=0.1,1 is tried for one method only.",
     ),
     equal: str | None = typer.Option(
-        None, "--equal", metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
+        None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
         "settings that it declares.",
     ),
     rates: str | None = typer.Option(
-        None, "--rates", metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
+        None, metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
     ),
     grid: list[str] = typer.Option(
-        [], "--grid", metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
+        [], metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
         "nothing: a table, a plot and sweep.csv. May be repeated."
     ),
     methods: str | None = options.METHODS,
     hold_out: str | None = typer.Option(
-        None, "--hold-out", metavar="WHAT:SHARE", help="What candidates are judged on: samples:0.2 of each client's "
+        None, metavar="WHAT:SHARE", help="What candidates are judged on: samples:0.2 of each client's "
         "training samples (the default), or clients:0.25.",
     ),
     seeds: str | None = options.SEEDS,
@@ -185,27 +192,30 @@ def tune(
     resume: Path | None = options.RESUME,
     json: bool = options.JSON,
 ) -> None:  # fmt: skip
-    """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    options.check_experiment(experiment)
+    """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`.
+
+    Examples:
+    fedkin tune EXPERIMENT.toml --methods fedavg,tfl --try training.lr=0.01,0.1
+    fedkin tune EXPERIMENT.toml --methods fedavg,tfl --equal 12 --seeds 0,1
+    fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4
+    """
+    searches = bool(choices) or equal is not None or rates is not None
+    if grid and (searches or hold_out is not None):
+        raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
+    plan, names, seed_list, folder, root, begun = _start_grid(
+        "tune", experiment, methods, seeds, changes, rounds, data_root, out, resume, searches or bool(grid)
+    )
     from fedkin.running.grid import Choice, HoldOut
     from fedkin.running.tune import plan_choices
     from fedkin.running.tune import tune as run_tuning
 
-    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, "tune", methods)
-    searches = bool(choices) or equal is not None or rates is not None
-    if grid and (searches or hold_out is not None):
-        raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
-    begun = None if resume is None else _begun(folder, methods, seeds, searches or bool(grid))
+    swept = bool(grid)
     if begun is not None:
-        names, seed_list, candidates = begun.methods, begun.seeds, plan_choices(begun)
-        swept, hold_out = begun.command == "sweep", begun.hold_out
+        candidates, swept, hold_out = plan_choices(begun), begun.command == "sweep", begun.hold_out
+    elif swept:
+        candidates = [Choice.parse(text, "--grid") for text in grid]
     else:
-        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds, changes)
-        swept = bool(grid)
-        candidates = (
-            [Choice.parse(text, "--grid") for text in grid] if swept
-            else _candidates(choices, equal, rates)
-        )  # fmt: skip
+        candidates = _candidates(choices, equal, rates)
     if swept:
         assert isinstance(candidates, list)
         _run_sweep(plan, names, candidates, seed_list, root, folder, json)
@@ -213,13 +223,12 @@ def tune(
     held = HoldOut.parse(hold_out or "samples:0.2")
     with hearing(folder, json) as hears:
         results = run_tuning(plan, names, candidates, held, seed_list, root, folder, hears=hears)
-    if json:
-        print(as_json({
-            name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
-            for name, tried in results.items()
-        }))  # fmt: skip
-    else:
-        make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan))
+    figures = {
+        name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
+        for name, tried in results.items()
+    }
+    if not printed_as_json(json, figures):
+        _print_tuning(results, plan.data.load(root).task.metric, plan)
         say(
             f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}",
             f"experiment with the chosen settings: {folder / 'tuned.toml'}",
@@ -240,8 +249,7 @@ def _run_sweep(
     table_rows = rows(results)
     page = folder / "sweep.html"
     draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
-    if json:
-        print(as_json(table_rows))
+    if printed_as_json(json, table_rows):
         return
     make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
     say(
@@ -263,21 +271,19 @@ def _candidates(choices: Sequence[str], equal: str | None, rates: str | None) ->
     return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
 
 
-def _tuning_table(results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment) -> Table:
-    """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
+def _print_tuning(results: Mapping[str, Sequence[Candidate]], metric: Metric, plan: Experiment) -> None:
+    """Print a line per candidate; the chosen one names its settings at the border of what was tried."""
     from fedkin.running.grid import words
     from fedkin.running.tune import at_the_border, best
 
-    table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
+    lines = []
     for name, tried in results.items():
-        chosen = best(tried, metric.higher)
-        every = [one.settings for one in tried]
+        chosen, every = best(tried, metric.higher), [one.settings for one in tried]
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
             border = at_the_border(plan.for_method(name), one.settings, every) if one is chosen else []
-            note = "; ".join(["chosen", *border]) if one is chosen else ""
-            table.add_row(name, words(one.settings), value, note)
-    return table
+            lines.append((name, words(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else ""))
+    print_table(("method", "settings", f"{metric.title}, held out", ""), lines)
 
 
 def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
@@ -292,13 +298,18 @@ def _raise_if_all_failed(results: Mapping[str, Sequence[Candidate]]) -> None:
 
 def bench(
     method: str = typer.Argument(..., help="A method, or FILE.py:CLASS."),
-    suite: str = typer.Option("quick", "--suite", help="quick, or a Python file with SUITE = Suite(...)."),
+    suite: str = typer.Option("quick", help="quick, or a Python file with SUITE = Suite(...)."),
     change: list[str] | None = typer.Option(None, "--set", help="A setting of the method, such as lam=0.1."),
-    out: Path | None = typer.Option(None, "--out", help="Folder of the runs (default: runs/bench/METHOD)."),
+    out: Path | None = typer.Option(None, help="Folder of the runs (default: runs/bench/METHOD)."),
     store: bool = typer.Option(False, "--store", help="Keep the results among those of the suite, for later methods."),
     json: bool = typer.Option(False, "--json", help="Print what bench.json holds."),
 ) -> None:
-    """Rank a method among all others: on a suite of federations, equally tuned, over several seeds."""
+    """Rank a method among all others: on a suite of federations, equally tuned, over several seeds.
+
+    Examples:
+    fedkin bench mine.py:Mine
+    fedkin bench ditto --set lam=0.3 --out runs/ditto
+    """
     from fedkin.errors import ConfigError
     from fedkin.methods import METHODS
     from fedkin.report import bench_page
@@ -325,34 +336,30 @@ def bench(
     if store:
         benching.store(chosen, label, folder)
     (folder / "bench.html").write_text(bench_page.page(data), encoding="utf-8")
-    if json:
-        print(as_json(data))
+    if printed_as_json(json, data):
         return
-    make_console().print(_bench_table(data))
-    print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *_borders(data)])])
+    _print_bench(data)
+    # Where a rate beyond those tried may be better.
+    at = ", ".join(row["federation"] for row in data["federations"] if row["border"])
+    borders = [f"the chosen rate is the first or last that was tried on: {at}"] if at else []
+    print_lines([bench_page.headline(data), "; ".join([*bench_page.NOTES, *borders])])
     print_paths(folder, folder / "bench.html")
 
 
-def _bench_table(data: Mapping[str, Any]) -> Table:
+def _print_bench(data: Mapping[str, Any]) -> None:
     from fedkin.report.bench_page import interval
 
-    table = Table("federation", "mean", "rank", "best simple", "difference", "adds", "hurt", box=None, pad_edge=False)
+    lines = []
     for row in data["federations"]:
         if row["mean"] is None:
-            table.add_row(row["federation"], "-", "-", "", row["failed"][:40] or "no rate works", "", "")
+            lines.append((row["federation"], "-", "-", "", row["failed"][:40] or "no rate works", "", ""))
             continue
         hurt = "-" if row["hurt"] is None else f"{row['hurt']} ({row['surely']}) of {row['clients']}"
-        table.add_row(
+        lines.append((
             row["federation"], f"{row['mean']:.1f}", f"{row['rank']} of {row['of']}", row["reference"] or "-",
             interval(row["gain"], brackets=False), interval(row["adds"].get("self"), brackets=False), hurt,
-        )  # fmt: skip
-    return table
-
-
-def _borders(data: Mapping[str, Any]) -> list[str]:
-    """Where a rate beyond those tried may be better."""
-    names = [row["federation"] for row in data["federations"] if row["border"]]
-    return [f"the chosen rate is the first or last that was tried on: {', '.join(names)}"] if names else []
+        ))  # fmt: skip
+    print_table(("federation", "mean", "rank", "best simple", "difference", "adds", "hurt"), lines)
 
 
 def start_or_resume(
@@ -363,6 +370,7 @@ def start_or_resume(
 
     command: what the folder to resume is of: run, compare or tune. methods: of --methods, which `changes` may name.
     """
+    _check_exists(experiment)
     from fedkin.records.files import free
     from fedkin.running.experiment import load
     from fedkin.running.grid import listed
@@ -389,17 +397,57 @@ def start_or_resume(
     return plan, folder, _data_root(None, data_root)
 
 
-def _begun(folder: Path, methods: str | None, seeds: str | None, more: bool) -> Plan:
-    """Return what is gone on with in a folder; raises ConfigError for other options. more: if there are any."""
-    from fedkin.records.controls import changes_of
-    from fedkin.records.reading import plan_in
+def _check_exists(path: Path | None) -> None:
+    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
+    try:
+        if path is not None:
+            presets.preset_or_file(path).stat()
+    except FileNotFoundError:
+        raise presets.missing(path or Path()) from None
+    except (OSError, ValueError):
+        pass  # the reader of the file reports what is wrong with it
 
-    if methods is not None or seeds is not None or more:
-        raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
-    begun = plan_in(folder)
-    for name in begun.methods:
-        changes_of(name, f"{folder / 'plan.json'}: methods")
-    return begun
+
+class _Grid(NamedTuple):
+    """What `compare` and `tune` run, and where. begun: the plan of a folder that is resumed."""
+
+    plan: Experiment
+    methods: list[str]
+    seeds: list[int]
+    folder: Path
+    root: Path
+    begun: Plan | None = None
+
+
+def _start_grid(
+    command: str, experiment: Path | None, methods: str | None, seeds: str | None, changes: list[str],
+    rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
+) -> _Grid:  # fmt: skip
+    """Return what a command runs by these options; without --methods and --seeds those of the experiment.
+
+    more: whether there are further options, which a folder that is resumed has already. Raises ConfigError.
+    """
+    plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
+    from fedkin.records.controls import changes_of, parted
+    from fedkin.records.reading import plan_in
+    from fedkin.running.grid import listed, numbers
+    from fedkin.running.plugins import named_in
+
+    if resume is not None:
+        if methods is not None or seeds is not None or more:
+            raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
+        begun = plan_in(folder)
+        for name in begun.methods:
+            changes_of(name, f"{folder / 'plan.json'}: methods")
+        return _Grid(plan, begun.methods, begun.seeds, folder, root, begun)
+    names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
+    lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
+    if lost and plan.method.name not in {parted(name)[0] for name in names}:
+        raise ConfigError(
+            f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
+            f"write --set methods.{names[0]}.{lost[0]}"
+        )
+    return _Grid(plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed], folder, root)
 
 
 def _check_resumable(folder: Path, command: str) -> None:
@@ -444,21 +492,3 @@ def _data_root(begun: Path | None, given: Path | None) -> Path:
             f"--data-root {root}: its name is not Unicode; rename it, or name it through a link"
         ) from None
     return root
-
-
-def _methods_and_seeds(
-    plan: Any, methods: str | None, seeds: str | None, changes: list[str]
-) -> tuple[Any, list[str], list[int]]:
-    """Return the experiment, its methods and seeds by these options; without them those of the experiment."""
-    from fedkin.records.controls import parted
-    from fedkin.running.grid import listed, numbers
-    from fedkin.running.plugins import named_in
-
-    names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
-    lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
-    if lost and plan.method.name not in {parted(name)[0] for name in names}:
-        raise ConfigError(
-            f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
-            f"write --set methods.{names[0]}.{lost[0]}"
-        )
-    return plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed]

@@ -34,11 +34,15 @@ _GONE = 180.0  # seconds; a message of 25 MB takes 16
 @flower.command("new")
 def _new(
     folder: Path = typer.Argument(..., metavar="DIR", help="A new folder for the app."),
-    experiment: Path = typer.Option(..., "--experiment", metavar="E.toml", help="The experiment file."),
-    out: Path = typer.Option(..., "--out", help="Folder for the records, on the machine of the SuperLink."),
+    experiment: Path = typer.Option(..., metavar="E.toml", help="The experiment file."),
+    out: Path = typer.Option(..., help="Folder for the records, on the machine of the SuperLink."),
     data_root: Path | None = ROOT,
 ) -> None:
-    """Write an app that `flwr run` accepts: the server's part, and a part that passes messages on at the nodes."""
+    """Write an app that `flwr run` accepts: the server's part, and a part that passes messages on at the nodes.
+
+    Examples:
+    fedkin flower new app --experiment EXPERIMENT.toml --out /srv/runs/wards
+    """
     from fedkin.running.flowered import write_app
 
     write_app(folder, experiment, out, data_root)
@@ -51,9 +55,9 @@ def _new(
 @flower.command("node")
 def _node(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file, the same as the server's."),
-    name: str = typer.Option(..., "--name", help="The name with which this machine's SuperNode was registered."),
-    socket: Path = typer.Option(..., "--socket", help="The unix socket in the SuperNode's --node-config."),
-    state: Path = typer.Option(..., "--state", help="Folder of its states; the same one when it comes back."),
+    name: str = typer.Option(..., help="The name with which this machine's SuperNode was registered."),
+    socket: Path = typer.Option(..., help="The unix socket in the SuperNode's --node-config."),
+    state: Path = typer.Option(..., help="Folder of its states; the same one when it comes back."),
     data: str = participant.DATA,
     group: str | None = participant.GROUP,
     test_fraction: float | None = participant.HELD,
@@ -62,7 +66,11 @@ def _node(
     unseen: bool = participant.UNSEEN,
     yes: bool = participant.YES,
 ) -> None:
-    """Take part as the client of this machine's SuperNode, with samples of its own, until the run has ended."""
+    """Take part as the client of this machine's SuperNode, with samples of its own, until the run has ended.
+
+    Examples:
+    fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv
+    """
     from fedkin.folders import held
     from fedkin.network.client import NetworkClient
     from fedkin.network.link import is_name
@@ -73,8 +81,7 @@ def _node(
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
     plan = load(experiment)
     settings = networked.settings_of(plan)
-    watch = participant.watched(plan, name, data, test_fraction, group)
-    samples = participant.read_samples(plan, name, data, test_fraction, group)
+    samples, watch = participant.own_samples(plan, name, data, test_fraction, group)
     console = make_console(stderr=True, soft_wrap=True)
     consent = participant.consenting(yes, "the server of the Flower deployment")
     with (
@@ -90,9 +97,13 @@ def _node(
 
 @flower.command("leave")
 def _leave(
-    state: Path = typer.Option(..., "--state", help="The folder of the `fedkin flower node` that leaves."),
+    state: Path = typer.Option(..., help="The folder of the `fedkin flower node` that leaves."),
 ) -> None:
-    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses."""
+    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `node` only pauses.
+
+    Examples:
+    fedkin flower leave --state a
+    """
     from fedkin.folders import holder
     from fedkin.network.client import LEAVES
 

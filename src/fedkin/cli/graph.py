@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli.output import as_json, print_table, say
+from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.errors import ConfigError, some
 from fedkin.report.units import many
-from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,12 +57,18 @@ def graph(
                                     metavar="DIR"),
     json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
 ) -> None:  # fmt: skip
-    """Find groups of similar clients, from one vector per client, or from raw samples."""
+    """Find groups of similar clients, from one vector per client, or from raw samples.
+
+    Examples:
+    fedkin graph signatures.csv --sparsify knn:10 --out graph
+    fedkin graph rows.csv --groups same --client hospital --target died
+    """
     if groups.partition(":")[0] == "same":
         if similarity is not None:
             raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
         summary, lines = _tested_groups(signatures, groups, client, target, seed, out)
-        print(as_json(summary) if json else "\n".join(map(shown, lines)))
+        if not printed_as_json(json, summary):
+            say(*lines)
         return
     if client or target:
         raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
@@ -77,9 +82,7 @@ def graph(
     summary |= _facts(result, similar)
     if out is not None:
         summary["files"] = _write(out, _writers(result, f"{signatures.name}: {len(result.ids)} clients", seed))
-    if json:
-        print(as_json(summary))
-    else:
+    if not printed_as_json(json, summary):
         _print(summary)
 
 

@@ -10,11 +10,10 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.options import JSON, KINDS
-from fedkin.cli.output import as_json, print_table
+from fedkin.cli.output import print_table, printed_as_json
 from fedkin.errors import ConfigError, nearest
 from fedkin.running.progress import make_console
 
@@ -34,7 +33,13 @@ def list_names(
     name: str | None = typer.Argument(None, help="Show this one in full; also FILE.py:CLASS.", metavar="NAME"),
     json: bool = JSON,
 ) -> None:
-    """List methods, scenarios, sources, models, metrics or presets, or show one of them with all its settings."""
+    """List methods, scenarios, sources, models, metrics or presets, or show one of them with all its settings.
+
+    Examples:
+    fedkin list methods
+    fedkin list methods sfmtl-graph
+    fedkin list presets digits-rotated > mine.toml
+    """
     if kind not in KINDS:
         raise ConfigError(f"list: no kind {kind!r}; {nearest(kind, KINDS)}")
     if kind == "presets":
@@ -49,19 +54,14 @@ def list_names(
     if name is not None:
         name, part = _part_of(parts, name, section)
         facts, settings = _facts(part, kind), [] if kind == "metrics" else _settings(part, section)
-        if json:
-            print(as_json({"name": name, **facts, "about": inspect.getdoc(part) or "", "settings": settings}))
-        else:
+        whole = {"name": name, **facts, "about": inspect.getdoc(part) or "", "settings": settings}
+        if not printed_as_json(json, whole):
             _print_part(name, part, section, facts, settings)
         return
     rows = [{"name": each, **_facts(part, kind), "about": _first_paragraph(part), "from": _origin(part)}
             for each, part in parts.items()]  # fmt: skip
-    if json:
-        print(as_json(rows))
-    elif kind == "methods":
-        _print_methods(rows)
-    else:
-        _print_names(kind, rows)
+    if not printed_as_json(json, rows):
+        _print_methods(rows) if kind == "methods" else _print_names(kind, rows)
 
 
 def _presets(name: str | None, json: bool) -> None:
@@ -75,9 +75,7 @@ def _presets(name: str | None, json: bool) -> None:
         {"name": path.stem, "about": path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")}
         for path in sorted(preset_folder().glob("*.toml"))
     ]
-    if json:
-        print(as_json(rows))
-    else:
+    if not printed_as_json(json, rows):
         _print_names("presets", rows)
 
 
@@ -118,16 +116,13 @@ def _first_paragraph(part: Any) -> str:
 def _print_methods(rows: list[dict[str, str]]) -> None:
     """Print one line per method, grouped by kind."""
     heads = ["kind", "method", "paper", "needs", *(["from"] * any(row["from"] for row in rows))]
-    table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=12 if head in ("kind", "method") else None)
     kinds = list(dict.fromkeys([*_METHOD_KINDS, *(row["kind"] for row in rows)]))
-    before = ""
+    lines, before = [], ""
     for row in sorted(rows, key=lambda row: kinds.index(row["kind"])):
         cells = {**row, "method": row["name"], "kind": "" if row["kind"] == before else row["kind"]}
-        table.add_row(*(cells[head] for head in heads))
+        lines.append([cells[head] for head in heads])
         before = row["kind"]
-    make_console().print(table)
+    print_table(heads, lines, wrapped=heads[2:])
 
 
 def _print_names(kind: str, rows: list[dict[str, str]]) -> None:

@@ -11,11 +11,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from fedkin.cli.experiments import finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESUME, ROOT
-from fedkin.cli.output import as_json, say, stop_on_signals
+from fedkin.cli.output import print_table, printed_as_json, say, stop_on_signals
 from fedkin.cli.participant import (
     DATA,
     DEVICE,
@@ -28,8 +27,7 @@ from fedkin.cli.participant import (
     consenting,
     leaving,
     ledger_in,
-    read_samples,
-    watched,
+    own_samples,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held, holder, write_new
@@ -52,14 +50,10 @@ _EVERY = 1.0  # seconds between two looks at how it goes
 _MARK = 12  # digits of a model's hash that are shown
 
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
-_KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
-_CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (default: the key's name with .crt).")
-_REVOKED = typer.Option(
-    None, "--revoked", metavar="FILE", help="Names and fingerprints that are no longer accepted, one a line."
-)
-_LISTEN = typer.Option(
-    None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
-)
+_KEY = typer.Option(..., help="This participant's private key (PEM).")
+_CERTIFICATE = typer.Option(None, help="Its certificate (default: the key's name with .crt).")
+_REVOKED = typer.Option(None, metavar="FILE", help="Names and fingerprints that are no longer accepted, one a line.")
+_LISTEN = typer.Option(None, metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file).")
 
 
 # -- keys, certificates and join files ------------------------------------------------------------------------------
@@ -68,12 +62,16 @@ _LISTEN = typer.Option(
 @net.command("init", rich_help_panel=_PREPARE)
 def _init(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder for the key and the request."),
-    name: str = typer.Option(..., "--name", help="The participant: letters, digits, '.', '_', '-'; at most 64."),
+    name: str = typer.Option(..., help="The participant: letters, digits, '.', '_', '-'; at most 64."),
     hosts: list[str] = typer.Option(
         [], "--host", help="A host name or address at which others dial it. May be repeated."
     ),
 ) -> None:
-    """Make a private key, and a request for a certificate to send to whoever runs the CA."""
+    """Make a private key, and a request for a certificate to send to whoever runs the CA.
+
+    Examples:
+    fedkin net init keys --name north
+    """
     from fedkin.network import identity
 
     key = identity.make_key()
@@ -91,16 +89,17 @@ def _init(
 @net.command("ca", rich_help_panel=_PREPARE)
 def _ca(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder of the CA."),
-    sign: list[Path] = typer.Option(
-        [], "--sign", metavar="FILE", help="A certificate request to sign. May be repeated."
-    ),
-    name: str = typer.Option("fedkin-ca", "--name", help="Name of a new CA."),
-    days: int | None = typer.Option(
-        None, "--days", min=1, max=36500, help="Days of validity (default: 3650 for a CA, 365)."
-    ),
+    sign: list[Path] = typer.Option([], metavar="FILE", help="A certificate request to sign. May be repeated."),
+    name: str = typer.Option("fedkin-ca", help="Name of a new CA."),
+    days: int | None = typer.Option(None, min=1, max=36500, help="Days of validity (default: 3650 for a CA, 365)."),
     replace: bool = typer.Option(False, "--replace", help="With --sign: replace a certificate that is there."),
 ) -> None:
-    """Make a CA; with --sign, sign requests with an existing one."""
+    """Make a CA; with --sign, sign requests with an existing one.
+
+    Examples:
+    fedkin net ca ca
+    fedkin net ca ca --sign north.csr
+    """
     from fedkin.network import identity
 
     if sign:
@@ -146,13 +145,11 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
 @net.command("invite", rich_help_panel=_PREPARE)
 def _invite(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file."),
-    out: Path = typer.Option(..., "--out", help="The join file to write."),
-    ca: Path = typer.Option(..., "--ca", help="Certificate of the CA (PEM)."),
-    server: str | None = typer.Option(
-        None, "--server", metavar="NAME=ADDRESS", help="Who aggregates, and its address."
-    ),
+    out: Path = typer.Option(..., help="The join file to write."),
+    ca: Path = typer.Option(..., help="Certificate of the CA (PEM)."),
+    server: str | None = typer.Option(None, metavar="NAME=ADDRESS", help="Who aggregates, and its address."),
     router: str | None = typer.Option(
-        None, "--router", metavar="NAME=ADDRESS", help="Who passes sealed messages on, if nobody can be dialled."
+        None, metavar="NAME=ADDRESS", help="Who passes sealed messages on, if nobody can be dialled."
     ),
     members: list[str] = typer.Option(
         [], "--member", help="A participant; with an address if others dial it. May be repeated."
@@ -160,9 +157,13 @@ def _invite(
     certificates: list[Path] = typer.Option(
         [], "--certificate", help="A member's certificate, to accept that one only. May be repeated."
     ),
-    name: str | None = typer.Option(None, "--name", help="Name of the federation (default: the experiment's)."),
+    name: str | None = typer.Option(None, help="Name of the federation (default: the experiment's)."),
 ) -> None:
-    """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted."""
+    """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted.
+
+    Examples:
+    fedkin net invite EXPERIMENT.toml --ca ca.pem --member server=host:7447 --member north --out join.toml
+    """
     from fedkin.network import identity
     from fedkin.network.join_file import VERSION, Join, write_join
     from fedkin.records.files import SETTINGS_BYTES
@@ -203,7 +204,6 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
         if name in book:
             raise ConfigError(f"--member {shown(name, 64)}: there already")
         book[name] = parse(Member, {"locator": place}, f"--member {shown(name, 64)}")
-        book[name].check(name, f"--member {shown(name, 64)}")
     for path in pins:
         chain = identity.certificates_of(identity.read_file(path), str(path))
         name = identity.common_name(chain[0].subject, str(path))
@@ -216,7 +216,11 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
 
 @net.command("show", rich_help_panel=_LOOK)
 def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
-    """Say what a certificate, a certificate request or a join file says."""
+    """Say what a certificate, a certificate request or a join file says.
+
+    Examples:
+    fedkin net show join.toml
+    """
     from fedkin.network import identity
     from fedkin.network.join_file import read_join
 
@@ -224,7 +228,7 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
     if b"PRIVATE KEY-----" in data:
         raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
     if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        say(*_of_request(identity.request_of(data, str(path))))
+        say(*_about(identity.request_of(data, str(path))))
     elif b"-----BEGIN CERTIFICATE-----" in data:
         for certificate in identity.certificates_of(data, str(path)):
             say(*_about(certificate))
@@ -232,31 +236,25 @@ def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, 
         say(*_of_join(read_join(path)))
 
 
-def _about(certificate: x509.Certificate) -> list[str]:
+def _about(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """Return lines about a certificate or a request for one."""
+    from cryptography import x509
+
     from fedkin.network import identity
 
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    subject, lines = signed.subject.rfc4514_string(), list[str]()
+    if isinstance(signed, x509.Certificate):
+        first, last = signed.not_valid_before_utc, signed.not_valid_after_utc
+        expired = " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
+        lines = [
+            f"signed by:    {signed.issuer.rfc4514_string()}",
+            f"valid:        {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC{expired}",
+        ]
     return [
-        f"subject:      {certificate.subject.rfc4514_string()}",
-        f"signed by:    {certificate.issuer.rfc4514_string()}",
-        f"valid:        {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC{_expired(last)}",
-        f"hosts:        {', '.join(identity.hosts_of(certificate)) or 'none'}",
-        f"fingerprint:  {identity.fingerprint(certificate)}",
-    ]
-
-
-def _expired(last: datetime.datetime) -> str:
-    return " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
-
-
-def _of_request(request: x509.CertificateSigningRequest) -> list[str]:
-    from fedkin.network import identity
-
-    return [
-        f"request of:   {request.subject.rfc4514_string()}",
-        f"hosts:        {', '.join(identity.hosts_of(request)) or 'none'}",
-        f"fingerprint:  {identity.fingerprint(request)}",
-    ]
+        f"{'subject:   ' if lines else 'request of:'}   {subject}", *lines,
+        f"hosts:        {', '.join(identity.hosts_of(signed)) or 'none'}",
+        f"fingerprint:  {identity.fingerprint(signed)}",
+    ]  # fmt: skip
 
 
 def _of_join(join: Any) -> list[str]:
@@ -289,22 +287,21 @@ def _serve(
     resume: Path | None = RESUME,
     json: bool = JSON,
 ) -> None:
-    """Run an experiment as its server: wait for the clients, run the rounds, and keep the records of a simulation."""
-    from fedkin.network.join_file import read_join
+    """Run an experiment as its server: wait for the clients, run the rounds, and keep the records of a simulation.
+
+    Examples:
+    fedkin net serve EXPERIMENT.toml --join join.toml --key server.key
+    """
     from fedkin.running import networked
 
     plan, folder, root = start_or_resume(experiment, [], None, out, resume, data_root)
-    invited = read_join(invitation)
+    invited, identity = _invited(invitation, key, certificate)
     plan = networked.invited(plan, invited)
-    console = make_console(stderr=True, soft_wrap=True)
-    identity = _identity(invited, key, certificate)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     with _link(invited, identity, listen, revoked) as link, stop_on_signals(folder) as stop:
-        result = networked.serve(
-            plan, link, folder, data_root=root, say=console.print,
-            watcher=Progress(plan.method.name, stop, json),
-        )  # fmt: skip
+        watcher = Progress(plan.method.name, stop, json)
+        result = networked.serve(plan, link, folder, data_root=root, say=_say, watcher=watcher)
     finish_run(plan, result, folder, json)
 
 
@@ -325,31 +322,31 @@ def _join(
     yes: bool = YES,
     json: bool = JSON,
 ) -> None:
-    """Take part with samples of its own until the run has ended: as a client, or as a peer if there is no server."""
+    """Take part with samples of its own until the run has ended: as a client, or as a peer if there is no server.
+
+    Examples:
+    fedkin net join join.toml --data stays.csv --key north.key
+    """
     from fedkin.network.client import NetworkClient
-    from fedkin.network.join_file import read_join
     from fedkin.records.files import seal_of
     from fedkin.running import networked
 
-    invited = read_join(invitation)
-    plan = networked.experiment_of(invited)
-    identity = _identity(invited, key, certificate)
-    me = identity.name
+    invited, identity = _invited(invitation, key, certificate)
+    plan, me = networked.experiment_of(invited), identity.name
     if me == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {me!r}, which does not join")
-    watch = watched(plan, me, data, test_fraction, group)  # before the file is read: no change is missed
-    samples = read_samples(plan, me, data, test_fraction, group)
+    samples, watch = own_samples(plan, me, data, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{me}-state"
-    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server or "its neighbours")
+    consent = consenting(yes, invited.server or "its neighbours")
     if invited.server:
         with (
-            held(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(say) as (_, stop),
+            held(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
-                say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
+                _say(f"kept from an earlier start: its model after round {round} (fedkin export {folder})")
             NetworkClient(
-                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=say,
+                link, samples, networked.plan_of, folder, server=invited.server, stop=stop, say=_say,
                 settings=networked.settings_of(plan), device=device, consent=consent, ledger=ledger,
                 take_home=networked.take_home, unseen=unseen, watch=watch,
             ).run()  # fmt: skip
@@ -358,11 +355,11 @@ def _join(
         raise ConfigError("--unseen: a federation of peers has no server that would send a model")
     with (
         ledger_in(plan, folder, me, max_epsilon) as ledger, _link(invited, identity, listen, revoked) as link,
-        leaving(say) as (flag, stop),
+        leaving(_say) as (flag, stop),
     ):  # fmt: skip
         result = networked.exchange(
             plan, link, samples, invited.participants, folder, device=device, stop=stop, consent=consent,
-            say=say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
+            say=_say, ledger=ledger, watcher=Progress(plan.method.name, flag, json),
         )  # fmt: skip
     finish_run(plan, result, folder, json)
 
@@ -375,23 +372,25 @@ def _leave(
     revoked: Path | None = _REVOKED,
     state: Path | None = STATE,
 ) -> None:
-    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `join` only pauses."""
-    from fedkin.network.client import LEAVES, Caller
-    from fedkin.network.join_file import read_join
+    """Leave a running federation: its data count no more from the next round on. Ctrl-C of `join` only pauses.
 
-    invited = read_join(invitation)
-    identity = _identity(invited, key, certificate)
+    Examples:
+    fedkin net leave join.toml --key north.key
+    """
+    from fedkin.network.client import LEAVES, Caller
+
+    invited, identity = _invited(invitation, key, certificate)
     if not invited.server:
         raise ConfigError("a federation of peers has no server that counts who is there: end fedkin net join")
     if identity.name == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which ends with Ctrl-C")
-    say, folder = make_console(stderr=True, soft_wrap=True).print, state or invitation.parent / f"{identity.name}-state"
+    folder = state or invitation.parent / f"{identity.name}-state"
     if holder(folder) is not None:
         (folder / LEAVES).touch(mode=0o600)
-        say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
+        _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
-    with held(folder), leaving(say) as (_, stop), _link(invited, identity, None, revoked) as link:
-        caller = Caller(link, invited.server, say=say, stop=stop)
+    with held(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
+        caller = Caller(link, invited.server, say=_say, stop=stop)
         caller.await_farewell(caller.say_leaving())
 
 
@@ -402,12 +401,14 @@ def _router(
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
 ) -> None:
-    """Pass sealed messages between participants that can only dial out, until Ctrl-C."""
-    from fedkin.network.join_file import read_join
+    """Pass sealed messages between participants that can only dial out, until Ctrl-C.
+
+    Examples:
+    fedkin net router join.toml --key router.key
+    """
     from fedkin.network.zenoh_link import run_router
 
-    invited = read_join(invitation)
-    identity = _identity(invited, key, certificate)
+    invited, identity = _invited(invitation, key, certificate)
     if identity.name != invited.router:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the router is {invited.router or 'nobody'!r}")
     stop = Event()
@@ -415,21 +416,27 @@ def _router(
         signal.signal(number, lambda *_: stop.set())
     place = listen or invited.members[invited.router].locator
     with run_router(identity, invited.members, [place]):
-        make_console(soft_wrap=True).print(
+        say(
             f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
             "which name, and nothing else"
         )
         stop.wait()
 
 
-def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
-    """Return who this is; raises ConfigError for who is not a member."""
+def _invited(path: Path, key: Path, certificate: Path | None) -> tuple[Join, Identity]:
+    """Return a join file and who this is; raises ConfigError for who is not a member."""
     from fedkin.network.identity import load
+    from fedkin.network.join_file import read_join
 
+    invited = read_join(path)
     identity = load(key, certificate or key.with_suffix(".crt"), invited.roots)
     if identity.name not in invited.members:
         raise ConfigError(f"--key {key}: {identity.name!r} is not a member of this federation")
-    return identity
+    return invited, identity
+
+
+def _say(line: str) -> None:
+    say(line, stderr=True)
 
 
 def _link(invited: Join, identity: Identity, listen: str | None, revoked: Path | None) -> ZenohLink:
@@ -453,12 +460,12 @@ def _link(invited: Join, identity: Identity, listen: str | None, revoked: Path |
 def _check_host(invited: Join, identity: Identity) -> None:
     """Raise ConfigError if others dial this participant at a host that is not in its certificate."""
     from fedkin.network.identity import hosts_of
-    from fedkin.network.join_file import host_and_port
 
     me, place = identity.name, invited.members[identity.name].locator
     if not any(me in invited.dialled_by(name) for name in invited.participants):
         return
-    host, hosts = host_and_port(place)[0].lower(), [each.lower() for each in hosts_of(identity.chain[0])]
+    host = place.removeprefix("tls/").rpartition(":")[0].strip("[]").lower()
+    hosts = [each.lower() for each in hosts_of(identity.chain[0])]
     if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
         raise ConfigError(
             f"--key: the certificate of {me!r} is for {' and '.join(hosts) or 'no host'}, and the others dial it at "
@@ -477,15 +484,17 @@ def _status(
     watch: bool = typer.Option(False, "--watch", help="Print it again each second, until all have ended."),
     json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Show the state of a federation from the folders of its participants on this machine; needs no network."""
+    """Show the state of a federation from the folders of its participants on this machine; needs no network.
+
+    Examples:
+    fedkin net status runs/wards
+    """
     from fedkin.network.status import read_status
 
     files, pause = _status_files(path), Event()
     while True:
         statuses = {file: read_status(file) for file in files}
-        if json:
-            print(as_json({str(file): status.model_dump() for file, status in statuses.items()}))
-        else:
+        if not printed_as_json(json, {str(file): status.model_dump() for file, status in statuses.items()}):
             if watch:
                 make_console().clear()
             for file, status in statuses.items():
@@ -495,17 +504,11 @@ def _status(
         pause.wait(_EVERY)
 
 
-_OPTIONAL = ("epsilon", "group", "model")
-_TITLES = ("name", "here", "round", "last seen", "from it", "to it", "refused", *_OPTIONAL)
-
-
 def _status_files(path: Path) -> list[Path]:
     """Return the status files of a folder, or of the folders in it; raises RunError if there is none."""
     from fedkin.network.status import FILE
 
     folder = path.parent if path.suffix == ".toml" else path
-    if path.name == FILE:
-        return [path]
     files = [folder / FILE] if (folder / FILE).exists() else sorted(folder.glob(f"*/{FILE}"))
     if not files:
         raise RunError(
@@ -516,47 +519,40 @@ def _status_files(path: Path) -> list[Path]:
 
 
 def _print_status(file: Path, status: Status) -> None:
-    console, now = make_console(soft_wrap=True), time.time()
+    now = time.time()
     round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
     late = status.late(now)
     state = "silent" if late else "left; the same command comes back" if status.state == "left" else status.state
-    console.print(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {state}")
+    say(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {state}")
     if late:
-        console.print(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
+        say(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
         weights = ", ".join(f"{name} {weight:.2f}" for name, weight in status.weights.items())
-        console.print(f"learned weights: {weights}")
+        say(f"learned weights: {weights}")
     if status.model:
-        console.print(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
+        say(f"its model: {status.model[:_MARK]} (fedkin export {file.parent})")
     if status.epsilon is not None:
-        console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
+        say(f"released so far in this run: epsilon {status.epsilon:.2f}")
     rows = [_row(name, other, now) for name, other in status.others.items()]
-    columns = [title for title in _TITLES if title not in _OPTIONAL or any(row[title] for row in rows)]
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(shown(row[title]) for title in columns))
-    console.print(table)
-    for name, other in status.others.items():
-        if other.why:
-            console.print(f"refused of {name}, the last: {shown(other.why)}")
+    heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
+    print_table(heads, [[row[head] for head in heads] for row in rows])
+    say(*(f"refused of {name}, the last: {shown(other.why)}" for name, other in status.others.items() if other.why))
     if status.nameless:
-        console.print(f"refused, and nobody knows whose: {status.nameless}")
+        say(f"refused, and nobody knows whose: {status.nameless}")
+
+
+# The last three are left out where there is nothing to say.
+_HEADS = ("name", "here", "round", "last seen", "from it", "to it", "refused", "epsilon", "group", "model")
 
 
 def _row(name: str, other: Other, now: float) -> dict[str, str]:
-    cells = (
-        name, "yes" if other.here else "no", "" if other.round is None else str(other.round), _seen(other, now),
-        megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
+    seen = "never" if other.seen is None else f"{_ago(max(0.0, now - other.seen))} ago"
+    return dict(zip(_HEADS, (
+        name, "yes" if other.here else "no", "" if other.round is None else str(other.round),
+        "now" if other.here else seen, megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or ""),
         "" if other.epsilon is None else f"{other.epsilon:.2f}", "" if other.group is None else str(other.group),
         other.model[:_MARK],
-    )  # fmt: skip
-    return dict(zip(_TITLES, cells, strict=True))
-
-
-def _seen(other: Other, now: float) -> str:
-    if other.here:
-        return "now"
-    return "never" if other.seen is None else f"{_ago(max(0.0, now - other.seen))} ago"
+    ), strict=True))  # fmt: skip
 
 
 def _ago(seconds: float) -> str:

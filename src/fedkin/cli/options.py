@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
-
-from fedkin.running import presets
 
 # The kinds of `fedkin list`.
 KINDS = ("methods", "scenarios", "sources", "models", "metrics", "presets")
-
-
-def check_experiment(path: Path | None) -> None:
-    """Raise ConfigError for an experiment file or preset that does not exist, before slow imports."""
-    try:
-        if path is not None:
-            presets.preset_or_file(path).stat()
-    except FileNotFoundError:
-        raise presets.missing(path or Path()) from None
-    except (OSError, ValueError):
-        pass  # the reader of the file reports what is wrong with it
 
 
 def comma_list(names: str) -> tuple[str, ...]:
@@ -32,30 +17,28 @@ EXPERIMENT = typer.Argument(None, help="Experiment file (TOML), or a preset's na
 SET = typer.Option(
     [], "--set", help="Change a setting: section.field=value; A.B= unsets it. May be repeated.", metavar="A.B=C"
 )
-ROOT = typer.Option(
-    None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."
-)
-OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
-RESUME = typer.Option(None, "--resume", help="Continue what is in this folder.", metavar="DIR")
+ROOT = typer.Option(None, help="Folder that holds the data sets (default: data; with --resume, as before).")
+OUT = typer.Option(None, help="Folder for the records (default: a new one under runs/).")
+RESUME = typer.Option(None, help="Continue what is in this folder.", metavar="DIR")
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
-ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
-METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")
-SEED = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed.")
-SEEDS = typer.Option(None, "--seeds", help="Seeds: 0,1,2 or 0-4 (default: run.seed).")
+ROUNDS = typer.Option(None, min=0, help="Rounds, in place of training.rounds.")
+METHODS = typer.Option(None, help="Comma-separated: local,fedavg,sfmtl-graph.")
+SEED = typer.Option(None, min=0, max=10**18 - 1, help="Seed, in place of run.seed.")
+SEEDS = typer.Option(None, help="Seeds: 0,1,2 or 0-4 (default: run.seed).")
 
 TABLE_TARGET = typer.Option(
-    None, "--target", help="The column to predict (tables). Without it, init lists the columns.", metavar="COLUMN"
+    None, help="The column to predict (tables). Without it, init lists the columns.", metavar="COLUMN"
 )
 TABLE_CLIENT = typer.Option(
-    None, "--client", help="The column of clients (tables); not needed for a folder with a file for each.",
+    None, help="The column of clients (tables); not needed for a folder with a file for each.",
     metavar="COLUMN",
 )  # fmt: skip
 TABLE_TIME = typer.Option(
-    None, "--time", help="A column of dates or times: each client's latest rows are held out (tables).",
+    None, help="A column of dates or times: each client's latest rows are held out (tables).",
     metavar="COLUMN",
 )  # fmt: skip
-TABLE_GROUP = typer.Option(None, "--group", help="The column of known groups of clients (tables).", metavar="COLUMN")
+TABLE_GROUP = typer.Option(None, help="The column of known groups of clients (tables).", metavar="COLUMN")
 TABLE_KIND = typer.Option(
-    None, "--kind", help="classification, risk or regression (tables). Default: by the values.", metavar="KIND"
+    None, help="classification, risk or regression (tables). Default: by the values.", metavar="KIND"
 )
-TABLE_LEAVE_OUT = typer.Option("", "--leave-out", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN")
+TABLE_LEAVE_OUT = typer.Option("", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN")

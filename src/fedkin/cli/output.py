@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
+from rich.measure import Measurement
 from rich.table import Table
 
 from fedkin.errors import some
 from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console
+from fedkin.untrusted import shown
 
 # The control characters that JSON itself does not escape.
 _CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _NOTES = 4  # lines of notes below a table
-
-
-def as_json(value: Any) -> str:
-    """Return the value as JSON without control characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def say(*lines: str, stderr: bool = False) -> None:
@@ -34,14 +31,33 @@ def say(*lines: str, stderr: bool = False) -> None:
         console.print(line)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print a table without lines between cells; right: the heads of columns that are aligned to the right."""
-    table = Table(box=None, pad_edge=False)
+def printed_as_json(asked: bool, value: Any) -> bool:
+    """Print the value as JSON without control characters if that is asked for; return whether it is."""
+    if asked:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        print(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    return asked
+
+
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), wrapped: Sequence[str] | None = None
+) -> None:  # fmt: skip
+    """Print a table without lines between cells; right: the heads of columns that are aligned to the right.
+
+    wrapped: the columns that may wrap (None: all); of a file or a pipe, which has no edge, none does then.
+    """
+    table = Table(box=None, pad_edge=False, collapse_padding=wrapped is not None)
     for head in heads:
-        table.add_column(head, justify="right" if head in right else "left")
+        justify: Literal["right", "left"] = "right" if head in right else "left"
+        table.add_column(
+            shown(head), justify=justify, no_wrap=wrapped is not None and head not in wrapped, overflow="fold"
+        )
     for row in rows:
-        table.add_row(*row)
-    make_console().print(table)
+        table.add_row(*map(shown, row))
+    console = make_console(soft_wrap=wrapped is not None)
+    if wrapped is not None and not (console.is_terminal or "COLUMNS" in os.environ):
+        console.width = Measurement.get(console, console.options.update_width(10_000), table).maximum
+    console.print(table)
 
 
 def write_run_report(folders: Iterable[Any], out_folder: Path) -> Path:
@@ -77,15 +93,14 @@ def print_notes(
     told = [f"warning: {some(runs, 3)}: {text}" for text, runs in warnings.items()]
     texts = [*before, *told, *texts, *after]
     width = make_console().width
-    blocks = [_wrapped(text, width) for text in texts]
-    lines = {block: block.count("\n") + 1 for block in blocks}
-    room = _NOTES if sum(lines.values()) <= _NOTES else _NOTES - 1
+    blocks = dict.fromkeys(_wrapped(text, width) for text in texts)
+    room = _NOTES if sum(block.count("\n") + 1 for block in blocks) <= _NOTES else _NOTES - 1
     kept = []
-    for block in lines:
-        if lines[block] <= room:
-            room -= lines[block]
+    for block in blocks:
+        if (lines := block.count("\n") + 1) <= room:
+            room -= lines
             kept.append(block)
-    if left := len(lines) - len(kept):
+    if left := len(blocks) - len(kept):
         kept.append(f"and {left} more note{'s' * (left > 1)} in the report")
     say(*kept)
 

@@ -24,31 +24,21 @@ if TYPE_CHECKING:
 Consent = Callable[[list[str]], bool]
 
 
-def _sample_option(default: Any, *names: str, **more: Any) -> Any:
-    return typer.Option(default, *names, rich_help_panel="Its samples", **more)
-
-
-def _consent_option(default: Any, *names: str, **more: Any) -> Any:
-    return typer.Option(default, *names, rich_help_panel="What leaves", **more)
-
-
-DATA = _sample_option(
-    ..., "--data", help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION."
-)
+_sample_option: Any = partial(typer.Option, rich_help_panel="Its samples")
+_consent_option: Any = partial(typer.Option, rich_help_panel="What leaves")
+DATA = _sample_option(..., help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION.")
 HELD = _sample_option(
-    None, "--test-fraction", min=0, max=0.9,
+    None, min=0, max=0.9,
     help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
 )  # fmt: skip
-GROUP = _consent_option(None, "--group", help="The group of this participant, which the server records.")
+GROUP = _consent_option(None, help="The group of this participant, which the server records.")
 YES = _consent_option(False, "--yes", help="Do not ask for consent to what will leave this participant.")
-EPSILON = _consent_option(
-    None, "--max-epsilon", min=0, help="With \\[privacy]: the largest epsilon over all runs here."
-)
-STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
+EPSILON = _consent_option(None, min=0, help="With \\[privacy]: the largest epsilon over all runs here.")
+STATE = typer.Option(None, help="Folder of its states (default: NAME-state beside the join file).")
 UNSEEN = typer.Option(
     False, "--unseen", help="Take no part: it is only evaluated, and takes a model home; needs network.newcomers."
 )
-DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
+DEVICE = typer.Option("cpu", help="Where to train: cpu, cuda, cuda:1.")
 
 
 @contextmanager
@@ -132,15 +122,15 @@ def read_samples(
     return OwnTable(name, data, source, group)
 
 
-def watched(
-    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
-) -> FileWatch | None:  # fmt: skip
-    """Return what reads a participant's data again when the file has changed, if `network.reread` asks for it."""
+def own_samples(
+    plan: Experiment, name: str, data: str, fraction: float | None, group: str | None
+) -> tuple[tuple[Client, Task] | OwnTable, FileWatch | None]:
+    """Return a participant's data, and what reads them again after changes, if `network.reread` asks for it."""
     from fedkin.data.own import FileWatch
 
-    if not plan.network.reread:
-        return None
-    return FileWatch(Path(data), partial(read_samples, plan, name, data, fraction, group))
+    read = partial(read_samples, plan, name, data, fraction, group)
+    watch = FileWatch(Path(data), read) if plan.network.reread else None  # first, so that no change is missed
+    return read(), watch
 
 
 def _check_fraction(asked: float | None, given: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli.options import JSON, comma_list
-from fedkin.cli.output import as_json, hearing, print_table, say
+from fedkin.cli.output import hearing, print_table, printed_as_json, say
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,20 +23,26 @@ def reproduce(
         None, help="A table, or all; without it, the tables are listed."
     ),
     quick: bool = typer.Option(False, "--quick", help="A few rounds of each, to test the command."),
-    data_root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
-    out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; continues from them."),
-    pages: Path | None = typer.Option(None, "--pages", help="Folder for the pages (default: OUT/pages)."),
-    tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
+    data_root: Path = typer.Option(Path("data"), help="Folder that holds the data sets."),
+    out: Path = typer.Option(Path("runs/reproduce"), help="Folder for the records; continues from them."),
+    pages: Path | None = typer.Option(None, help="Folder for the pages (default: OUT/pages)."),
+    tables: Path | None = typer.Option(None, help="Folder of the definitions (default: presets/tables)."),
     finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
     federation: list[str] | None = typer.Option(
-        None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
+        None, help="Only this federation, or these; the page keeps what it says of others."
     ),
     methods: str | None = typer.Option(
-        None, "--methods", help="Only the rows of these methods, and Local; the page keeps what it says of others."
+        None, help="Only the rows of these methods, and Local; the page keeps what it says of others."
     ),
     json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
+    """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV.
+
+    Examples:
+    fedkin reproduce
+    fedkin reproduce flt-table1 --data-root data
+    fedkin reproduce all --quick
+    """
     from fedkin.running.papers import known_tables, table_folder
     from fedkin.settings import choose
 
@@ -91,6 +97,7 @@ def _one(
     Of other federations and rows, and with `finished` of those without records, what the page has said is kept.
     how: the page's last section.
     """
+    from fedkin.records.files import write_bytes
     from fedkin.report import results
     from fedkin.running.reproduce import reproduce
 
@@ -101,9 +108,17 @@ def _one(
     some_rows = len(some.rows()) < len(table.rows())
     if finished or some_rows or len(mine) < len(table.federation):
         figures, claims = results.read_pages(name, table, how, pages, () if finished or some_rows else mine)
-    written = bool(figures)
-    if finished and written:
-        _write(name, table, done, figures, claims, how, pages, quick)
+
+    def write() -> None:
+        """Write the page and the two CSV files."""
+        every, verdicts = results.merged(table, done, figures, claims)
+        pages.mkdir(parents=True, exist_ok=True)
+        write_bytes(pages / f"{name}.md", results.page(table, every, verdicts, how, quick).encode())
+        write_bytes(pages / f"{name}.csv", results.rows_csv(every).encode())
+        write_bytes(pages / f"{name}-claims.csv", results.rows_csv(verdicts, results.CLAIM_COLUMNS).encode())
+
+    if finished and figures:
+        write()
     for one in reproduce(
         some, folder, data_root, out, finished=finished,
         hears=lambda what, number, of: hears(f"{name}, {what}", number, of),
@@ -111,28 +126,8 @@ def _one(
         done.append(one)
         for row, why in one.failed.items():
             say(f"{name}, {one.part.name}: row {row} is left out, since its method failed in training: {why}")
-        written = True
-        _write(name, table, done, figures, claims, how, pages, quick)
-    say(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
-
-
-def _write(
-    name: str, table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[dict[str, str]],
-    claims: Sequence[dict[str, str]], how: str, pages: Path, quick: bool,
-) -> None:  # fmt: skip
-    """Write the page and the two CSV files; figures, claims: those that the page has had."""
-    from fedkin.records.files import write_bytes
-    from fedkin.report import results
-
-    every, verdicts = results.merged(table, done, figures, claims)
-    texts = {
-        f"{name}.md": results.page(table, every, verdicts, how, quick),
-        f"{name}.csv": results.rows_csv(every),
-        f"{name}-claims.csv": results.rows_csv(verdicts, results.CLAIM_COLUMNS),
-    }
-    pages.mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        write_bytes(pages / file, text.encode())
+        write()
+    say(f"page:  {pages / name}.md" if done or figures else f"{name}: nothing has ended yet")
 
 
 def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
@@ -155,8 +150,7 @@ def _list(tables: Mapping[str, PaperTable], json: bool) -> None:
         {"table": name, "what": table.title, "federations": len(table.federation), "runs": runs_of(table),
          "claims": len(table.claim)} for name, table in tables.items()
     ]  # fmt: skip
-    if json:
-        print(as_json(rows))
+    if printed_as_json(json, rows):
         return
     counts = ("federations", "runs", "claims")
     print_table(("table", "what", *counts), [tuple(map(str, row.values())) for row in rows], right=counts)

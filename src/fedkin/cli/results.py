@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
 from fedkin.cli.options import JSON
-from fedkin.cli.output import as_json, say
+from fedkin.cli.output import print_table, printed_as_json, say
 from fedkin.report.units import megabytes
-from fedkin.running.progress import make_console
-from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     from fedkin.records.run import Listed
@@ -30,15 +24,21 @@ if TYPE_CHECKING:
 def report(
     runs: list[Path] = typer.Argument(..., help="Run folders, or folders that hold run folders.", metavar="RUN..."),
     out: Path | None = typer.Option(
-        None, "--out", help="The file to write (default: report.html in the first folder); with --paper a folder "
+        None, help="The file to write (default: report.html in the first folder); with --paper a folder "
         "(default: paper in the first folder).",
     ),
     paper: str | None = typer.Option(
-        None, "--paper", metavar="PARTS", help="In place of the page, figures (SVG, PDF) and tables (LaTeX) for a "
+        None, metavar="PARTS", help="In place of the page, figures (SVG, PDF) and tables (LaTeX) for a "
         "paper: table,curves, and also gains, graph.",
     ),
 ) -> None:  # fmt: skip
-    """Write one HTML file about finished runs: every method and seed, no network needed to view it."""
+    """Write one HTML file about finished runs: every method and seed, no network needed to view it.
+
+    Examples:
+    fedkin report runs/digits-rotated
+    fedkin report runs/A runs/B --out both.html
+    fedkin report runs/digits-rotated --paper table,curves
+    """
     from fedkin.errors import RunError
     from fedkin.report import write_report
 
@@ -65,16 +65,20 @@ class Form(StrEnum):
 def export(
     run: Path = typer.Argument(..., help="The folder of a finished run.", metavar="RUN"),
     client: str | None = typer.Option(
-        None, "--client", help="Whose model; may be left out if all clients have the same one.", metavar="ID"
+        None, help="Whose model; may be left out if all clients have the same one.", metavar="ID"
     ),
     to: Form = typer.Option(
-        Form.torch, "--to", help='torch: a program of torch.export. onnx: needs pip install "fedkin\\[onnx]".'
+        Form.torch, help='torch: a program of torch.export. onnx: needs pip install "fedkin\\[onnx]".'
     ),
     out: Path | None = typer.Option(
-        None, "--out", help="The file to write, .pt2 or .onnx (default: named after the client).", metavar="FILE"
+        None, help="The file to write, .pt2 or .onnx (default: named after the client).", metavar="FILE"
     ),
 ) -> None:
-    """Write a client's model as files that need no fedkin: a frame in, predictions out."""
+    """Write a client's model as files that need no fedkin: a frame in, predictions out.
+
+    Examples:
+    fedkin export runs/wards --client north --to onnx
+    """
     from fedkin.records.files import seal_of
     from fedkin.running.export import ENDINGS, export_model
     from fedkin.running.model_loader import load
@@ -107,16 +111,17 @@ def _list(
     from fedkin.records.run import listed
 
     listed_runs = listed(folders)
-    if json:
-        print(as_json([
-            {"folder": str(run.folder), "method": run.method, "seed": run.seed, "rounds": run.rounds,
-             "planned": run.planned, "figures": run.figures() or None} for run in listed_runs
-        ]))  # fmt: skip
+    facts = [
+        {"folder": str(run.folder), "method": run.method, "seed": run.seed, "rounds": run.rounds,
+         "planned": run.planned, "figures": run.figures() or None} for run in listed_runs
+    ]  # fmt: skip
+    if printed_as_json(json, facts):
         return
     if not listed_runs:
         say(f"no runs in {', '.join(map(str, folders))}")
         return
-    _print(_columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders)), wrapped=("run",))
+    columns = _columns(listed_runs, _distinct_names([run.folder for run in listed_runs], folders))
+    print_table(list(columns), zip(*columns.values(), strict=True), wrapped=("run",))
 
 
 def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -145,7 +150,11 @@ def _columns(listed_runs: Sequence[Listed], names: Sequence[str]) -> dict[str, S
 def _check(
     folder: Path = typer.Argument(..., help="Folder of a run, a comparison or a tuning, or a folder that holds such."),
 ) -> None:
-    """Check that no file of a folder is damaged, and say what can be continued; exit status 1 if one is."""
+    """Check that no file of a folder is damaged, and say what can be continued; exit status 1 if one is.
+
+    Examples:
+    fedkin runs check runs/digits-rotated
+    """
     from fedkin.records.checking import check
 
     reports = check(folder)
@@ -159,7 +168,11 @@ def _check(
 
 @runs.command("diff")
 def _diff(one: Path, other: Path) -> None:
-    """Show which settings of two runs differ, and the results of both."""
+    """Show which settings of two runs differ, and the results of both.
+
+    Examples:
+    fedkin runs diff runs/A runs/B
+    """
     from fedkin.records.run import listed_difference, read_listed
 
     both = [read_listed(one), read_listed(other)]
@@ -167,8 +180,7 @@ def _diff(one: Path, other: Path) -> None:
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     names = _distinct_names([one, other], home)
     if settings:
-        values = [list(map(str, row)) for row in settings]
-        _print(dict(zip(("setting", *names), zip(*values, strict=True), strict=True)), wrapped=("setting", *names))
+        print_table(("setting", *names), [list(map(str, row)) for row in settings], wrapped=("setting", *names))
     else:
         say("no setting differs")
     if unfinished := [str(run.folder) for run in both if run.summary is None]:
@@ -176,7 +188,7 @@ def _diff(one: Path, other: Path) -> None:
         say(f"{text}: not finished, so there are no figures to compare")
         return
     rows = [(name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}") for name, a, b in figures]
-    _print(dict(zip(("figure", *names, "difference"), zip(*rows, strict=True), strict=True)), wrapped=names)
+    print_table(("figure", *names, "difference"), rows, wrapped=names)
 
 
 def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
@@ -186,19 +198,6 @@ def _distinct_names(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
         home = next((home for home in homes if path.absolute().is_relative_to(home.absolute())), None)
         short.append(str(path) if home is None else str(path.absolute().relative_to(home.absolute())))
     return short if len(set(short)) == len(set(paths)) and "." not in short else [str(path) for path in paths]
-
-
-def _print(columns: Mapping[str, Sequence[str]], wrapped: Sequence[str]) -> None:
-    """Print columns literally, brackets included; of a table wider than the terminal, the `wrapped` columns wrap."""
-    table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for head in columns:
-        table.add_column(Text(shown(head)), no_wrap=head not in wrapped, overflow="fold")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    console = make_console(soft_wrap=True)
-    if not (console.is_terminal or "COLUMNS" in os.environ):  # a file or a pipe has no edge
-        console.width = Measurement.get(console, console.options.update_width(10_000), table).maximum
-    console.print(table)
 
 
 def _cell(value: float | None, form: str = ".4f") -> str:

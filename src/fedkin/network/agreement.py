@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from hashlib import blake2b
 from threading import Lock
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, StrictBool, StrictStr, field_serializer, model_validator
+from pydantic import BeforeValidator, PlainSerializer, StrictBool, StrictStr, model_validator
 
 from fedkin import codec
 from fedkin._version import __version__
@@ -17,7 +18,7 @@ from fedkin.errors import FedkinError, some
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
 from fedkin.network.messages import Sent, Text, listed
-from fedkin.network.settings import task_from, tree_of_task
+from fedkin.network.settings import task_from
 from fedkin.settings import differing
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
@@ -42,7 +43,7 @@ class Agreement(Sent):
     """
 
     settings: Text
-    task: Annotated[Task | None, BeforeValidator(_task)] = None
+    task: Annotated[Task | None, BeforeValidator(_task), PlainSerializer(lambda task: task and asdict(task))] = None
     first: Text = ""
     version: StrictStr = __version__
     cannot: Text = ""
@@ -57,10 +58,6 @@ class Agreement(Sent):
             return tree
         version = tree.get("version", __version__)
         return {**tree, "version": version} if version == __version__ else {"version": version, "settings": ""}
-
-    @field_serializer("task")
-    def _tree_of_task(self, task: Task | None) -> Any:
-        return None if task is None else tree_of_task(task)
 
 
 class Terms(Sent):

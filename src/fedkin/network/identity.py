@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
@@ -55,6 +56,10 @@ class Identity:
     def key_pem(self) -> bytes:
         """The private key in PEM."""
         return key_pem(self.key)
+
+    def check(self) -> None:
+        """Raise ConfigError unless its certificate is valid now, and leads to one of the roots."""
+        verify(self.chain, self.roots, self.name, f"the certificate of {self.name}")
 
 
 def load(
@@ -123,27 +128,24 @@ def write_private(path: Path, data: bytes) -> None:
 
 def sign(key: PrivateKey, data: bytes) -> bytes:
     """Return a signature with SHA-256: ECDSA, or RSASSA-PSS with an RSA key."""
-    if isinstance(key, ec.EllipticCurvePrivateKey):
-        return key.sign(data, ec.ECDSA(hashes.SHA256()))
-    return key.sign(data, _pss(), hashes.SHA256())
+    return key.sign(data, *_scheme(key))
 
 
 def is_signed(public: object, signature: bytes, data: bytes) -> bool:
     """Return whether this is the signature of the key's owner under the data."""
+    if not isinstance(public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
+        return False
     try:
-        if isinstance(public, ec.EllipticCurvePublicKey):
-            public.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-        elif isinstance(public, rsa.RSAPublicKey):
-            public.verify(signature, data, _pss(), hashes.SHA256())
-        else:
-            return False
+        public.verify(signature, data, *_scheme(public))
     except InvalidSignature:
         return False
     return True
 
 
-def _pss() -> padding.PSS:
-    return padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+def _scheme(key: object) -> tuple[Any, ...]:
+    if isinstance(key, (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey)):
+        return (ec.ECDSA(hashes.SHA256()),)
+    return padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256()
 
 
 # -- certificates -------------------------------------------------------------------------------------------------
@@ -201,7 +203,12 @@ def verify(
     if got != name:
         raise ConfigError(f"{where}: this certificate is of {got!r}; expected {name!r}")
     for each in chain:
-        _check_dates(each, where, now)
+        holder = f"the certificate of {shown(each.subject.rfc4514_string(), 80)}"
+        first, last = each.not_valid_before_utc, each.not_valid_after_utc
+        if now > last:
+            raise ConfigError(f"{where}: {holder} expired on {last:%Y-%m-%d %H:%M} UTC; have a new one signed")
+        if now < first:
+            raise ConfigError(f"{where}: {holder} is valid from {first:%Y-%m-%d %H:%M} UTC on; is the clock right?")
     either = verification.Criticality.AGNOSTIC
     # Less than browsers want, which refuse the CAs of many institutions.
     anything = verification.ExtensionPolicy.permit_all()
@@ -232,48 +239,31 @@ def _check_leaf(policy: object, certificate: object, constraints: x509.BasicCons
         raise ValueError("this is the certificate of a CA; expected a participant's")
 
 
-def _check_dates(certificate: x509.Certificate, where: str, now: datetime.datetime) -> None:
-    subject = shown(certificate.subject.rfc4514_string(), 80)
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now > last:
-        raise ConfigError(
-            f"{where}: the certificate of {subject} expired on {last:%Y-%m-%d %H:%M} UTC; have a new one signed"
-        )
-    if now < first:
-        raise ConfigError(
-            f"{where}: the certificate of {subject} is valid from {first:%Y-%m-%d %H:%M} UTC on; is the clock right?"
-        )
-
-
 class Revocations:
-    """A file of names and fingerprints, one a line, that count no more; it is read again when it has changed.
+    """A file of names and fingerprints, one a line, that count no more; it is read again at each look.
 
     None: nothing is revoked. Raises ConfigError if it cannot be read at first. If it cannot later, what was read before
     counts.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.stamp: tuple[int, int] | None = None
-        self.entries: frozenset[str] = frozenset()
-        if path is not None:
-            self._read(path)
+        self.path, self.entries = path, frozenset[str]()
+        self._read()
 
     def __contains__(self, entry: str) -> bool:
-        if self.path is not None:
-            with suppress(ConfigError):
-                self._read(self.path)
+        with suppress(ConfigError):
+            self._read()
         return entry in self.entries
 
-    def _read(self, path: Path) -> None:
+    def _read(self) -> None:
         try:
-            state = path.stat()
-            if self.stamp != (state.st_mtime_ns, state.st_size):
-                lines = path.read_text(encoding="utf-8").splitlines()
-                self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
-                self.stamp = state.st_mtime_ns, state.st_size
+            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path is not None else []
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {said(error)}") from None
+            raise ConfigError(f"{self.path}: {said(error)}") from None
+        self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
+
+
+NOBODY = Revocations()
 
 
 # -- requests and the CA ------------------------------------------------------------------------------------------

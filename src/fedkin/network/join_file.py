@@ -9,13 +9,13 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import tomli_w
 from cryptography import x509
-from pydantic import field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, WrongSetting
 from fedkin.folders import write_new
 from fedkin.network.identity import certificates_of, common_name, fingerprint
 from fedkin.network.link import is_name
@@ -29,22 +29,22 @@ _MOST_MEMBERS = 10_000
 _LOCATOR = re.compile(r"tls/([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
-def locator(text: str) -> str:
-    """Return the text if it is tls/HOST:PORT; raises ValueError."""
+def locator(text: str, where: str = "") -> str:
+    """Return the text if it is tls/HOST:PORT; raises WrongSetting."""
     match = _LOCATOR.fullmatch(text)
     if match is None or int(match[2]) > 65535:
-        raise ValueError(f"expected tls/HOST:PORT, got {shown(text, 80)!r}")
+        raise WrongSetting(f"{where}expected tls/HOST:PORT, got {shown(text, 80)!r}")
     return text
 
 
-def host_and_port(text: str) -> tuple[str, int]:
-    """Return the host, without brackets, and the port of a locator.
-
-    >>> host_and_port("tls/[::1]:7447")
-    ('::1', 7447)
-    """
-    host, _, port = locator(text).removeprefix("tls/").rpartition(":")
-    return host.strip("[]"), int(port)
+def _pem(text: str) -> str:
+    """Return the text if it is empty or holds certificates; raises ValueError."""
+    try:
+        if text:
+            certificates_of(text.encode(), "")
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix(": ")) from None
+    return text
 
 
 class Member(Settings):
@@ -54,13 +54,8 @@ class Member(Settings):
     without it, any certificate of its name that the federation's CA signed.
     """
 
-    locator: str = ""
-    certificate: str = ""
-
-    @field_validator("locator")
-    @classmethod
-    def _is_locator(cls, value: str) -> str:
-        return locator(value) if value else value
+    locator: Annotated[str, AfterValidator(lambda text: text and locator(text))] = ""
+    certificate: Annotated[str, AfterValidator(_pem)] = ""
 
     @property
     def pin(self) -> str:
@@ -68,15 +63,6 @@ class Member(Settings):
         if not self.certificate:
             return ""
         return fingerprint(certificates_of(self.certificate.encode(), "certificate")[0])
-
-    def check(self, name: str, where: str) -> None:
-        """Raise ConfigError unless the name can be one, and the certificate, if there is one, is of this name."""
-        if not is_name(name):
-            raise ConfigError(f"{where}: not a name of a participant: 1 to 64 of A-Z a-z 0-9 . _ -")
-        if self.certificate:
-            first = certificates_of(self.certificate.encode(), f"{where}.certificate")[0]
-            if (got := common_name(first.subject, f"{where}.certificate")) != name:
-                raise ConfigError(f"{where}.certificate: it is of {got!r}; expected {name!r}")
 
 
 # Participants by name, with oneself or without.
@@ -96,7 +82,7 @@ class Join(Settings):
     federation: str
     server: str = ""
     router: str = ""
-    ca: str
+    ca: Annotated[str, Field(min_length=1), AfterValidator(_pem)]
     experiment: str
     members: dict[str, Member]
 
@@ -115,6 +101,42 @@ class Join(Settings):
         if not printable(value) or len(value) > 100:
             raise ValueError("expected a name of 1 to 100 printable characters")
         return value
+
+    @field_validator("experiment")
+    @classmethod
+    def _is_toml(cls, value: str) -> str:
+        try:
+            toml_of(value)
+        except ValueError as error:
+            raise ValueError(f"not TOML ({said(error)})") from None
+        return value
+
+    @field_validator("members", mode="before")
+    @classmethod
+    def _have_names(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not 1 <= len(value) <= _MOST_MEMBERS:
+            raise ValueError(f"expected 1 to {_MOST_MEMBERS} tables, one for each participant")
+        for name in value:
+            if not is_name(name):
+                raise ValueError(f"{shown(str(name), 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name, member in self.members.items():
+            try:
+                first = certificates_of(member.certificate.encode(), "")[0] if member.certificate else None
+                if first is not None and (got := common_name(first.subject, "")) != name:
+                    raise ConfigError(f": it is of {got!r}; expected {name!r}")
+            except ConfigError as error:
+                raise ValueError(f"members.{name}.certificate{error}") from None
+        if self.server and self.server not in self.members:
+            raise ValueError(f"server: {shown(self.server, 64)!r} is not one of the members")
+        if self.router and (self.router == self.server or not getattr(self.members.get(self.router), "locator", "")):
+            raise ValueError("router: expected a member with a locator that is not the server")
+        if self.server and not self.router and not self.members[self.server].locator:
+            raise ValueError(f"members.{self.server}.locator: missing; a server is dialled by the others")
+        return self
 
     @property
     def roots(self) -> list[x509.Certificate]:
@@ -144,22 +166,6 @@ class Join(Settings):
         peers = [other for other, member in self.members.items() if member.locator and other != name]
         return [other for other in peers if other < name or not listens]
 
-    def check(self, where: str) -> None:
-        """Raise ConfigError for parts that do not fit together."""
-        certificates_of(self.ca.encode(), f"{where}: ca")
-        for name, member in self.members.items():
-            member.check(name, f"{where}: members.{shown(name, 64)}")
-        if self.server and self.server not in self.members:
-            raise ConfigError(f"{where}: server: {shown(self.server, 64)!r} is not one of the members")
-        if self.router and (self.router == self.server or not getattr(self.members.get(self.router), "locator", "")):
-            raise ConfigError(f"{where}: router: expected a member with a locator that is not the server")
-        if self.server and not self.router and not self.members[self.server].locator:
-            raise ConfigError(f"{where}: members.{self.server}.locator: missing; a server is dialled by the others")
-        try:
-            toml_of(self.experiment)
-        except ValueError as error:
-            raise ConfigError(f"{where}: experiment: not TOML ({said(error)})") from None
-
 
 def read_join(path: Path) -> Join:
     """Return the join file at `path`; raises ConfigError for whatever is wrong with it, in one line."""
@@ -169,26 +175,14 @@ def read_join(path: Path) -> Join:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not a join file ({said(error)})") from None
-    members = table.pop("members", None)
-    if not isinstance(members, dict) or not 1 <= len(members) <= _MOST_MEMBERS:
-        raise ConfigError(f"{path}: members: expected 1 to {_MOST_MEMBERS} tables, one for each participant")
-    book = {name: _member(name, each, f"{path}: members") for name, each in members.items()}
-    join = parse(Join, {**table, "members": book}, f"{path}: join")
-    join.check(str(path))
-    return join
-
-
-def _member(name: str, table: Any, where: str) -> Member:
-    if not is_name(name):
-        raise ConfigError(f"{where}: {shown(name, 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}.{name}: expected a table")
-    return parse(Member, table, f"{where}.{name}")
+    if isinstance(members := table.get("members"), dict):
+        where = f"{path}: join.members"
+        table["members"] = {name: parse(Member, each, f"{where}.{shown(name, 64)}") for name, each in members.items()}
+    return parse(Join, table, f"{path}: join")
 
 
 def write_join(join: Join, path: Path) -> None:
-    """Write a new join file; raises ConfigError for one that could not be read, or if it cannot be written."""
-    join.check(str(path))
+    """Write a new join file; raises ConfigError if it cannot be written."""
     table = join.model_dump()
     table["members"] = {
         name: {key: value for key, value in member.items() if value} for name, member in table["members"].items()

@@ -38,20 +38,18 @@ class Left(Exception):
     """A participant left before the run had ended, as it was asked to."""
 
 
-class Missed(LinkError):
-    """Nothing came in time: the owner offered nothing, or was not reached."""
-
-    def __init__(self, owner: str, subject: str, why: str) -> None:
-        super().__init__(f"{owner}: {subject}: {why}")
-        self.owner, self.subject, self.why = owner, subject, why
-
-
-class Refused(LinkError):
-    """An offer that is not what it should be (signature, size), or a name or subject that cannot be one."""
-
+class _NoOffer(LinkError):
     def __init__(self, owner: str, subject: str, why: str) -> None:
         super().__init__(f"{shown(owner, 64)}: {shown(subject, _LONGEST_SUBJECT)}: {why}")
         self.owner, self.subject, self.why = owner, subject, why
+
+
+class Missed(_NoOffer):
+    """Nothing came in time: the owner offered nothing, or was not reached."""
+
+
+class Refused(_NoOffer):
+    """An offer that is not what it should be (signature, size), or a name or subject that cannot be one."""
 
 
 @dataclass(frozen=True)

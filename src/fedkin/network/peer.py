@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from fedkin.engines.client_list import Entry, Roster
@@ -26,7 +27,6 @@ from fedkin.learning.devices import opened
 from fedkin.network.link import is_name
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
-from fedkin.network.settings import tree_of_task
 from fedkin.network.status import StatusFile
 from fedkin.untrusted import shown
 
@@ -80,7 +80,7 @@ class PeerEngine(Engine):
         about = about_of(self.client, self.setup.task)
         facts = {**about.model_dump(), "about": {}}
         return {
-            "name": self.everyone.name, "fingerprint": about.digest, "task": tree_of_task(self.setup.task),
+            "name": self.everyone.name, "fingerprint": about.digest, "task": asdict(self.setup.task),
             "clients": {id: facts if id == self.client.id else {} for id in self.everyone},
         }  # fmt: skip
 

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from threading import Condition, Event, Thread
 from typing import Annotated, Any, Literal, cast
@@ -30,7 +30,7 @@ from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
 from fedkin.network.link import Left, Link, LinkError, Missed, Refused
 from fedkin.network.messages import Count, Id, Pointer, Sent, encode, read
-from fedkin.network.settings import NetworkSettings, task_from, tree_of_task
+from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
@@ -309,7 +309,7 @@ class Registration:
             "name": self.name,
             "fingerprint": self.fingerprint or self._fingerprint(),
             "run": self.run,
-            "task": {**tree_of_task(task), **more},
+            "task": {**asdict(task), **more},
             "clients": {id: member.facts for id, member in sorted(self.members.items())},
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field, TypeAdapter, field_validator
@@ -57,17 +56,12 @@ class NetworkSettings(Settings):
         return clients
 
 
-def tree_of_task(task: Task) -> dict[str, Any]:
-    """Return a task as small values.
+def task_from(tree: Any) -> Task:
+    """Return the task of which another participant sent the fields; raises ConfigError for one that cannot be.
 
-    >>> task_from(tree_of_task(Task(10, (1, 8, 8)))) == Task(10, (1, 8, 8))
+    >>> task_from({"classes": 10, "shape": [1, 8, 8]}) == Task(10, (1, 8, 8))
     True
     """
-    return asdict(task)
-
-
-def task_from(tree: Any) -> Task:
-    """Return the task of a tree from `tree_of_task`; raises ConfigError for another tree, or one that is too large."""
     try:
         task = _TASK.validate_python(tree)
         sizes = [task.classes, task.targets, *(size for shape in task.shapes.values() for size in shape)]

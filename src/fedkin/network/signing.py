@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import ConfigError
 from fedkin.network.identity import (
+    NOBODY,
     Identity,
     Revocations,
     certificate_pem,
@@ -36,6 +37,7 @@ DIGEST = 32
 LONGEST_HEAD = 1 << 15
 _SIGNED, _SEALED, _SUMS = "fedkin/1", "fedkin/sealed/1", b"fedkin/sums/1"
 _LENGTH = 4
+_CURVE = "secp256r1"  # P-256
 
 
 class Head(BaseModel):
@@ -68,11 +70,17 @@ def _read(data: bytes, kind: str) -> Head | None:
     return head if head is not None and head.kind == kind else None
 
 
-class _Trust:
-    """Whose certificates count: those of the address book, or of the federation's CA, that are not revoked."""
+class Signer:
+    """Writes heads of one participant's offers, and reads those of the others in its address book.
 
-    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
-        self._identity, self._revoked = identity, revoked or Revocations()
+    Those certificates count that the address book names, or that the federation's CA signed, unless they are revoked.
+    extra: by how many bytes an offer may be larger than its content.
+    """
+
+    extra = 0
+
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations = NOBODY) -> None:
+        self._identity, self._revoked = identity, revoked
         self._pins = {name: member.pin for name, member in book.items()}
         self._chain = certificate_pem(identity.chain)
 
@@ -83,21 +91,12 @@ class _Trust:
             verify(certificates, self._identity.roots, owner, "its certificate")
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        first, pin = certificates[0], self._pins.get(owner, "")
-        if owner in self._revoked or fingerprint(first) in self._revoked:
+        mark, pin = fingerprint(certificates[0]), self._pins.get(owner, "")
+        if owner in self._revoked or mark in self._revoked:
             raise ValueError("its certificate is revoked")
-        if pin and fingerprint(first) != pin:
-            raise ValueError(f"its certificate has {fingerprint(first)}; the address book has {pin}")
-        return first
-
-
-class Signer(_Trust):
-    """Writes heads of one participant's offers, and reads those of the others in its address book.
-
-    extra: by how many bytes an offer may be larger than its content.
-    """
-
-    extra = 0
+        if pin and mark != pin:
+            raise ValueError(f"its certificate has {mark}; the address book has {pin}")
+        return certificates[0]
 
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         """Return the data with its head."""
@@ -123,17 +122,13 @@ class Signer(_Trust):
         """Return the content of an offer whose head and hash fit; raises ValueError if it is not sealed right."""
         return data
 
-
-class CertificateSignatures(_Trust):
-    """Signatures of a participant's certificate, which goes with each: under keys of secure sums, for other clients."""
-
     def sign(self, id: str, data: bytes) -> bytes:
-        """Return the length of the signature, the signature, and the certificate."""
+        """Sign keys of secure sums, for other clients: the signature's length, the signature, and the certificate."""
         signature = sign(self._identity.key, _SUMS + data)
         return len(signature).to_bytes(2) + signature + self._chain
 
     def holds(self, id: str, data: bytes, signature: bytes) -> bool:
-        """Return whether this was signed with a certificate of `id` that counts."""
+        """Return whether such keys were signed with a certificate of `id` that counts."""
         end = 2 + int.from_bytes(signature[:2])
         try:
             return is_signed(self._certificate(id, signature[end:]).public_key(), signature[2:end], _SUMS + data)
@@ -149,13 +144,13 @@ class Sealer(Signer):
 
     extra = LONGEST_HEAD + (1 << 10)
 
-    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations | None = None) -> None:
+    def __init__(self, identity: Identity, book: AddressBook, revoked: Revocations = NOBODY) -> None:
         super().__init__(identity, book, revoked)
         try:
             from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
         except ImportError:
             raise ConfigError("messages by a router are sealed by HPKE: pip install -U 'cryptography>=47'") from None
-        if not isinstance(identity.key, ec.EllipticCurvePrivateKey) or identity.key.curve.name != "secp256r1":
+        if not isinstance(identity.key, ec.EllipticCurvePrivateKey) or identity.key.curve.name != _CURVE:
             raise ConfigError(
                 f"{identity.name}: by a router messages are sealed to keys of P-256, and this key is another"
             )
@@ -198,7 +193,7 @@ def _public(name: str, certificate: str) -> ec.EllipticCurvePublicKey:
             f"--certificate {name}.crt"
         )
     key = certificates_of(certificate.encode(), f"members.{name}.certificate")[0].public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
         raise ConfigError(f"members.{name}.certificate: by a router messages are sealed to keys of P-256; got another")
     return key
 

@@ -12,9 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedkin.errors import ConfigError
 from fedkin.network.identity import Identity, certificate_pem
-from fedkin.network.join_file import locator
 
 # Who answers whom is KEY/OWNER/ASKER, and that a participant is there is ALIVE/NAME. All keys that a participant may
 # declare are listed for its link, so that none fills the memory of others with keys.
@@ -30,14 +28,6 @@ _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_
 
 # What a link may carry: (flow, messages, keys).
 _Rule = tuple[str, list[str], list[str]]
-
-
-def listen_locator(text: str) -> str:
-    """Return the text if one can listen at this locator; raises ConfigError."""
-    try:
-        return locator(text)
-    except ValueError as error:
-        raise ConfigError(f"listen: {error}") from None
 
 
 def participant_config(

@@ -17,12 +17,12 @@ from typing import Any
 from weakref import WeakSet
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.network.identity import Identity, Revocations, verify
-from fedkin.network.join_file import AddressBook
+from fedkin.network.identity import NOBODY, Identity, Revocations
+from fedkin.network.join_file import AddressBook, locator
 from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offers, Question
-from fedkin.network.signing import DIGEST, CertificateSignatures, Head, Sealer, Signer
-from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
+from fedkin.network.signing import DIGEST, Head, Sealer, Signer
+from fedkin.network.zenoh_config import ALIVE, KEY, PART, participant_config, router_config
 from fedkin.untrusted import said, shown
 
 try:
@@ -64,19 +64,16 @@ class ZenohLink(Link):
 
     def __init__(
         self, identity: Identity, book: AddressBook, listen: Iterable[str] = (), dial: Iterable[str] = (),
-        router: str = "", revoked: Revocations | None = None,
+        router: str = "", revoked: Revocations = NOBODY,
     ) -> None:  # fmt: skip
         super().__init__(identity.name)
         self._identity = identity
         self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
-        for name, member in self._book.items():
-            member.check(name, f"members.{shown(name, 64)}")
-        verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
+        identity.check()
         dialled = [self._locator_of(name, book) for name in ([router] if router else dial)]
-        places = [listen_locator(place) for place in listen]
-        self._revoked = revoked or Revocations()
-        self._signer = (Sealer if router else Signer)(identity, self._book, self._revoked)
-        self.signatures = CertificateSignatures(identity, book, self._revoked)
+        places = [locator(place, "listen: ") for place in listen]
+        self._revoked = revoked
+        self._signer = self.signatures = (Sealer if router else Signer)(identity, self._book, self._revoked)
         self._present: set[str] = set()
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._state = Condition()
@@ -136,7 +133,7 @@ class ZenohLink(Link):
 
     def trouble(self) -> str:
         try:
-            verify(self._identity.chain, self._identity.roots, self.me, f"the certificate of {self.me}")
+            self._identity.check()
         except ConfigError as error:
             return str(error)
         return ""
@@ -377,8 +374,8 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
     alone. identity: its own. book: the participants. listen: locators at which they dial it. Raises LinkError if an
     address cannot be listened at, ConfigError for settings that cannot be.
     """
-    verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
-    places = [listen_locator(place) for place in listen]
+    identity.check()
+    places = [locator(place, "listen: ") for place in listen]
     names = sorted(set(book) - {identity.name})
     session = _session(router_config(identity, names, places), identity.name, places)
     token = session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
