@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fedkin import codec
 from fedkin.engines import Engine, LocalEngine, Outcome, Setup, Witness
+from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
 from fedkin.federation import Federation, Samples
@@ -76,11 +77,9 @@ def module_at(path: Path) -> Any:
     return module
 
 
-def local_site(engine: Engine) -> LocalSite:
-    """Where the clients of a local engine live."""
-    assert isinstance(engine, LocalEngine)
-    assert isinstance(engine.site, LocalSite)
-    return engine.site
+def site_of(setup: Setup, **settings: Any) -> LocalSite:
+    """The clients of a setup without an engine."""
+    return LocalSite(setup, setup.federation, OneByOne(setup.net, setup.federation), **settings)
 
 
 def after(

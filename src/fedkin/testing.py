@@ -20,12 +20,10 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Missing, Setup, Transport, Witness
-from fedkin.engines.client_list import Roster
 from fedkin.engines.results import SERVER
-from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import EngineSettings
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message, PeerMethod, ServerMethod
+from fedkin.flow import Ask, Message, PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -246,7 +244,7 @@ def _relabels(checked: Checked) -> None:
     run = checked.whole
     ids = sorted(run.models)
     names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
-    sent, server = _replayed(run.engine.setup, [replies for _, _, replies in run.asks], names)
+    sent, server = _replayed(checked.method, [replies for _, _, replies in run.asks], names)
     _hold(len(sent) == len(run.asks) > 0, f"it asks {len(sent)} times, and {len(run.asks)} times before")
     for (_, ask, _), renamed in zip(run.asks, sent, strict=True):
         _hold({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
@@ -256,22 +254,21 @@ def _relabels(checked: Checked) -> None:
 
 
 def _replayed(
-    setup: Setup, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
+    method: Method, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
 ) -> tuple[list[dict[str, Message]], ServerView[Any]]:
-    """Drive the server's round by hand with renamed replies, given in another order."""
-    federation = setup.federation.relabel(dict(names))
-    side = ServerSide(replace(setup, clients=federation), Roster.of(federation))
-    side.turn_to(1)
-    flow, sent, answer = side.round(), [], None
-    for reply in [*replies, None]:
-        try:
-            ask = flow.send(answer)
-        except StopIteration:
-            break
+    """Run a server's round with renamed clients and renamed replies, given in another order."""
+    setup = small_setup(method, small_federation().relabel(names)).equipped()
+    engine, sent = LocalEngine(setup), list[dict[str, Message]]()
+
+    def answers(ask: Ask, round: int, turn: int) -> dict[str, Message]:
         sent.append(dict(ask.messages))
-        assert reply is not None
-        answer = {names[id]: Message(**_renamed(message, names)) for id, message in reversed(list(reply.items()))}
-    return sent, side.view
+        _hold(turn < len(replies), f"it asks more than {len(replies)} times, as often as before")
+        renamed = [(names[id], Message(**_renamed(message, names))) for id, message in replies[turn].items()]
+        return dict(reversed(renamed))
+
+    with mock.patch.object(engine.exchange, "answers", answers):
+        engine.round(1)
+    return sent, engine.server
 
 
 def _renamed(tree: Any, names: Mapping[str, str]) -> Any:

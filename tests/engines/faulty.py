@@ -10,8 +10,8 @@ import pytest
 
 from fedkin import codec
 from fedkin.engines import Envelope, LocalEngine, Setup, Traffic, Transport, Witness
-from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.results import SERVER, Missing
+from fedkin.engines.site import LocalSite, Running
 from fedkin.engines.transport import spoiled
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from support import NET_METHODS, cases, small_setup
@@ -84,16 +84,14 @@ def of(id: str, phase: str, round: int, to_client: bool = False) -> Callable[[En
 def failing(patch: pytest.MonkeyPatch, how: str, id: str, phase: str, round: int) -> None:
     """Let this client's phase (a peer's round) raise: at once, or when it is resumed with its first answer."""
     if how == "at once":
-        name = "peer_round" if phase == "round" else "phase"
-        real = getattr(ClientSide, name)
+        real = LocalSite.flow
 
-        def start(self: ClientSide, who: str, *args: Any) -> Running:
-            if who == id and self.number == round and (phase == "round" or args[0] == phase):
+        def start(self: LocalSite, who: str, name: str, message: Message | None = None) -> Running:
+            if (who, self.number, name) == (id, round, phase):
                 raise OSError("the disk of this client is gone")
-            running: Running = real(self, who, *args)
-            return running
+            return real(self, who, name, message)
 
-        patch.setattr(ClientSide, name, start)
+        patch.setattr(LocalSite, "flow", start)
         return
     resume = Running.resume
 

@@ -96,13 +96,13 @@ def test_every_mode_counts_the_same(mode: str) -> None:
 def test_a_kind_of_work_is_counted_once(name: str) -> None:
     engine = LocalEngine(small_setup(METHODS[name]()))
     assert play(engine, 1, 2, 3).flops > 0
-    assert len(engine.site.work.operations.known) <= 4
+    assert len(engine.site.operations.known) <= 4
 
 
 def test_counting_changes_nothing_and_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of(Mapl(warmup=0), two_groups())
     counted, uncounted = LocalEngine(setup), LocalEngine(setup)
-    monkeypatch.setattr(uncounted.site.work.operations, "per_sample", lambda job: 0.0)
+    monkeypatch.setattr(uncounted.site.operations, "per_sample", lambda job: 0.0)
     play(counted, 1, 2)
     play(uncounted, 1, 2)
     assert same(counted.models(), uncounted.models())

@@ -24,7 +24,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import NET_METHODS, by_pattern, local_site, play, same, small_federation, small_setup
+from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 
 MODES = ["one-by-one", "fast", "workers"]
 
@@ -147,7 +147,7 @@ def test_phases_with_many_requests() -> None:
 
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
     engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
-    executor: Any = local_site(engine).executor
+    executor: Any = engine.site.executor
     engine.round(1)
     for pid in executor.pool._processes:
         os.kill(pid, signal.SIGKILL)

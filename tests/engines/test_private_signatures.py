@@ -27,7 +27,7 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, play, same, small_setup
+from support import Losing, play, same, site_of, small_setup
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -75,7 +75,7 @@ def test_noise_has_the_deviation_that_the_epsilon_needs() -> None:
     plan = Plan.from_arrays(arrays(engine.server.state["plan"]))
     added: dict[str, list[Any]] = {"votes": [], "sums": []}
     for envelope in keeping.seen:
-        client = engine.site.side.view(envelope.sender)
+        client = engine.site.view(envelope.sender)
         x, y = arrays_of(client.train, client.task)
         exact = {"votes": private_signatures.votes(x), "sums": private_signatures.sums(plan, x, y)}
         for name in exact.keys() & envelope.message.keys():
@@ -148,7 +148,7 @@ def test_a_signature_that_was_lost_is_sent_again_and_counts_once() -> None:
 def test_another_plan_gets_no_second_signature() -> None:
     engine = LocalEngine(setup())
     engine.round(1)
-    side, plan = engine.site.side, engine.server.state["plan"]
+    side, plan = engine.site, engine.server.state["plan"]
     side.turn_to(2)
     assert side.reply(ended(side, Message(**plan)))["n"] == 400
     moved = Message(**{**plan, "sizes": plan["sizes"] + torch.tensor([0, 0, 0, 0, 0, 1])})
@@ -158,7 +158,7 @@ def test_another_plan_gets_no_second_signature() -> None:
 
 
 def ended(side: Any, message: Message) -> Any:
-    running = side.phase("c0", "sign_moments", message)
+    running = side.flow("c0", "sign_moments", message)
     assert running.resume(None) is None
     return running
 
@@ -168,7 +168,7 @@ def test_a_budget_counts_the_signature() -> None:
     engine = LocalEngine(setup(privacy=privacy.model_copy(update={"budget": privacy.epsilon(1, 1.0) * 1.01})))
     models(engine, rounds=2)
     assert {(one["releases"], one["signed"]) for one in engine.releases().values()} == {(1, 1.0)}
-    assert {row.missing for row in engine.traffic if row.sender != SERVER} == {"spent"}
+    assert {row.missing for row in engine.log.traffic if row.sender != SERVER} == {"spent"}
 
 
 def test_numbers_that_no_honest_client_sends_enter_no_test() -> None:
@@ -219,9 +219,7 @@ def test_other_moments_of_samples_are_refused() -> None:
 
 
 def test_a_node_without_a_source_of_noise_is_refused() -> None:
-    from fedkin.engines.client_side import ClientSide
-
     made = setup().equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
-        ClientSide(made, made.federation, {})
-    ClientSide(made, made.federation, {}, noise=keyed(0))
+        site_of(made)
+    site_of(made, noise=keyed(0))

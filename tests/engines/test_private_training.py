@@ -56,7 +56,7 @@ def test_methods_that_send_models_alone_spend_the_stated_epsilon(name: str) -> N
     engine = LocalEngine(private(CASES[name]))
     for params in models(engine).values():
         assert all(torch.isfinite(tensor).all() for tensor in params.values())
-    assert not [row for row in engine.traffic if row.missing]
+    assert not [row for row in engine.log.traffic if row.missing]
     for one in engine.releases().values():
         assert one["trained"]["fits"] == 3 * CASES[name].fits
         assert PRIVATE.spent(one) == pytest.approx(4.0, rel=1e-4)
@@ -106,7 +106,7 @@ def test_no_client_trains_beyond_its_budget() -> None:
     before, spent = engine.models(), engine.releases()
     engine.round(4)
     assert not uploads(engine)
-    assert {row.missing for row in engine.traffic if row.missing} == {"spent"}
+    assert {row.missing for row in engine.log.traffic if row.missing} == {"spent"}
     assert engine.releases() == spent
     assert same(before, engine.models())
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import fedkin
 from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, Setup
-from fedkin.engines.client_side import ClientSide
 from fedkin.engines.ledger import KEY
 from fedkin.engines.privacy import keyed, secret
 from fedkin.engines.results import SERVER, Missing
@@ -31,7 +30,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
-from support import NET_METHODS, Losing, Watched, by_pattern, play, same, small_federation, small_setup
+from support import NET_METHODS, Losing, Watched, by_pattern, play, same, site_of, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
 NAMES = sorted(small_federation())
@@ -59,7 +58,7 @@ def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]
 
 def uploads(engine: LocalEngine) -> Counter[str]:
     """How many messages each client has sent in this round, however often."""
-    return Counter(row.sender for row in engine.traffic if row.sender != SERVER and row.bytes)
+    return Counter(row.sender for row in engine.log.traffic if row.sender != SERVER and row.bytes)
 
 
 class Keeping(Losing):
@@ -83,7 +82,7 @@ def test_every_method_ends_finite(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))
     for params in models(engine).values():
         assert all(torch.isfinite(tensor).all() for tensor in params.values())
-    assert not [row for row in engine.traffic if row.missing]
+    assert not [row for row in engine.log.traffic if row.missing]
     told = engine.releases()
     assert {one["releases"] > 0 for one in told.values()} == {name != "local"}
 
@@ -252,7 +251,7 @@ def test_a_peer_that_fails_after_sharing_has_paid() -> None:
     engine = LocalEngine(private(Failing()))
     for number in (1, 2):
         engine.round(number)
-        assert [row.sender for row in engine.traffic if row.missing] == [NAMES[0]]
+        assert [row.sender for row in engine.log.traffic if row.missing] == [NAMES[0]]
     assert {told["releases"] for told in engine.releases().values()} == {2}
 
 
@@ -281,10 +280,10 @@ def test_a_spent_budget_ends_the_sending_and_not_the_run(method: Any) -> None:
     engine = LocalEngine(private(method, noise=1.0, budget=budget))
     for number in (1, 2):
         engine.round(number)
-        assert not [row for row in engine.traffic if row.missing]
+        assert not [row for row in engine.log.traffic if row.missing]
     before = {id: dict(engine.model(id)) for id in NAMES}
     engine.round(3)
-    reasons = {row.sender: row.reason for row in engine.traffic if row.missing}
+    reasons = {row.sender: row.reason for row in engine.log.traffic if row.missing}
     assert sorted(reasons) == NAMES
     assert all(text.startswith("epsilon after 2 releases") for text in reasons.values())
     assert not uploads(engine)
@@ -303,7 +302,7 @@ def test_others_go_on_when_some_are_spent() -> None:
     second = set(uploads(engine))
     assert second
     assert not first & second
-    assert {row.sender for row in engine.traffic if row.missing == "spent"} <= first
+    assert {row.sender for row in engine.log.traffic if row.missing == "spent"} <= first
 
 
 # -- resuming -----------------------------------------------------------------------------------------------------
@@ -331,9 +330,9 @@ def replies(noise: Any) -> list[Message]:
     sent = []
     for _ in range(2):
         setup = private(FedAvg()).equipped()
-        side = ClientSide(setup, setup.federation, {}, noise=noise)
+        side = site_of(setup, noise=noise)
         side.turn_to(1)
-        running = side.phase(NAMES[0], "train", Message(params=setup.net.initial))
+        running = side.flow(NAMES[0], "train", Message(params=setup.net.initial))
         running.resume(None)
         running.resume(Fitted({name: tensor + 0.01 for name, tensor in setup.net.initial.items()}, {}, 0.5, 1, 10))
         sent.append(side.reply(running))
@@ -351,5 +350,5 @@ def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
     """A node that is given no source must not fall back on noise that its server can compute."""
     setup = private(FedAvg()).equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
-        ClientSide(setup, setup.federation, {})
-    ClientSide(private(FedAvg(), noise=0.0).equipped(), setup.federation, {})
+        site_of(setup)
+    site_of(private(FedAvg(), noise=0.0).equipped())

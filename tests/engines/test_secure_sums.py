@@ -37,7 +37,7 @@ from fedkin.engines.secure_sums import (
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Mean, Message
 from fedkin.methods import METHODS
-from support import Losing, local_site, play, small_federation, small_setup
+from support import Losing, play, small_federation, small_setup
 
 Change = Callable[[str, dict[str, Message]], Mapping[str, Message]]
 SECURE = Privacy(secure_sums=True)
@@ -376,9 +376,9 @@ def test_the_server_sees_no_parameters() -> None:
 def test_a_server_that_asks_for_a_model_itself_gets_none() -> None:
     setup = secure("fedavg")
     engine = LocalEngine(setup)
-    site = local_site(engine)
+    site = engine.site
     id = sorted(setup.federation)[0]
-    assert site.ask("train", {id: Message(params=setup.net.initial)}) == {}
+    assert list(site.replies("train", {id: Message(params=setup.net.initial)})) == []
     assert "leaves a client only in secure sums" in site.failed()[0].words
 
 

@@ -14,7 +14,7 @@ from engines.faulty import Spoiling
 from fedkin.codec import tensors_of
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.engines.results import SERVER
-from fedkin.engines.transport import Envelope, Expected, Validator
+from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of, unsound
@@ -35,9 +35,8 @@ FINE = Message(params=dict(SETUP.net.initial), n=20)
 def looked_at(*envelopes: Envelope) -> list[str]:
     """What the server of FedAvg finds in round 3, exchange 0, when it has asked three clients to train."""
     requests = dict.fromkeys(NAMES[:3], Message(params=SETUP.net.initial))
-    expected = Expected(Validator(SETUP), 3, 0, requests, lambda envelope: "train")
-    refusals = [expected(envelope) for envelope in envelopes]
-    return ["" if refusal is None else f"{refusal.missing}: {refusal.reason}" for refusal in refusals]
+    inbox = Inbox(Validator(SETUP), 3, 0, requests, {SERVER: "train"})
+    return [": ".join(inbox.refuses(envelope) or ()) for envelope in envelopes]
 
 
 def reply(

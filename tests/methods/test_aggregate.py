@@ -166,7 +166,7 @@ def run_peers(name: str, rule: str, federation: Federation, lost: str | None = N
 
 
 def peer_state(engine: LocalEngine, id: str) -> Any:
-    return engine.site.side.states[id]
+    return engine.site.states[id]
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.client_side import ClientSide, Running
+from fedkin.engines.site import Running
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Infer, Message
 from fedkin.keys import key
@@ -173,9 +173,8 @@ def test_a_choice_is_work_for_the_runner(choose: Any, monkeypatch: pytest.Monkey
     engine, _ = after(Ifca(clusters=3, choose=choose), 2, small_federation(8), clients_per_round=2)
     cluster = engine.server.state["cluster"]
     monkeypatch.setattr(BodyHead, "forward", lambda *_: 1 / 0)
-    side = ClientSide(engine.setup, engine.federation, {})
     for id in engine.setup.federation:
-        used = side.use(id, engine.server_side.offer(id))
+        used = engine.site.used(id, engine.offer(id))
         assert isinstance(used, Running)
         flow = used.flow
         if choose == "last" and id in cluster:

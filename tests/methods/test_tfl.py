@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import softmax
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import Engine, LocalEngine, Setup
 from fedkin.engines.client_list import Entry, Roster
-from fedkin.engines.server_side import ServerSide
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message, ServerMethod
+from fedkin.flow import Ask, Message, ServerMethod
 from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled
@@ -31,7 +30,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl, Topology, centralities, divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import Plain, combined, cross_entropy, initial, nearest_on_simplex, plain_steps, plain_training
-from support import Watched, newcomers, present, same, small_federation, small_setup, stored
+from support import Watched, newcomers, present, same, site_of, small_federation, small_setup, stored
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -416,28 +415,25 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
     ids = sorted(SIZES)
     setup = small_setup(method, clients_per_round=DRAWN, seed=SEED)
     roster = Roster({id: Entry(True, 1, n, None) for id, n in SIZES.items()}, setup.federation.task)
-    side = ServerSide(setup, roster)
-    side.turn_to(1)
-    flow, answer, trained = side.round(), None, set[str]()
-    while True:
-        try:
-            request = flow.send(answer)
-        except StopIteration as stop:
-            sampled: list[str] = stop.value
-            break
+    engine, trained = Engine(setup, roster, site_of(setup)), set[str]()
+
+    def answers(ask: Ask, round: int, turn: int) -> dict[str, Message]:
         replies = {}
-        for id in request.messages:
-            if request.phase == "losses":
+        for id in ask.messages:
+            if ask.phase == "losses":
                 replies[id] = Message(loss=torch.tensor(1.0))
             else:
                 unit = torch.eye(len(ids))[ids.index(id)]
                 params = {**setup.net.initial, "head.bias": unit}
                 replies[id] = Message(params=params, snapshot=params, steps=3)
-        if request.phase == "train":
-            trained = set(replies)
-            replies = {id: reply for id, reply in replies.items() if id != lost}
-        answer = replies
-    return sampled, trained, side.view.state["params"]["head.bias"].numpy()
+        if ask.phase == "train":
+            trained.update(replies)
+            replies.pop(lost or "", None)
+        return replies
+
+    engine.exchange.answers = answers  # type: ignore[method-assign]
+    sampled = list(engine.round(1).sampled)
+    return sampled, trained, engine.server.state["params"]["head.bias"].numpy()
 
 
 @pytest.mark.parametrize("kind", [Tfl, Drfa])

@@ -142,27 +142,18 @@ class Work:
     samples: training samples processed, by client. inferred: samples in inference. flops: operations of both.
     """
 
-    operations: Operations
     samples: dict[str, int] = field(default_factory=dict)
     inferred: int = 0
     flops: float = 0.0
 
-    def totals(self) -> tuple[dict[str, int], int, float]:
-        """Return (samples, inferred, flops), for `reset`."""
-        return dict(self.samples), self.inferred, self.flops
-
-    def reset(self, samples: Mapping[str, int] | None = None, inferred: int = 0, flops: float = 0.0) -> None:
-        """Start at zero, or go back to these totals."""
-        self.samples, self.inferred, self.flops = dict(samples or {}), inferred, flops
-
-    def add(self, job: FitJob | InferJob, result: Fitted | Tensor) -> None:
-        """Add a job that was done."""
+    def add(self, job: FitJob | InferJob, result: Fitted | Tensor, per_sample: float) -> None:
+        """Add a job that was done, of so many operations for each sample."""
         size = result.samples if isinstance(result, Fitted) else len(result)
         if isinstance(result, Fitted):
             self.samples[job.id] = self.samples.get(job.id, 0) + size
         else:
             self.inferred += size
-        self.flops += self.operations.per_sample(job) * size
+        self.flops += per_sample * size
 
 
 _TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share

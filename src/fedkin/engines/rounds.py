@@ -7,35 +7,28 @@ What does not arrive, is refused, or fails at a client is missing, and the messa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar, cast
 
-from fedkin.engines.accounting import Clock
+from fedkin.engines.alone import Alone
 from fedkin.engines.attacks import Forgery
 from fedkin.engines.client_list import Roster
-from fedkin.engines.client_side import apart
-from fedkin.engines.failures import Failure, TooFew, place_in, raise_if_all
+from fedkin.engines.failures import Failure, TooFew, forgotten, place_in, place_of, raise_if_all
 from fedkin.engines.releases import counted
 from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
 from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
-from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import (
-    Delivery,
-    Envelope,
-    Expected,
-    Faulty,
-    MessageLog,
-    Observer,
-    Transport,
-    Validator,
-)
-from fedkin.errors import MethodError
-from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod
+from fedkin.engines.states import apart
+from fedkin.engines.transport import Envelope, Faulty, Inbox, MessageLog, Observer, Transport, Validator
+from fedkin.errors import MethodError, nearest
+from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod, ServerFlow, ServerMethod
 from fedkin.graph import network
 from fedkin.views import ServerView
+
+T = TypeVar("T")
 
 
 class Skipped(Exception):
@@ -61,13 +54,10 @@ class Exchange:
         """
         settings = self.setup.engine
         needed = settings.needed(len(ask.messages)) if self.patient else 0
-        if self.setup.sums_securely:
+        summed = self.setup.sums_securely
+        if summed:
             check_phase(self.setup.method, ask.phase, ask.mean)
-        replies: Mapping[str, Message]
-        if self.setup.sums_securely and ask.mean is not None:
-            replies = self._summed(ask, ask.mean, round, turn)
-        else:
-            replies = self._asked(ask, round, turn)
+        replies = self._summed(ask, ask.mean, round, turn) if summed and ask.mean else self._asked(ask, round, turn)
         if len(replies) >= needed:
             return replies
         words = (
@@ -80,34 +70,20 @@ class Exchange:
         """Send the requests, and return the replies that have come and are as they should be."""
         order = self.log.transport.order(ask.messages, round)
         envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order]
-        requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes).arrived}
-        expected = Expected(self.validator, round, turn, ask.messages, lambda envelope: ask.phase)
-        answers: Iterable[tuple[str, Message]]
+        requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes)}
+        inbox = Inbox(self.validator, round, turn, ask.messages, {SERVER: ask.phase})
+        made: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
+        if self.forgery:
+            made = self.forgery.replies(ask.phase, requests, dict(made), round).items()
         # Replies that come in the order of the ids are added to the mean as they come, and forgotten.
-        mean, failures = ask.mean, list[Failure]()
-        if (
-            mean is None
-            or order != sorted(order)
-            or self.log.observers
-            or self.forgery
-            or self.setup.engine.min_replies
-        ):
-            mean = None
-            made = self.site.ask(ask.phase, requests)
-            failures = self.failed(round)
-            answers = (self.forgery.replies(ask.phase, requests, made, round) if self.forgery else made).items()
-        else:
-            answers = self.site.replies(ask.phase, requests)
-        replies, averaged, total = dict[str, Message](), None if mean is None else AveragedReplies(mean), Delivery()
-        for id, reply in answers:
-            delivery = self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply)], expected)
-            for envelope in delivery.arrived:
-                if averaged is None:
-                    replies[id] = envelope.message
-                else:
-                    averaged.add(id, envelope.message)
-            total.add(delivery)
-        self._stop_if_all(len(requests), failures + self.failed(round), total, round)
+        whole = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
+        averaged = None if ask.mean is None or whole else AveragedReplies(ask.mean)
+        replies: dict[str, Message] = {}
+        add = replies.__setitem__ if averaged is None else averaged.add
+        for id, reply in made:
+            for envelope in self.log.send([Envelope(round, ask.phase, turn, id, SERVER, reply)], inbox):
+                add(id, envelope.message)
+        self._stop_if_all(len(requests), self.failed(round), inbox)
         return replies if averaged is None else averaged
 
     def _summed(self, ask: Ask, mean: Mean, round: int, turn: int) -> Mapping[str, Message]:
@@ -145,28 +121,21 @@ class Exchange:
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
-    ) -> dict[str, dict[str, Message] | None]:
+    ) -> dict[str, dict[str, Message]]:
         """Give peers their inboxes; returns the new inboxes of those that have shared, and not ended their round."""
         outboxes = self.site.step(inboxes)
         failures = self.failed(round)
         if self.forgery:
             outboxes = self.forgery.posts(outboxes, round, turn)
-        nothing = dict.fromkeys(outboxes, Message())
-        expected = Expected(
-            self.validator, round, turn, nothing, lambda envelope: outboxes[envelope.receiver].phase, same_phase=False
-        )
-        received: dict[str, dict[str, Message] | None] = {id: {} for id in outboxes}
-        total = Delivery()
+        phases = {id: box.phase for id, box in outboxes.items()}
+        inbox = Inbox(self.validator, round, turn, dict.fromkeys(outboxes, Message()), phases)
+        received: dict[str, dict[str, Message]] = {id: {} for id in outboxes}
         for sender in self.log.transport.order(outboxes, round):
-            phase, messages = outboxes[sender].phase, outboxes[sender].messages
-            envelopes = [Envelope(round, phase, turn, sender, id, message) for id, message in messages.items()]
-            delivery = self.log.send(envelopes, expected, listening=outboxes)
-            for envelope in delivery.arrived:
-                inbox = received[envelope.receiver]
-                assert inbox is not None
-                inbox[sender] = envelope.message
-            total.add(delivery)
-        self._stop_if_all(len(inboxes), failures, total, round)
+            messages = outboxes[sender].messages.items()
+            envelopes = [Envelope(round, phases[sender], turn, sender, id, message) for id, message in messages]
+            for envelope in self.log.send(envelopes, inbox):
+                received[envelope.receiver][sender] = envelope.message
+        self._stop_if_all(len(inboxes), failures, inbox)
         return received
 
     def reports(self, ids: Iterable[str], round: int) -> dict[str, Message]:
@@ -190,55 +159,56 @@ class Exchange:
             (log or self.log).miss(envelope, failure.kind, failure.words)
         return failures
 
-    def _stop_if_all(self, count: int, failures: Sequence[Failure], delivery: Delivery, round: int) -> None:
+    def _stop_if_all(self, count: int, failures: Sequence[Failure], inbox: Inbox) -> None:
         """Raise the first error if all clients have failed, or if the form of every message was refused."""
-        unsent = [Failure(id, "", str(error), error) for id, error in delivery.unsent.items()]
+        unsent = [Failure(id, "", str(error), error) for id, error in inbox.unsent.items()]
         if unsent and self.setup.engine.errors == "stop":
-            raise delivery.unsent[unsent[0].id]
+            raise inbox.unsent[unsent[0].id]
         raise_if_all(count, [*failures, *unsent])
-        if delivery.sent > 1 and len(delivery.refused) == delivery.sent and not self.setup.faults.garbage:
-            sender, phase, reason = delivery.refused[0]
+        if 1 < inbox.sent == len(inbox.refused) and not self.setup.faults.garbage:
+            sender, phase, reason = inbox.refused[0]
             raise MethodError(
-                f"{place_in(self.setup.method, phase)}round {round}, phase {phase!r}: every message was refused, the "
-                f"first, of {sender!r}, because {reason}; declare what this phase sends: @phase(...), or `shares`"
+                f"{place_in(self.setup.method, phase)}round {inbox.round}, phase {phase!r}: every message was refused, "
+                f"the first, of {sender!r}, because {reason}; declare what this phase sends: @phase(...), or `shares`"
             )
 
 
 class Engine:
     """An engine runs the rounds of one method.
 
-    setup: with the nets that the method trains. roster: the clients. transport: replaces the engine's own transport (a
-    test may lose chosen messages). observers: see every message. forgery: what simulated adversaries change in their
-    messages. missed: the lines of clients that failed in the last evaluation.
+    setup: with the nets that the method trains. everyone: all clients of the run, in whatever round they join; roster:
+    those of the current round. server: the view of the server; without a server, of the engine, which knows all peers.
+    transport: replaces the engine's own (a test may lose chosen messages). observers: see every message. forgery: what
+    simulated adversaries change in their messages. missed: the lines of clients that failed in the last evaluation.
     """
 
     name: ClassVar[str]
     adversaries: frozenset[str] = frozenset()
     undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
-    missed: Sequence[Traffic] = ()
 
     def __init__(
-        self, setup: Setup, roster: Roster, *, transport: Transport | None = None, observers: Sequence[Observer] = (),
-        forgery: Forgery | None = None,
+        self, setup: Setup, everyone: Roster, site: Site, *, transport: Transport | None = None,
+        observers: Sequence[Observer] = (), forgery: Forgery | None = None,
     ) -> None:  # fmt: skip
-        self.setup = setup
-        self.clock = Clock("local", "graph", "evaluate", "messages")
-        self.server_side = ServerSide(setup, roster)
-        self.site = self.make_site()
-        carrier = transport or self.make_transport()
+        self.setup, self.everyone, self.site, self.clock = setup, everyone, site, site.clock
+        self.roster = everyone.at(1)
+        self.server: ServerView = ServerView(
+            seed=setup.seed, round=0, net=setup.net, task=setup.task, training=setup.training, state={},
+            clients=self.roster.seen, planted=self.roster.planted, public=setup.public,
+            signature_noise=setup.privacy.signature_noise,
+        )  # fmt: skip
+        self.serving: ServerMethod | Alone | None = None
+        if isinstance(setup.method, ServerMethod):
+            self.serving = Alone(setup.method) if setup.engine.alone else setup.method
+            self.serving.start(self.server)
+        self.events: dict[str, tuple[str, ...]] = {}
+        self.missed: Sequence[Traffic] = ()
+        carrier = transport or Transport()
         faulty = Faulty(carrier, setup.faults, setup.seed, setup.training.rounds)
         self.log = MessageLog(faulty if setup.faults.on_the_way else carrier, self.clock, observers)
-        self.exchange = Exchange(setup, self.site, self.log, forgery=forgery)
+        self.exchange = Exchange(setup, site, self.log, forgery=forgery)
         # For clients that never took part: nothing goes wrong, nothing is recorded.
-        self.unlost = Exchange(setup, self.site, MessageLog(carrier, self.clock, observers), patient=False)
-
-    def make_site(self) -> Site:
-        """Return the site of the clients."""
-        raise NotImplementedError
-
-    def make_transport(self) -> Transport:
-        """Return the transport of messages."""
-        return Transport()
+        self.unlost = Exchange(setup, site, MessageLog(carrier, self.clock, observers), patient=False)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the clients for records and reports (see `client_list.facts_of`)."""
@@ -247,26 +217,6 @@ class Engine:
     def last_facts(self) -> dict[str, Any] | None:
         """Return the facts of the clients at the end of a run, if others may have joined; else None."""
         return None
-
-    @property
-    def traffic(self) -> list[Traffic]:
-        """The messages of this round."""
-        return self.log.traffic
-
-    @property
-    def server(self) -> ServerView:
-        """The view of the server; without a server, the view of the engine, which knows all peers."""
-        return self.server_side.view
-
-    @property
-    def roster(self) -> Roster:
-        """The clients of the current round."""
-        return self.server_side.roster
-
-    @property
-    def everyone(self) -> Roster:
-        """All clients of the run, in whatever round they join."""
-        return self.server_side.whole
 
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
@@ -280,7 +230,7 @@ class Engine:
         before = apart(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
-                sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
+                sampled = self._peers_round() if self.serving is None else self._server_round(self.serving)
             except Skipped as error:
                 skipped = str(error)
                 self._undo(before)
@@ -288,10 +238,10 @@ class Engine:
                 self._undo(before)
                 self.turn_to(number - 1)
                 raise
-        work = self.site.work
+        work, drifted = self.site.work, tuple(sorted(self.server.drifted))
         return Outcome(
-            number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops,
-            skipped, self.server_side.events,
+            number, tuple(sampled), self.server.graph, tuple(self.log.traffic), work.samples, work.inferred, work.flops,
+            skipped, {**self.events, **({"drifted": drifted} if drifted else {})},
         )  # fmt: skip
 
     def _undo(self, before: dict[str, Any]) -> None:
@@ -300,37 +250,75 @@ class Engine:
         self.site.undo()
 
     def turn_to(self, number: int) -> None:
-        """Set the current round for all participants."""
-        self.server_side.turn_to(number)
+        """Set the current round and its clients for all participants; it has no graph and no messages yet."""
+        server, now, self.events = self.server, self.everyone.at(number), {}
+        server.round, server.graph, server.info, server.drifted = number, None, {}, ()
+        server.training = self.setup.training.at(number)
         self.site.turn_to(number)
-        if self.server_side.left:
-            self.site.leave(self.server_side.left)
-        self.log.traffic, self.unlost.log.traffic = [], []
-        self.missed = ()
+        if now is not self.roster:
+            before, here = set(server.clients), set(now.seen)
+            self.roster, server.clients, server.planted = now, now.seen, now.planted
+            changes = {"joined": tuple(sorted(here - before)), "left": tuple(sorted(before - here))}
+            self.events = {what: ids for what, ids in changes.items() if ids}
+            if left := changes["left"]:
+                if self.serving is not None:
+                    self.serving.leave(server, frozenset(left))
+                self.site.leave(left)
+        self.log.traffic, self.unlost.log.traffic, self.missed = [], [], ()
 
-    def _server_round(self) -> list[str]:
-        flow, answer = self.server_side.round(), None
+    def _server_round(self, serving: ServerMethod | Alone) -> list[str]:
+        with self.clock.of("graph"):
+            sampled = serving.sample(self.server)
+        self._answered(serving.round(self.server, sampled), self.server.clients, self.exchange)
+        return sampled
+
+    def _answered(self, flow: ServerFlow[T], clients: Sequence[str], exchange: Exchange) -> T:
+        """Answer the requests of a server's flow to these clients, and return what it returns."""
+        method, answer, known = self.setup.method, None, frozenset(clients)
+        if not hasattr(flow, "send"):
+            forgotten(method, "round", flow)
+            raise MethodError(
+                f"{place_in(method, 'round')}a server's round yields Ask, and this one never yields: write "
+                "`replies = yield from Ask(...)`, or `yield from ()` if nothing is asked"
+            )
         for turn in itertools.count():
             with self.clock.of("graph"):
                 try:
                     ask = flow.send(answer)
                 except StopIteration as stop:
-                    sampled: list[str] = stop.value
-                    return sampled
-            answer = self.exchange.answers(ask, self.server.round, turn)
-            for observer in self.log.observers:
-                observer.answered(self.server.round, ask, answer)
+                    returned: T = stop.value
+                    return returned
+                if words := self._mistake(ask, known):
+                    raise MethodError(f"{place_of(flow)}method {method.name!r}: {words}")
+            replies = exchange.answers(ask, self.server.round, turn)
+            answer = ask.answer(replies)
+            for observer in self.log.observers if exchange is self.exchange else ():
+                observer.answered(self.server.round, ask, replies)
         raise AssertionError("unreachable")
+
+    def _mistake(self, request: Any, clients: Container[str]) -> str:
+        """Return what is wrong with a request of a server's flow; empty if nothing is."""
+        if not isinstance(request, Ask):
+            return f"a server's round yields Ask, got {type(request).__name__}"
+        phases, at = cast(ServerMethod, self.setup.method).phases(), f"phase {request.phase!r}"
+        if request.phase not in phases:
+            return f"no {at}: declare the method of that name with @phase; {nearest(request.phase, phases)}"
+        if unknown := sorted(id for id in request.messages if id not in clients):
+            return f"{at} asks unknown clients {unknown[:5]}"
+        if wrong := [id for id, message in request.messages.items() if not isinstance(message, Message)]:
+            return f"{at} sends no Message to {wrong[:5]}"
+        if not isinstance(request.mean, Mean | None):
+            return f"{at}: mean is a {type(request.mean).__name__}: write mean=Mean('params', 'n')"
+        return ""
 
     def _peers_round(self) -> list[str]:
         """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
-        method, server = self.setup.method, self.server
-        assert isinstance(method, PeerMethod)
+        method, server = cast(PeerMethod, self.setup.method), self.server
         active = method.sample(server)
         near = network(self.setup.engine.reach, server.clients, self.setup.seed, server.round, server.planted)
         order = self.log.transport.order(active, server.round)
         self.site.begin({id: frozenset(active).intersection(near[id]) for id in order})
-        inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(order)
+        inboxes: Mapping[str, dict[str, Message] | None] = dict.fromkeys(order)
         for turn in itertools.count():
             if not inboxes:
                 break
@@ -340,37 +328,36 @@ class Engine:
 
     def evaluate(self) -> dict[str, Score]:
         """Return the score of every evaluated client, for the model that it would use now."""
-        with self.clock.of("evaluate"), self._looking():
-            offers = self._offers()
-            scores = self.site.scores(offers)
-            self._note_missed(len(offers))
-            return scores
+        with self.clock.of("evaluate"):
+            return self._looked(self.site.scores)
 
     def models(self) -> dict[str, Params]:
         """Return the parameters that every evaluated client would use now."""
-        with self._looking():
-            offers = self._offers()
-            models = self.site.models(offers)
-            self._note_missed(len(offers))
-            return models
+        return self._looked(self.site.models)
 
     def model(self, id: str) -> Params:
         """Return the parameters that this client would use now."""
-        with self._looking():
-            models = self.site.models(self._offer(id))
-            self._note_missed(1)
-            return models[id]
+        return self._looked(self.site.models, [id])[id]
 
     def features(self, id: str) -> Message:
-        """Return the class features of a client's model (see `site.features_of`); empty if there are none."""
+        """Return the class features of a client's model (see `Site.features`); empty if there are none."""
         with self._looking():
-            return self.site.features(id, self._offer(id)[id])
+            return self.site.features(id, self._offers([id])[id])
 
-    def _note_missed(self, count: int) -> None:
-        """Note which of these clients failed to give its model; raises the first error if all did."""
-        failures = self.exchange.failed(self.server.round, self.unlost.log)
-        self.missed = tuple(row for row in self.unlost.log.traffic if row.missing)
-        raise_if_all(count, failures)
+    def _looked(
+        self, look: Callable[[Mapping[str, Message]], dict[str, T]], ids: Iterable[str] | None = None
+    ) -> dict[str, T]:
+        """Return what the site tells of these clients (None: of all evaluated), given the server's offers.
+
+        Notes which of them failed to give its model; raises the first error if all did.
+        """
+        with self._looking():
+            offers = self._offers(ids)
+            told = look(offers)
+            failures = self.exchange.failed(self.server.round, self.unlost.log)
+            self.missed = tuple(row for row in self.unlost.log.traffic if row.missing)
+            raise_if_all(len(offers), failures)
+            return told
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -381,32 +368,29 @@ class Engine:
         finally:
             self.site.forget(self.roster.unseen)
 
-    def _offers(self) -> dict[str, Message]:
-        """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
-        unseen, roster = self._welcomed(self.roster.unseen), self.roster
+    def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
+        """Return the offers to these clients, or to all evaluated: honest ones, and those that never take part."""
+        ids = [id for id in self.roster if id not in self.adversaries] if ids is None else ids
+        unseen = self._welcomed(sorted(id for id in ids if not self.roster[id].seen))
         return {
-            id: unseen[id] if id in unseen else self.server_side.offer(id)
-            for id in roster if id not in self.adversaries and (roster[id].seen or id in unseen)
-        }  # fmt: skip
+            id: unseen[id] if id in unseen else self.offer(id) for id in ids if id in unseen or self.roster[id].seen
+        }
 
-    def _offer(self, id: str) -> dict[str, Message]:
-        return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
+    def offer(self, id: str) -> Message:
+        """Return the message that this client needs for its current model; it is empty between peers."""
+        return Message() if self.serving is None else self.serving.offer(self.server, id)
 
     def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
         """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}
         with self.site.uncounted():
-            if isinstance(self.setup.method, PeerMethod):
+            if self.serving is None:
                 self.site.welcome(ids)
                 return {id: Message() for id in ids}
-            flow, answer = self.server_side.welcome(ids), None
-            while True:
-                try:
-                    ask = flow.send(answer)
-                except StopIteration as stop:
-                    return dict(stop.value)
-                answer = self.unlost.answers(ask, self.server.round, 0)
+            view = replace(self.server, state=apart(self.server.state), clients=tuple(ids))
+            offers = self._answered(self.serving.welcome(view, ids), ids, self.unlost)
+            return {id: offers[id] for id in ids}
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next round depends on, as a tree of tensors and small values."""

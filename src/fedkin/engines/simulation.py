@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from fedkin.engines.attacks import FORGERS, Attacks, Forgery, poisoned
 from fedkin.engines.client_list import Roster, facts_of
-from fedkin.engines.client_side import BytesStates
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
 from fedkin.engines.executors.ray import RayTasks
 from fedkin.engines.executors.stacked import Fast
@@ -18,6 +17,7 @@ from fedkin.engines.privacy import keyed
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
+from fedkin.engines.states import BytesStates
 from fedkin.engines.transport import BytesTransport, Observer, Transport
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
@@ -43,21 +43,18 @@ class LocalEngine(Engine):
         forgery = None
         if attacks.of("alie", "ipm", *FORGERS):
             forgery = Forgery(attacks, self.adversaries, setup.federation, setup.seed, setup.net_of)
-        super().__init__(setup, Roster.of(setup.federation), transport=transport, observers=observers, forgery=forgery)
-
-    def make_site(self) -> LocalSite:
-        setup, states = self.setup, BytesStates() if self.through_bytes else dict[str, Any]()
-        return LocalSite(
-            setup, setup.federation, self.make_executor(), states, self.clock, self.adversaries,
-            own_method=self.through_bytes, noise=keyed(setup.seed),
+        site = LocalSite(
+            setup, setup.federation, self.make_executor(setup), states=BytesStates() if self.through_bytes else {},
+            adversaries=self.adversaries, own_method=self.through_bytes, noise=keyed(setup.seed),
         )  # fmt: skip
+        if transport is None and self.through_bytes:
+            transport = BytesTransport(setup.seed)
+        roster = Roster.of(setup.federation)
+        super().__init__(setup, roster, site, transport=transport, observers=observers, forgery=forgery)
 
-    def make_transport(self) -> Transport:
-        return BytesTransport(self.setup.seed) if self.through_bytes else Transport()
-
-    def make_executor(self) -> Executor:
+    def make_executor(self, setup: Setup) -> Executor:
         """Return the executor of local work."""
-        settings, net, federation = self.setup.engine, self.setup.net, self.setup.federation
+        settings, net, federation = setup.engine, setup.net, setup.federation
         if settings.mode == "workers":
             return Workers(net, federation, settings.workers or cores())
         kind = Fast if settings.mode == "fast" else OneByOne
@@ -92,14 +89,14 @@ class RayEngine(LocalEngine):
 
     name: ClassVar[str] = "ray"
 
-    def make_executor(self) -> RayTasks:
-        device = self.setup.engine.device
+    def make_executor(self, setup: Setup) -> RayTasks:
+        device = setup.engine.device
         if device != "cpu":
             raise ConfigError(
                 f"run.device: {device!r}, but the tasks of run.engine = 'ray' run on processors; "
                 "set run.device = 'cpu', or run.engine = 'local'"
             )
-        return RayTasks(self.setup.net, self.setup.federation, self.setup.engine.workers)
+        return RayTasks(setup.net, setup.federation, setup.engine.workers)
 
 
 def cores() -> int:

@@ -3,74 +3,52 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import GeneratorType
+from typing import Any, cast
 
 import torch
 
 from fedkin.engines.accounting import Clock, Operations, Scores, Work
 from fedkin.engines.attacks import Attacks
-from fedkin.engines.client_side import ClientSide, Running, States
 from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
-from fedkin.engines.failures import Crashed, Failure, Failures, place_of
-from fedkin.engines.ledger import Page
-from fedkin.engines.privacy import Source, Spent
+from fedkin.engines.failures import Crashed, Failure, Failures, forgotten, place_in, place_of
+from fedkin.engines.ledger import KEY, Page
+from fedkin.engines.privacy import Source, Spent, noised_in
+from fedkin.engines.releases import Releases
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
-from fedkin.errors import FedkinError, MethodError
+from fedkin.engines.states import apart
+from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client, Samples
-from fedkin.flow import Fitted, Message, Params, PeerMethod, Share
+from fedkin.flow import Fit, Fitted, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import head_of
+from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer
+from fedkin.views import ClientView, PeerView, Sealed
 
 _SAMPLES = 32  # number of samples per class and client, which are enough for a mean feature
-
-
-def features_of(side: ClientSide, id: str, params: Params) -> Message:
-    """Return the class features of a client with these parameters.
-
-    means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
-    vectors [C, d] and vectors_known [C]: the class vectors that the method keeps, if any.
-
-    The message is empty for a client without samples, and for a net without features [batch, d].
-    """
-    task, samples = side.setup.task, side.client(id).train
-    if not task.labels or not len(samples):
-        return Message()
-    net, modules = side.setup.net_of(id), Modules()
-    few = _few(samples, task.classes)
-    z = infer(net, modules(net), params, "features", few)
-    if z.ndim != 2:
-        return Message()
-    y = few.labels()
-    means, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), task.classes)
-    method = side.setup.method
-    kept = method.class_vectors(side.peer(id) if isinstance(method, PeerMethod) else side.view(id))
-    more = {} if kept is None else {"vectors": kept.table, "vectors_known": kept.known}
-    return Message(means=means, known=count > 0, head=head_of(params), **more)
-
-
-def _few(samples: Samples, classes: int) -> Samples:
-    """Return the first samples of each class."""
-    y = samples.labels()
-    rows = [(y == label).nonzero()[:_SAMPLES, 0] for label in range(classes)]
-    return samples.take(torch.cat(rows).sort().values)
 
 
 class Site:
     """A site answers requests for its clients by id; any client may be missing from an answer.
 
-    Clients that fail are missing, and `failed` tells of them. work: that of this round so far. A site that is elsewhere
-    keeps its clients' states, models and features, and has neither peers nor clients that never took part.
+    Clients that fail are missing, and `failed` tells of them. work: that of this round so far. mode: that of local
+    training. A site that is elsewhere keeps its clients' states, models and features, and has neither peers nor clients
+    that never took part.
     """
 
-    work: Work
+    mode = "one-by-one"
+
+    def __init__(self) -> None:
+        self.clock, self.work = Clock("local", "graph", "evaluate", "messages"), Work()
+        self.states: MutableMapping[str, dict[str, Any]] = {}  # by client id; a client has none before its first view
 
     def failed(self) -> list[Failure]:
         """Return the failures of clients since the last call."""
@@ -82,13 +60,9 @@ class Site:
     def turn_to(self, number: int) -> None:
         """Set the current round, and reset the work of the last round."""
 
-    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Run a phase at these clients; returns the replies in the order of the messages."""
+    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterable[tuple[str, Message]]:
+        """Run a phase at these clients; give (id, reply) in the order of the messages, as soon as it is known."""
         raise NotImplementedError
-
-    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
-        """Run a phase as `ask`, and yield (id, reply) in the order of the messages, as soon as it is known."""
-        yield from self.ask(phase, messages).items()
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         """Make the flows of these peers for a round."""
@@ -113,7 +87,11 @@ class Site:
         return {}
 
     def features(self, id: str, offer: Message) -> Message:
-        """Return the class features of a client's model (see `features_of`)."""
+        """Return the class features of a client's model; empty without samples, or features [batch, d].
+
+        means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
+        vectors [C, d] and vectors_known [C]: the class vectors that the method keeps, if any.
+        """
         return Message()
 
     def forget(self, ids: Iterable[str]) -> None:
@@ -122,34 +100,23 @@ class Site:
     def leave(self, ids: Iterable[str]) -> None:
         """Drop the states of clients that have left, but what they have released."""
 
-    @property
-    def states(self) -> Mapping[str, dict[str, Any]]:
-        """The current states of clients by id; a client has none before its first view."""
-        return {}
-
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
         """Go back to these states after this round."""
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Return a context in which work is not counted."""
-        held = self.work.totals()
-        self.work.reset()
+        held, self.work = self.work, Work()
         try:
             yield
         finally:
-            self.work.reset(*held)
+            self.work = held
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Return a context in which this process computes like the clients, on one thread."""
         with one_thread():
             yield
-
-    @property
-    def mode(self) -> str:
-        """The mode of local training."""
-        return "one-by-one"
 
     @property
     def training_paths(self) -> list[TrainingPath]:
@@ -160,29 +127,195 @@ class Site:
         """Release processes and memory."""
 
 
-class LocalSite(Site):
-    """The clients in this process, with their states; an executor does their work.
+@dataclass(eq=False)
+class Running:
+    """A running flow of a client or a peer; `result` is its return value once it has ended; asked: what it answers."""
 
-    adversaries: ids of the clients whose fits are changed by `run.adversaries`.
+    id: str
+    phase: str
+    view: ClientView
+    flow: Any
+    asked: Message = field(default_factory=Message)
+    result: Any = None
+    ended: bool = False
+
+    def resume(self, answer: Any) -> Any:
+        """Return the next request of the flow (Fit, Infer or Share), or None if it has ended."""
+        if not hasattr(self.flow, "send"):  # a phase without requests returns its Message at once
+            self.result, self.ended = self.flow, True
+            return None
+        try:
+            return self.flow.send(answer)
+        except StopIteration as stop:
+            self.result, self.ended = stop.value, True
+            return None
+
+
+class LocalSite(Site):
+    """The clients, or peers, in this process, with their states and flows; an executor does their work.
+
+    Clients share only the process: each view has the samples and the state of one client. adversaries: ids of the
+    clients whose fits are changed by `run.adversaries`. own_method: each flow gets a copy of the method, so that data
+    that a method passes outside its messages are lost. noise: where the noise of `[privacy]` comes from, which needs
+    one. store: where the one client of a deployment keeps its releases. signatures: of members of secure sums.
     """
 
     def __init__(
-        self, setup: Setup, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
-        adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
-        store: Page | None = None, signatures: Signatures | None = None,
+        self, setup: Setup, clients: Mapping[str, Client], executor: Executor, *,
+        states: MutableMapping[str, dict[str, Any]] | None = None, adversaries: frozenset[str] = frozenset(),
+        own_method: bool = False, noise: Source | None = None, store: Page | None = None,
+        signatures: Signatures | None = None,
     ) -> None:  # fmt: skip
-        self.setup, self.executor, self.clock, self.adversaries = setup, executor, clock, adversaries
+        super().__init__()
+        self.setup, self.clients, self.executor, self.mode = setup, clients, executor, executor.mode
+        if states is not None:
+            self.states = states
+        self.adversaries, self.attacks = adversaries, Attacks.parse(setup.engine.adversaries)
+        self.own_method, self.device = own_method, opened(setup.engine.device)
         self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()
-        self.device = opened(setup.engine.device)
-        self.side = ClientSide(setup, clients, states, own_method, noise, store)
-        self.attacks = Attacks.parse(setup.engine.adversaries)
+        self.releases = Releases(setup, self.count, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
-        self.work = Work(Operations(setup.net, clients))
-        self.scored = Scores()
+        self.operations, self.scored = Operations(setup.net, clients), Scores()
         self.near: Mapping[str, frozenset[str]] = {}
         self.rounds: dict[str, Running] = {}
+        self.drifting = any(client.changes for client in clients.values())
+        for name in ("signature_epsilon", "sample_epsilon"):
+            if self.drifting and getattr(setup.privacy, name) is not None:
+                raise ConfigError(
+                    f"privacy.{name}: it counts for samples that stay, and here clients' samples change over time; "
+                    "leave it out, or choose a scenario without drift"
+                )
+        self.now = clients  # with their current samples
+        self.turn_to(0)
+
+    def turn_to(self, number: int) -> None:
+        self.number = self.failures.round = number
+        self.work = Work()
+        if self.drifting:
+            self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
+        # Number of requests of each client in each phase of this round, which keys the randomness of the next request.
+        self.steps: dict[tuple[str, str], int] = {}
+        # The states before this round of clients whose state has changed; None: they had none.
+        self.before: dict[str, dict[str, Any] | None] = {}
+
+    # -- views and states of clients ------------------------------------------------------------------------------
+
+    def view(self, id: str, near: Iterable[str] = ()) -> Any:
+        """Return the current view of a client, or of a peer with these neighbours; the first call makes its state."""
+        setup = self.setup
+        facts: dict[str, Any] = {
+            "seed": setup.seed, "round": self.number, "net": setup.net_of(id), "task": setup.task,
+            "training": setup.training.at(self.number), "state": {}, "id": id, "train": self.now[id].train,
+            "signature_noise": setup.privacy.signature_noise,
+        }  # fmt: skip
+        view: ClientView = (
+            PeerView(**facts, neighbours=()) if isinstance(setup.method, PeerMethod) else ClientView(**facts)
+        )
+        if id in self.states:
+            view.state = self.states[id]
+        else:
+            # The first state is made as in round 0, since it must not depend on the round of the first call.
+            view.round = 0
+            self._seal(view)
+            setup.method.join(view)  # type: ignore[arg-type]
+            view.round, view.train = self.number, self.now[id].train
+        if isinstance(view, PeerView):
+            view.neighbours = tuple(sorted(set(near) - {id}))
+        return view
+
+    def _seal(self, view: ClientView) -> None:
+        """Hide the samples from a flow whose fits are private, so that nothing else of them can be sent."""
+        if self.setup.privacy.sample_epsilon is not None:
+            view.train = cast(Samples, Sealed(len(view.train), self.setup.method.name))
+
+    def _told(self, id: str) -> Mapping[str, Any]:
+        """Return what a client's state has of its releases."""
+        on = self.setup.privacy.on and id in self.states
+        told: Mapping[str, Any] = self.states[id].get(KEY, {}) if on else {}
+        return told
+
+    def _tell(self, id: str, told: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
+        """Store this of a client's releases, with its state (None: the present one)."""
+        state = self.view(id).state if state is None else state
+        self.states[id] = {**state, KEY: told} if told else state
+
+    def keep(self, running: Running, told: Mapping[str, Any] | None = None) -> None:
+        """Store the state at the end of a flow. told: of its releases (None: as they were)."""
+        if self.setup.engine.min_replies and running.id not in self.before:
+            self.before[running.id] = self.states.get(running.id)
+        self._tell(running.id, self._told(running.id) if told is None else told, running.view.state)
+
+    def undo(self) -> None:
+        """Go back to the states before this round; what was released stays counted."""
+        for id, state in self.before.items():
+            self._back_to(id, state)
+        self.before = {}
+
+    def leave(self, ids: Iterable[str]) -> None:
+        """Forget clients that have left, so that they come back as newcomers; what was released stays counted."""
+        for id in ids:
+            self._back_to(id, None)
+
+    def _back_to(self, id: str, state: dict[str, Any] | None) -> None:
+        told = self._told(id)
+        self.states.pop(id, None)
+        if state is not None or told:
+            self._tell(id, told, state)
+
+    def count(self, id: str, phase: str) -> int:
+        """Return the number, from 0, of this client's next request in this phase of this round."""
+        number = self.steps[id, phase] = self.steps.get((id, phase), -1) + 1
+        return number
+
+    def forget(self, ids: Iterable[str]) -> None:
+        gone = frozenset(ids)
+        for id in gone:
+            self.states.pop(id, None)
+        if gone:
+            self.steps = {at: number for at, number in self.steps.items() if at[0] not in gone}
+
+    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
+        self.turn_to(number)
+        self.states.clear()
+        self.states.update(states)
+        self.scored = Scores()
+
+    def checkpoint(self, id: str) -> dict[str, Any]:
+        """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
+        steps = {phase: number for (client, phase), number in self.steps.items() if client == id}
+        kept = {"state": self.states[id]} if id in self.states else {}
+        return {"round": self.number, "steps": steps, **kept}
+
+    def restore_client(self, id: str, part: Mapping[str, Any]) -> None:
+        """Go back to a part that `checkpoint` returned, of the only client."""
+        self.restore(part["round"], {id: part["state"]} if "state" in part else {})
+        self.steps = {(id, phase): number for phase, number in part["steps"].items()}
 
     # -- flows of clients, side by side ---------------------------------------------------------------------------
+
+    def method(self) -> Any:
+        """Return the method for one flow."""
+        method = self.setup.method
+        return type(method).model_validate(method.model_dump()) if self.own_method else method
+
+    def flow(self, id: str, name: str, message: Message | None = None) -> Running:
+        """Return a client's phase, or a peer's round or welcome, before its first step; raises MethodError for others.
+
+        It gets a state of its own: the client's state stays as it was if the flow fails.
+        """
+        method, phase = self.method(), message is not None
+        if phase and name not in method.phases():
+            raise MethodError(f"method {method.name!r} declares no phase {name!r}")
+        if phase and self.setup.privacy.on:
+            self.releases.admit(id, self.number, name, message or Message(), self._told(id))
+        view = self.view(id, self.near.get(id, ()) if name == "round" else ())
+        view.state = apart(view.state)
+        if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
+            self._seal(view)
+        flow = getattr(method, name)(view, *([message] if phase else ()))
+        if phase or name == "round":
+            forgotten(method, name, flow)
+        return Running(id, name, view, flow, message or Message())
 
     def drive(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
@@ -193,7 +326,6 @@ class LocalSite(Site):
         answers: the answers for which flows that have begun before are waiting. A flow that fails is not yielded; it is
         in `failures`.
         """
-        self.failures.round = self.side.number
         answers = answers or {}
         waiting = list(reversed(ids))
         running: dict[str, Running] = {}
@@ -214,7 +346,7 @@ class LocalSite(Site):
                     try:
                         if isinstance(result, FedkinError):
                             raise result
-                        self.work.add(job, result)
+                        self.work.add(job, result, self.operations.per_sample(job))
                         if isinstance(job, FitJob):
                             result = self._handed_on(job, result, phase)
                         busy += self._advance(running, job.id, result, stopped)
@@ -233,7 +365,7 @@ class LocalSite(Site):
         if flow.ended or isinstance(request, Share):
             stopped.append((running.pop(id), None if flow.ended else request))
             return 0
-        view, step = flow.view, self.side.step(id, flow.phase)
+        view, step = flow.view, self.count(id, flow.phase)
         draw = key(view.seed, id, view.round, f"{flow.phase}.fit{step}")
         try:
             job = job_of(request, view, draw)
@@ -241,29 +373,64 @@ class LocalSite(Site):
             raise MethodError(f"{place_of(flow.flow)}{error}") from None
         # What a client computes of its model for its own use never leaves.
         if self.setup.privacy.sample_epsilon is not None and flow.phase not in ("use", "welcome"):
-            private = self.side.trained(flow, request)
+            private = self._trained(flow, request)
             assert isinstance(job, FitJob)
             job = replace(job, private=private)
         self.executor.submit(job)
         return 1
+
+    def _trained(self, running: Running, fit: Any) -> Private:
+        """Return how a fit is private that a flow asks for; it counts at once, also if the flow fails later."""
+        id, phase = running.id, running.phase
+        if not isinstance(fit, Fit):
+            raise RunError(
+                f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
+                "privacy.sample_epsilon does not protect; choose another method"
+            )
+        samples = self.now[id].train
+        private, told = self.releases.train(id, self.number, phase, running.asked, fit, samples, self._told(id))
+        self._tell(id, told)
+        return private
 
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:
         """Return the fit that the client's flow gets; the fit of an adversary's own model is changed."""
         setup = self.setup
         if job.id not in self.adversaries or job.net is not setup.net_of(job.id):
             return fitted
-        step = self.side.steps[job.id, phase]
-        draw = rng(setup.seed, job.id, self.side.number, f"{phase}.attack{step}")
+        step = self.steps[job.id, phase]
+        draw = rng(setup.seed, job.id, self.number, f"{phase}.attack{step}")
         return self.attacks(fitted, job.params, draw)
 
+    def reply(self, running: Running) -> Message:
+        """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
+        if not isinstance(running.result, Message):
+            at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
+            raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
+        id, sent, told = running.id, running.result, dict[str, Any]()
+        if self.setup.privacy.on:
+            sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, self._told(id))
+        self.keep(running, told)
+        return sent
+
+    def outbox(self, running: Running, share: Share) -> Outbox:
+        """Return a peer's messages as they leave it, by receiver; raises MethodError for one that is no neighbour."""
+        assert isinstance(running.view, PeerView)
+        neighbours = running.view.neighbours
+        if isinstance(share.message, Message):
+            messages: Mapping[str, Message] = dict.fromkeys(neighbours if share.to is None else share.to, share.message)
+        else:
+            messages = share.message
+        strangers = sorted(set(messages) - set(neighbours))
+        if strangers:
+            raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
+        if self.setup.privacy.on:
+            id = running.id
+            messages, told = self.releases.shared(id, self.number, share.phase, messages, self._told(id))
+            # At once: what was released counts, also if the peer fails later in this round.
+            self._tell(id, told)
+        return Outbox(share.phase, messages)
+
     # -- what a site is asked -------------------------------------------------------------------------------------
-
-    def turn_to(self, number: int) -> None:
-        self.side.turn_to(number)
-        self.work.reset()
-
-    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        return dict(self.replies(phase, messages))
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         if phase in STEPS:
@@ -290,7 +457,7 @@ class LocalSite(Site):
             try:
                 if id not in self.members:
                     least = self.setup.privacy.min_members
-                    self.members[id] = Member(id, self.side.client(id).size, self.signatures, least)
+                    self.members[id] = Member(id, self.now[id].size, self.signatures, least)
                 answer = self.members[id].answer(step, message, replies.get(id))
                 if step == MASKED:
                     check_plain(self.setup.method, phase, answer)
@@ -301,18 +468,18 @@ class LocalSite(Site):
 
     def _replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         # A client without training samples, as an unseen client may be, cannot answer.
-        waiting = deque(id for id in messages if self.side.client(id).size)
+        waiting = deque(id for id in messages if self.now[id].size)
         ready: dict[str, Message] = {}
         failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # those before are of another exchange
 
         def start(id: str) -> Running:
             self._crash(id, phase)
-            return self.side.phase(id, phase, messages[id])
+            return self.flow(id, phase, messages[id])
 
         for running, _ in self.drive(list(waiting), start, phase):
             try:
-                ready[running.id] = self.side.reply(running)
+                ready[running.id] = self.reply(running)
             except Exception as error:
                 failures.note(error, running.id, phase)
             del running
@@ -325,7 +492,7 @@ class LocalSite(Site):
         yield from ((id, ready.pop(id)) for id in waiting if id in ready)
 
     def _crash(self, id: str, phase: str) -> None:
-        if self.setup.faults.crashes(self.setup.seed, id, self.side.number, phase):
+        if self.setup.faults.crashes(self.setup.seed, id, self.number, phase):
             raise Crashed("crashed, as faults.crash has it")
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
@@ -337,10 +504,10 @@ class LocalSite(Site):
             with self.failures.of(running.id, "round"):
                 if share is None:
                     del self.rounds[running.id]
-                    self.side.keep(running)
+                    self.keep(running)
                 else:
                     try:
-                        posts[running.id] = self.side.outbox(running, share)
+                        posts[running.id] = self.outbox(running, share)
                     except Spent:
                         posts[running.id] = Outbox(share.phase, {})  # it sends nothing, and still listens
                         raise
@@ -350,32 +517,28 @@ class LocalSite(Site):
         """Return the flow of a peer's round, which begins with the first call."""
         if id not in self.rounds:
             self._crash(id, "round")
-            self.rounds[id] = self.side.peer_round(id, self.near[id])
+            self.rounds[id] = self.flow(id, "round")
         return self.rounds[id]
 
     def welcome(self, ids: Iterable[str]) -> None:
-        for running, _ in self.drive(list(ids), self.side.peer_welcome, "welcome"):
-            self.side.keep(running)
+        for running, _ in self.drive(list(ids), lambda id: self.flow(id, "welcome"), "welcome"):
+            self.keep(running)
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         told: dict[str, Message] = {}
         for id in ids:
             with self.failures.of(id, "report"):
-                told[id] = self.side.report(id)
+                told[id] = cast(PeerMethod, self.setup.method).report(self.view(id))
         return told
 
     def failed(self) -> list[Failure]:
         return self.failures.take()
 
-    def undo(self) -> None:
-        self.side.undo()
-
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         models = self.models(offers)
-        clients = self.side.now
-        tests = {id: clients[id].test for id in models}
+        tests = {id: self.now[id].test for id in models}
         setup, parts = self.setup, self.executor.parts
-        jobs = list(self.scored.jobs(models, tests, setup.task, setup.net_of, self.side.number, parts))
+        jobs = list(self.scored.jobs(models, tests, setup.task, setup.net_of, self.number, parts))
         while jobs:
             again: list[ScoreJob] = []
             for job, results in self.executor.run(jobs):
@@ -400,11 +563,10 @@ class LocalSite(Site):
             del models[id]
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        use, models, flows = self.side.use, dict[str, Params](), dict[str, Running]()
-        self.failures.round = self.side.number
+        models, flows = dict[str, Params](), dict[str, Running]()
         for id, offer in offers.items():
             with self.failures.of(id, "use"):
-                used = use(id, offer)
+                used = self.used(id, offer)
                 if isinstance(used, Running):
                     flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
                 else:
@@ -415,34 +577,39 @@ class LocalSite(Site):
                     models[running.id] = running.result
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 
+    def used(self, id: str, offer: Message) -> Params | Running:
+        """Return the client's current parameters, or a flow that finds them without a change of the client's state."""
+        method, view = self.setup.method, self.view(id)
+        if isinstance(method, PeerMethod):
+            return method.use(view)
+        used = method.use(view, offer)
+        # The check of GeneratorType is faster than that of the abstract Generator, and runs for every client.
+        if not isinstance(used, GeneratorType):
+            return cast(Params, used)
+        self.steps.pop((id, "use"), None)
+        return Running(id, "use", view, used)
+
     def features(self, id: str, offer: Message) -> Message:
-        models = self.models({id: offer})
-        return features_of(self.side, id, models[id]) if id in models else Message()
-
-    def forget(self, ids: Iterable[str]) -> None:
-        self.side.forget(ids)
-
-    def leave(self, ids: Iterable[str]) -> None:
-        self.side.leave(ids)
-
-    @property
-    def states(self) -> States:
-        return self.side.states
-
-    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
-        self.side.turn_to(number)
-        self.side.states.clear()
-        self.side.states.update(states)
-        self.scored = Scores()
+        task, samples = self.setup.task, self.now[id].train
+        params = self.models({id: offer}).get(id)
+        if params is None or not task.labels or not len(samples):
+            return Message()
+        y = samples.labels()
+        rows = [(y == label).nonzero()[:_SAMPLES, 0] for label in range(task.classes)]
+        few, net, modules = samples.take(torch.cat(rows).sort().values), self.setup.net_of(id), Modules()
+        z = infer(net, modules(net), params, "features", few)
+        if z.ndim != 2:
+            return Message()
+        y = few.labels()
+        means, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), task.classes)
+        kept = self.setup.method.class_vectors(self.view(id))
+        more = {} if kept is None else {"vectors": kept.table, "vectors_known": kept.known}
+        return Message(means=means, known=count > 0, head=head_of(params), **more)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         with one_thread(), exact(self.device):
             yield
-
-    @property
-    def mode(self) -> str:
-        return self.executor.mode
 
     @property
     def training_paths(self) -> list[TrainingPath]:

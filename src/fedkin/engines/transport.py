@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -206,33 +205,6 @@ def _with(leaf: Any, number: float) -> Any:
     return spoilt
 
 
-class Refusal(NamedTuple):
-    """Why a message is refused. of_form: for its keys, types or shapes, which hints at a mistake of the method."""
-
-    missing: Missing
-    reason: str
-    of_form: bool = False
-
-
-@dataclass
-class Delivery:
-    """What became of messages that were sent.
-
-    refused: sender, phase and reason of those whose form was refused. unsent: why senders could not send theirs.
-    """
-
-    arrived: list[Envelope] = field(default_factory=list)
-    sent: int = 0
-    refused: list[tuple[str, str, str]] = field(default_factory=list)
-    unsent: dict[str, Exception] = field(default_factory=dict)
-
-    def add(self, other: Delivery) -> None:
-        """Add the figures of another delivery, without its messages."""
-        self.sent += other.sent
-        self.refused += other.refused
-        self.unsent |= other.unsent
-
-
 class MessageLog:
     """The messages of a round: each is measured, carried, checked, and shown to observers.
 
@@ -244,54 +216,47 @@ class MessageLog:
         self.traffic: list[Traffic] = []
         self._sizes: dict[Hashable, tuple[int, int]] = {}
 
-    def send(
-        self, envelopes: Iterable[Envelope], check: Callable[[Envelope], Refusal | None] | None = None,
-        listening: Container[str] | None = None,
-    ) -> Delivery:  # fmt: skip
-        """Send messages. check: why a receiver refuses one. listening: receivers that still listen (None: all).
+    def send(self, envelopes: Iterable[Envelope], inbox: Inbox | None = None) -> list[Envelope]:
+        """Send messages, and return those that arrive; inbox: what their receivers take (None: all).
 
         Raises the error of what the server cannot send.
         """
-        delivery = Delivery()
+        arrived: list[Envelope] = []
         with self.clock.of("messages"):
             message, size = None, (0, 0)
             for envelope in envelopes:
-                delivery.sent += 1
+                if inbox is not None:
+                    inbox.sent += 1
                 if envelope.message is not message:  # what goes to many receivers is measured once
-                    try:
-                        size = self._size(envelope.message)
-                    except Exception as error:  # a client may have put anything into it
-                        if envelope.sender == SERVER:
-                            raise
-                        delivery.unsent[envelope.sender] = error
-                        self.miss(envelope, Missing.FAILED, words_of(error))
+                    if (measured := self._measured(envelope, inbox)) is None:
                         continue
-                    message = envelope.message
-                self._deliver(envelope, size, check, listening, delivery)
+                    size, message = measured, envelope.message
+                why: tuple[Missing, str] | None = None
+                if inbox is None or envelope.receiver in inbox.phases:
+                    carried = self.transport.carry(envelope)
+                    if isinstance(carried, Missing):
+                        why = carried, ""
+                    elif inbox is None or (why := inbox.refuses(carried)) is None:
+                        arrived.append(carried)
+                if size[0] or why is not None:
+                    round, phase, _, sender, receiver, _ = envelope
+                    self.traffic.append(Traffic(round, sender, receiver, phase, *size, *(why or ())))
         for observer in self.observers:
-            for envelope in delivery.arrived:
+            for envelope in arrived:
                 observer.travelled(envelope)
-        return delivery
+        return arrived
 
-    def _deliver(
-        self, envelope: Envelope, size: tuple[int, int], check: Callable[[Envelope], Refusal | None] | None,
-        listening: Container[str] | None, delivery: Delivery,
-    ) -> None:  # fmt: skip
-        refusal: Refusal | None = None
-        if listening is None or envelope.receiver in listening:
-            carried = self.transport.carry(envelope)
-            if isinstance(carried, Missing):
-                refusal = Refusal(carried, "")
-            else:
-                refusal = check(carried) if check is not None else None
-                if refusal is None:
-                    delivery.arrived.append(carried)
-        if refusal is not None and refusal.of_form:
-            delivery.refused.append((envelope.sender, envelope.phase, refusal.reason))
-        if size[0] or refusal is not None:
-            round, phase, _, sender, receiver, _ = envelope
-            why = () if refusal is None else refusal[:2]
-            self.traffic.append(Traffic(round, sender, receiver, phase, *size, *why))
+    def _measured(self, envelope: Envelope, inbox: Inbox | None) -> tuple[int, int] | None:
+        """Return the size of a message; None if it cannot be sent."""
+        try:
+            return self._size(envelope.message)
+        except Exception as error:  # a client may have put anything into it
+            if envelope.sender == SERVER:
+                raise
+            if inbox is not None:
+                inbox.unsent[envelope.sender] = error
+            self.miss(envelope, Missing.FAILED, words_of(error))
+            return None
 
     def miss(self, envelope: Envelope, missing: Missing, reason: str = "") -> None:
         """Add a line for a message that is missing, without having been sent in this exchange."""
@@ -366,46 +331,48 @@ class Validator:
         return problem
 
 
-class Expected:
-    """The messages that one exchange expects: called with an envelope, it returns why that is refused, or None.
+class Inbox:
+    """What the receivers of one exchange take, and what became of the messages to them.
 
-    requests: those that may send, each with the message that it answers (an empty one between peers). phase: the phase
-    that a receiver is in. same_phase: whether the messages must name that phase.
+    requests: those that may send, each with the message that it answers (an empty one between peers). phases: the phase
+    that each receiver is in; others do not listen. sent: the number of messages. refused: sender, phase and reason of
+    those whose form was refused, which hints at a mistake of the method. unsent: why senders could not send theirs.
     """
 
     def __init__(
-        self, validator: Validator, round: int, turn: int, requests: Mapping[str, Message],
-        phase: Callable[[Envelope], str], same_phase: bool = True,
-    ) -> None:  # fmt: skip
-        self.validator, self.round, self.turn, self.requests = validator, round, turn, requests
-        self.phase, self.same_phase = phase, same_phase
+        self, validator: Validator, round: int, turn: int, requests: Mapping[str, Message], phases: Mapping[str, str]
+    ) -> None:
+        self.validator, self.round, self.turn, self.requests, self.phases = validator, round, turn, requests, phases
+        self.sent, self.refused = 0, list[tuple[str, str, str]]()
+        self.unsent: dict[str, Exception] = {}
         self.pairs: set[tuple[str, str]] = set()  # the senders and receivers of messages so far
         # The last message and what is wrong with it: what a peer shares with many neighbours is checked once.
         self.latest: tuple[Message, str, str] | None = None
         self.problem: Problem | None = None
 
-    def __call__(self, envelope: Envelope) -> Refusal | None:
-        """Return why this message is refused; None: it is not."""
+    def refuses(self, envelope: Envelope) -> tuple[Missing, str] | None:
+        """Return why a message that has come is refused; None: it is not."""
         if words := self._stale(envelope):
-            return Refusal(Missing.STALE, words)
-        pair = envelope.sender, envelope.receiver
-        if pair in self.pairs:
-            return Refusal(Missing.STALE, "a second message")
-        self.pairs.add(pair)
-        message, sender, phase = envelope.message, envelope.sender, self.phase(envelope)
+            return Missing.STALE, words
+        self.pairs.add((envelope.sender, envelope.receiver))
+        message, sender, phase = envelope.message, envelope.sender, self.phases[envelope.receiver]
         if self.latest is None or self.latest[0] is not message or self.latest[1:] != (sender, phase):
             self.latest = message, sender, phase
             self.problem = self.validator.problem(sender, phase, message, self.requests[sender])
-        problem = self.problem
-        return None if problem is None else Refusal(Missing.REFUSED, problem.words, problem.kind == "form")
+        if self.problem is None:
+            return None
+        if self.problem.kind == "form":
+            self.refused.append((sender, envelope.phase, self.problem.words))
+        return Missing.REFUSED, self.problem.words
 
     def _stale(self, envelope: Envelope) -> str:
+        phase = self.phases[envelope.receiver]
         if envelope.round != self.round:
             return f"of round {envelope.round}, and this is round {self.round}"
         if envelope.turn != self.turn:
             return f"of exchange {envelope.turn}, and this is exchange {self.turn}"
         if envelope.sender not in self.requests:
             return "from one that was not asked"
-        if self.same_phase and envelope.phase != self.phase(envelope):
-            return f"of phase {envelope.phase[:60]!r}, and this is {self.phase(envelope)!r}"
-        return ""
+        if envelope.receiver == SERVER and envelope.phase != phase:  # peers may share under other names
+            return f"of phase {envelope.phase[:60]!r}, and this is {phase!r}"
+        return "a second message" if (envelope.sender, envelope.receiver) in self.pairs else ""

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 
 from fedkin import codec
 from fedkin.data.own import FileWatch, OwnSamples, OwnTable
-from fedkin.engines.accounting import Clock
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
 from fedkin.engines.ledger import Ledger
@@ -320,7 +319,7 @@ class NetworkClient(Caller):
         self.page.sent({"join": [*(name for name, value in told.items() if value), *self.ledger.beside]})
         executor = OneByOne(plan.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
-            plan, self.clients, executor, {}, Clock(), noise=secret, store=self.page, signatures=self.link.signatures
+            plan, self.clients, executor, noise=secret, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
@@ -398,7 +397,7 @@ class NetworkClient(Caller):
         if order.what == "scores":
             return self._evaluate(order.round, message)
         try:
-            reply = self.site.ask(order.phase, {self.id: message}).get(self.id)
+            reply = dict(self.site.replies(order.phase, {self.id: message})).get(self.id)
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if reply is not None and (problem := self.validator.problem(self.id, order.phase, reply, message)):
@@ -407,8 +406,8 @@ class NetworkClient(Caller):
             self.say(f"phase {order.phase!r}: {words}")
             answer = Answer(number=self.number, error=words)
         else:
-            samples, inferred, flops = self.site.work.totals()
-            work = Work(samples=samples.get(self.id, 0), inferred=inferred, flops=float(flops))
+            done = self.site.work
+            work = Work(samples=done.samples.get(self.id, 0), inferred=done.inferred, flops=float(done.flops))
             fields = {} if reply is None else {"reply": dict(reply)}
             answer = Answer(number=self.number, work=work, failed=self._failed(), **fields)
         self._keep(order, answer)
@@ -492,10 +491,10 @@ class NetworkClient(Caller):
 
     def _turn_to(self, order: Order) -> Answer | None:
         """Go to the order's round with the state that belongs to it; returns the answer, if it was made before."""
-        side, kept_of = self.site.side, self.checkpoints.get
+        site, kept_of = self.site, self.checkpoints.get
         place = self.epoch, order.begun, tuple(order.undone), order.since
         if self.place == place:
-            if order.round != side.number:
+            if order.round != site.number:
                 self._begin_round(order)
             return None
         # States of rounds that the server has given up, before it started again or since, are given up here too.
@@ -512,17 +511,17 @@ class NetworkClient(Caller):
                 "folder back with which it took part"
             )
         kept = kept_of(last) if last else None
-        self.site.restore(order.round, {})
+        site.restore(order.round, {})
         self._begin_round(order)
         self.place = place
         if kept is None:
             return None
-        side.restore(self.id, kept["part"])
+        site.restore_client(self.id, kept["part"])
         if last != order.round:
-            self.site.turn_to(order.round)
+            site.turn_to(order.round)
             return None
         same = kept["epoch"] == self.epoch and kept["number"] == self.number
-        self.site.work.reset(**kept["work"])
+        site.work = replace(site.work, **kept["work"])
         return Answer.model_validate(kept["answer"]) if same else None
 
     def _begin_round(self, order: Order) -> None:
@@ -539,10 +538,9 @@ class NetworkClient(Caller):
         """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""
         if self.unseen:
             return
-        samples, inferred, flops = self.site.work.totals()
         tree = {
-            "epoch": self.epoch, "number": self.number, "part": self.site.side.checkpoint(self.id),
-            "work": {"samples": samples, "inferred": inferred, "flops": flops}, "answer": tree_of(answer),
+            "epoch": self.epoch, "number": self.number, "part": self.site.checkpoint(self.id),
+            "work": vars(self.site.work), "answer": tree_of(answer),
         }  # fmt: skip
         self.checkpoints.put(order.round, tree)
 

@@ -6,7 +6,7 @@ All wait for each other in every exchange, so that the results are those of a si
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from fedkin.engines.results import Outcome
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import LocalSite
-from fedkin.engines.transport import Envelope, Expected, Validator
+from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
@@ -45,8 +45,7 @@ class PeerEngine(Engine):
     def __init__(
         self, plan: Setup, client: Client, neighbours: PeerExchange, page: Page, status: StatusFile, device: str = "cpu"
     ) -> None:  # fmt: skip
-        self.setup, self.client, self.neighbours, self.device = plan, client, neighbours, device
-        self.page, self.status = page, status
+        self.client, self.neighbours, self.page, self.status = client, neighbours, page, status
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
         self.validator = Validator(plan, neighbours.link.refused.add)
@@ -54,12 +53,9 @@ class PeerEngine(Engine):
         self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
         status.rounds = plan.training.rounds
-        super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task))
-
-    def make_site(self) -> LocalSite:
-        clients = {self.client.id: self.client}
-        executor = OneByOne(self.setup.net, clients, Modules(opened(self.device)))
-        return LocalSite(self.setup, clients, executor, {}, self.clock, noise=secret, store=self.page)
+        clients = {client.id: client}
+        site = LocalSite(plan, clients, OneByOne(plan.net, clients, Modules(opened(device))), noise=secret, store=page)
+        super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task), site)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
@@ -147,10 +143,10 @@ class PeerEngine(Engine):
             elif answer.message is not None:
                 envelopes.append(Envelope(number, answer.phase, turn, id, me, answer.message))
         nothing = dict.fromkeys(heard, Message())
-        expected = Expected(self.validator, number, turn, nothing, lambda envelope: phase, same_phase=False)
-        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, expected).arrived}
+        expected = Inbox(self.validator, number, turn, nothing, {me: phase})
+        return {envelope.sender: envelope.message for envelope in self.log.send(envelopes, expected)}
 
-    def _offers(self) -> dict[str, Message]:
+    def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
         return {self.client.id: Message()}
 
     def features(self, id: str) -> Message:

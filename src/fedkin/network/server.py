@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
-from fedkin.engines.accounting import Operations, Work
+from fedkin.engines.accounting import Work
 from fedkin.engines.client_list import Roster
 from fedkin.engines.failures import Failure, TooFew
 from fedkin.engines.results import Missing, Outcome, Score
@@ -39,6 +39,7 @@ class NetworkSite(Site):
     """The clients at the other ends of links. Their states, models and features stay with them."""
 
     def __init__(self, plan: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
+        super().__init__()
         self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
         self.number = self.begun = 0
         # Engine that were undone; and the last round in which each client answered a phase.
@@ -50,8 +51,6 @@ class NetworkSite(Site):
         self.away: set[str] = set()
         self.drifted: set[str] = set()  # of whom a test has said so
         self.failures: list[Failure] = []
-        # Operations are counted where the samples are.
-        self.work = Work(Operations(plan.net, {}))
         self.parts: dict[str, Any] = {}
         self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
         self.most = cache(lambda id: largest_message(plan, id) + _ROOM)
@@ -59,8 +58,7 @@ class NetworkSite(Site):
     # -- what a site is asked -------------------------------------------------------------------------------------
 
     def turn_to(self, number: int) -> None:
-        self.number, self.parts = number, {}
-        self.work.reset()
+        self.number, self.parts, self.work = number, {}, Work()
 
     def undo(self) -> None:
         self.undone.append(self.number)
@@ -72,11 +70,11 @@ class NetworkSite(Site):
         failures, self.failures = self.failures, []
         return failures
 
-    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+    def replies(self, phase: str, messages: Mapping[str, Message]) -> list[tuple[str, Message]]:
         answers = self._ask_all("ask", phase, messages)
         # A client that takes no part keeps no state.
         self.last |= {id: self.number for id in answers if self.registration.about(id).seen}
-        return {id: Message(**answer.reply) for id, answer in answers.items() if answer.reply is not None}
+        return [(id, Message(**answer.reply)) for id, answer in answers.items() if answer.reply is not None]
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         task, further, scores = self.plan.task, len(self.plan.measures), dict[str, Score]()
@@ -145,8 +143,9 @@ class NetworkSite(Site):
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
         if answer.work is not None:
             self.parts[id] = answer.work
-            parts, samples = self.parts.values(), {id: part.samples for id, part in self.parts.items() if part.samples}
-            self.work.reset(samples, sum(part.inferred for part in parts), sum(part.flops for part in parts))
+            samples = {id: part.samples for id, part in self.parts.items() if part.samples}
+            inferred = sum(part.inferred for part in self.parts.values())
+            self.work = Work(samples, inferred, sum(part.flops for part in self.parts.values()))
 
     def _ask_one(self, id: str, order: Order, until: float, grace: float) -> Failure | Answer:
         """Ask one client; returns its answer, or why there is none."""
@@ -241,13 +240,10 @@ class NetworkEngine(Engine):
         self, setup: Setup, roster: Roster, registration: Registration, status: StatusFile, *,
         stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
-        self.registration, self.status, self.stopping = registration, status, stopping
+        self.registration, self.status = registration, status
         status.rounds = setup.training.rounds
-        super().__init__(setup, roster, observers=observers)
+        super().__init__(setup, roster, NetworkSite(setup, registration, stopping), observers=observers)
         self._take_members()
-
-    def make_site(self) -> NetworkSite:
-        return NetworkSite(self.setup, self.registration, self.stopping)
 
     def facts(self) -> dict[str, Any]:
         return self.registration.facts()
@@ -258,7 +254,7 @@ class NetworkEngine(Engine):
 
     def _take_members(self) -> None:
         """Have the members that the registration has now, and let them count as many samples as they told."""
-        self.server_side.whole = self.registration.roster()
+        self.everyone = self.registration.roster()
         samples = {id: member.now.n_train for id, member in self.registration.members.items()}
         self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
 

@@ -1,4 +1,4 @@
-"""The client side alone: no engine, no transport, no executor."""
+"""The clients of a site alone: no engine, no transport."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from fedkin import codec
-from fedkin.engines.client_side import ClientSide, apart
+from fedkin.engines.site import LocalSite
+from fedkin.engines.states import apart
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Fitted, Message, phase
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.views import ClientView
-from support import same, small_setup
+from support import same, site_of, small_setup
 
 
 class Counting(FedAvg):
@@ -29,62 +30,62 @@ class Counting(FedAvg):
         return Message(n=client.size)
 
 
-def side(method: Any | None = None) -> tuple[ClientSide, str]:
+def clients_of(method: Any | None = None) -> tuple[LocalSite, str]:
     setup = small_setup(method or Counting()).equipped()
-    return ClientSide(setup, setup.federation, {}), sorted(setup.federation)[0]
+    return site_of(setup), sorted(setup.federation)[0]
 
 
 def test_a_phase_is_driven_by_hand() -> None:
-    clients, id = side()
+    clients, id = clients_of()
     clients.turn_to(1)
     offer = Message(params=clients.setup.net.initial)
-    running = clients.phase(id, "train", offer)
+    running = clients.flow(id, "train", offer)
     request = running.resume(None)
     assert isinstance(request, Fit)
     trained = {name: tensor + 1 for name, tensor in request.params.items()}
     assert running.resume(Fitted(trained, {}, 0.5, 1, 10)) is None
     reply = clients.reply(running)
     assert same(trained, reply.params)
-    assert reply["n"] == clients.client(id).size
+    assert reply["n"] == clients.clients[id].size
 
 
 def test_what_is_no_phase_is_refused() -> None:
-    clients, id = side()
+    clients, id = clients_of()
     for name in ("offer", "start", "model_dump", "no-such", "__init__"):
         with pytest.raises(MethodError, match="declares no phase"):
-            clients.phase(id, name, Message())
+            clients.flow(id, name, Message())
 
 
 def test_one_client_is_checkpointed_and_restored_alone() -> None:
-    clients, id = side()
+    clients, id = clients_of()
     other = sorted(clients.clients)[1]
     clients.turn_to(3)
     for name in (id, other):
-        running = clients.phase(name, "hello", Message())
+        running = clients.flow(name, "hello", Message())
         running.resume(None)
         clients.reply(running)
-    assert [clients.step(id, "train"), clients.step(id, "train")] == [0, 1]
+    assert [clients.count(id, "train"), clients.count(id, "train")] == [0, 1]
     part = codec.decode(codec.encode(clients.checkpoint(id)))
-    fresh, _ = side()
-    fresh.restore(id, part)
+    fresh, _ = clients_of()
+    fresh.restore_client(id, part)
     assert fresh.number == 3
     assert fresh.states[id] == {"rounds": 1}
     assert other not in fresh.states
     # The next request of the round has the key that it would have had.
-    assert fresh.step(id, "train") == clients.step(id, "train") == 2
+    assert fresh.count(id, "train") == clients.count(id, "train") == 2
 
 
 def test_an_unmet_client_has_a_checkpoint_too() -> None:
-    clients, id = side()
-    fresh, _ = side()
-    fresh.restore(id, codec.decode(codec.encode(clients.checkpoint(id))))
+    clients, id = clients_of()
+    fresh, _ = clients_of()
+    fresh.restore_client(id, codec.decode(codec.encode(clients.checkpoint(id))))
     assert id not in fresh.states
     assert fresh.view(id).state == {"rounds": 0}
 
 
 def test_own_methods_are_copies() -> None:
     setup = small_setup(FedProx(mu=0.7)).equipped()
-    held = ClientSide(setup, setup.federation, {}, own_method=True).method()
+    held = site_of(setup, own_method=True).method()
     assert held is not setup.method
     assert held == setup.method
 
@@ -95,8 +96,8 @@ def test_a_reply_must_be_a_message() -> None:
         def hello(self, client: ClientView, message: Message) -> Any:
             return {"n": 1}
 
-    clients, id = side(Silent())
-    running = clients.phase(id, "hello", Message())
+    clients, id = clients_of(Silent())
+    running = clients.flow(id, "hello", Message())
     running.resume(None)
     with pytest.raises(MethodError, match=f"phase 'hello' at client '{id}' must return a Message, got dict"):
         clients.reply(running)

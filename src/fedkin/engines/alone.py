@@ -1,0 +1,81 @@
+"""The method without exchange, as a control: every client has a server of its own (`run.alone`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
+from fedkin.views import ServerView
+
+
+class Alone:
+    """The server's part of `method` for federations of one client each; the clients' part is the method's own.
+
+    The clients of a round are drawn uniformly, as for Local. The requests of all servers go out together. State:
+    {client id: the state of its server}.
+    """
+
+    def __init__(self, method: ServerMethod) -> None:
+        self.method = method
+
+    def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
+        """Forget the servers of clients that have left."""
+        server.state = {id: state for id, state in server.state.items() if id not in ids}
+
+    def start(self, server: ServerView[Any]) -> None:
+        """Begin with no server; a client's is made when it is first needed."""
+
+    def sample(self, server: ServerView[Any]) -> list[str]:
+        """Draw as every method without a draw of its own."""
+        return Method.sample(self.method, server)
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Run the round of each sampled client's server; those that ask for the same phase ask at once."""
+        views = {id: self._own(server, id) for id in sampled}
+        flows = {id: self._whole(view, id) for id, view in views.items()}
+        answers: dict[str, Any] = {}
+        while flows:
+            asks: dict[str, Ask] = {}
+            for id, flow in list(flows.items()):
+                try:
+                    asks[id] = flow.send(answers.get(id))
+                except StopIteration:
+                    del flows[id]
+            # A server that asks nobody is told that nobody answered.
+            answers = {id: ask.answer({}) for id, ask in asks.items()}
+            for phase in dict.fromkeys(ask.phase for ask in asks.values()):
+                messages = {id: ask.messages[id] for id, ask in asks.items() if ask.phase == phase and ask.messages}
+                replies = yield from Ask(phase, messages)
+                answers |= {id: asks[id].answer({id: reply}) for id, reply in replies.items()}
+        for id, view in views.items():
+            server.state[id] = view.state
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        """Return what its own server offers the client."""
+        return self.method.offer(self._own(server, id), id)
+
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Offer each client what a server offers that never heard of anyone."""
+        offers: dict[str, Message] = {}
+        for id in ids:
+            offered = yield from self.method.welcome(self._own(server, id), [id])
+            offers[id] = offered[id]
+        return offers
+
+    def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
+        yield from self.method.round(view, [id])
+
+    def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
+        """Return the view of this client's server, with its state."""
+        planted = None if server.planted is None or id not in server.planted else {id: server.planted[id]}
+        training = server.training.model_copy(update={"clients_per_round": "all"})
+        known = server.state.get(id)
+        view = replace(
+            server, clients=(id,), planted=planted, training=training, state={} if known is None else known, graph=None,
+            info={},
+        )  # fmt: skip
+        if known is None:
+            self.method.start(view)
+        return view

@@ -1,0 +1,38 @@
+"""Copies of states: those that a flow may change, and those that pass through bytes."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedkin import codec
+
+
+def apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a state that a flow may change; parameters are not copied, as no flow changes them in place."""
+    return {name: _copied(item) for name, item in state.items()}
+
+
+def _copied(tree: Any) -> Any:
+    if not isinstance(tree, dict | list):
+        return tree
+    # By kinds of items: a server may keep a number for each of 100,000 clients, and this is done in every round.
+    kinds = set(map(type, tree.values() if isinstance(tree, dict) else tree))
+    if any(issubclass(kind, dict | list) for kind in kinds):
+        return {n: _copied(item) for n, item in tree.items()} if isinstance(tree, dict) else [*map(_copied, tree)]
+    if isinstance(tree, dict) and kinds and all(issubclass(kind, Tensor) for kind in kinds):
+        return tree
+    return tree.copy()
+
+
+class BytesStates(UserDict[str, dict[str, Any]]):
+    """States that pass through bytes; data that bytes cannot carry are lost, so that tests notice it."""
+
+    def __getitem__(self, id: str) -> dict[str, Any]:
+        return codec.decode(self.data[id])  # type: ignore[arg-type]
+
+    def __setitem__(self, id: str, state: Mapping[str, Any]) -> None:
+        self.data[id] = codec.encode(state)  # type: ignore[assignment]
