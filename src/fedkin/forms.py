@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -32,11 +32,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Problem(NamedTuple):
+class Problem(Exception):
     """What is wrong with a message: its form (keys, types, shapes), or a value of the right form; and in words."""
 
-    kind: str
-    words: str
+    def __init__(self, kind: Literal["form", "value"], words: str) -> None:
+        super().__init__(kind, words)
+        self.kind, self.words = kind, words
+
+    def at(self, name: str) -> Problem:
+        """Return the problem of what contains this as its part `name`."""
+        return Problem(self.kind, f"{name}: {self.words}")
 
 
 @dataclass(eq=False)
@@ -87,8 +92,8 @@ class Form(ABC):
     """The form of one field. `form | None` may be missing; `form.when(...)` is there only under a condition."""
 
     @abstractmethod
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        """What is wrong with this value; `lengths` has the free lengths so far, and takes new ones."""
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
+        """Raise Problem if this value is wrong; `lengths` has the free lengths so far, and takes new ones."""
 
     def wanted(self, context: Context) -> bool | None:
         """Whether the field must be there (True), must not (False), or may (None)."""
@@ -127,8 +132,8 @@ class Sometimes(Form):
     form: Form
     condition: Callable[[Context], bool] | None
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        return self.form.problem(value, context, lengths)
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
+        self.form.check(value, context, lengths)
 
     def wanted(self, context: Context) -> bool | None:
         return None if self.condition is None else self.condition(context)
@@ -138,14 +143,14 @@ class Sometimes(Form):
         return self.form
 
 
-def unsound(tensor: Tensor) -> Problem | None:
-    """A problem unless all numbers are finite, and small enough for their squares to be finite too.
+def check_sound(tensor: Tensor) -> None:
+    """Raise Problem unless all numbers are finite, and small enough for their squares to be finite too.
 
     The largest number is the square root of the largest one of the type, about 1.8e19 in single precision: from models
     with larger ones no distance or inner product can be computed.
     """
     if not tensor.is_floating_point():
-        return None
+        return
     flat = tensor.detach().reshape(-1)
     if flat.dtype in (torch.float32, torch.float64):
         # A sum of squares is finite only if every number is; on a CPU, this is far faster than torch.isfinite.
@@ -153,25 +158,25 @@ def unsound(tensor: Tensor) -> Problem | None:
         with np.errstate(all="ignore"):
             total = np.dot(numbers, numbers)
         if math.isfinite(total):
-            return None
+            return
     wrong = flat.numel() - int(torch.isfinite(flat).sum())
     if wrong:
-        return bad_value(f"{wrong:,} of {flat.numel():,} numbers are not finite")
+        raise Problem("value", f"{wrong:,} of {flat.numel():,} numbers are not finite")
     largest, most = float(flat.abs().max()) if flat.numel() else 0.0, math.sqrt(torch.finfo(flat.dtype).max)
     if largest > most and flat.dtype != torch.float16:
-        return bad_value(f"a number of size {largest:.3g}; squares of those above {most:.2g} are not finite")
-    return None
+        raise Problem("value", f"a number of size {largest:.3g}; squares of those above {most:.2g} are not finite")
 
 
-def tensor_problem(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> Problem | None:
-    """A problem unless this is a dense tensor in memory of this type, and of this shape if one is given."""
+def check_tensor(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> None:
+    """Raise Problem unless this is a dense tensor in memory of this type, and of this shape if one is given."""
     if not isinstance(value, Tensor):
-        return bad_form(f"expected a tensor, got {kind_of(value)}")
+        raise Problem("form", f"expected a tensor, got {kind_of(value)}")
     if value.layout != torch.strided or value.device.type != "cpu":
-        return bad_form(f"expected a dense tensor in memory, got {value.layout} on {value.device}")
+        raise Problem("form", f"expected a dense tensor in memory, got {value.layout} on {value.device}")
     if value.dtype != dtype:
-        return bad_form(f"expected {dtype}, got {value.dtype}")
-    return None if shape is None or value.shape == shape else bad_form(f"expected {list(shape)}, got {shape_of(value)}")
+        raise Problem("form", f"expected {dtype}, got {value.dtype}")
+    if shape is not None and value.shape != shape:
+        raise Problem("form", f"expected {list(shape)}, got {list(value.shape)}")
 
 
 def fits(length: int, dim: Dim, context: Context, lengths: dict[str, int]) -> bool:
@@ -191,26 +196,11 @@ def length_of(dim: Dim, context: Context) -> int:
     return dim if isinstance(dim, int) else dim(context)
 
 
-def bad_form(words: str) -> Problem:
-    """Return a problem of keys, types or shapes."""
-    return Problem("form", words)
-
-
-def bad_value(words: str) -> Problem:
-    """Return a problem of a value."""
-    return Problem("value", words)
-
-
 def kind_of(value: Any) -> str:
     """Return a few words on a value, for a message."""
-    return (
-        f"shape {shape_of(value)}" if isinstance(value, Tensor) else f"{type(value).__name__} {shown(repr(value), 60)}"
-    )
-
-
-def shape_of(tensor: Tensor) -> str:
-    """Return a shape as text."""
-    return str(list(tensor.shape))
+    if isinstance(value, Tensor):
+        return f"shape {list(value.shape)}"
+    return f"{type(value).__name__} {shown(repr(value), 60)}"
 
 
 # -- the forms that fields can have ------------------------------------------------------------------------------------
@@ -236,28 +226,22 @@ class Weights(Form):
         part = net.initial if self.part is None else set(self.part(net))
         return [n for n in net.initial if n in part and n.startswith(self.only) and not n.startswith(self.but)]
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
         if not isinstance(value, Mapping):
-            return bad_form(f"expected tensors by name, got {kind_of(value)}")
-        expected = self._expected(context)
+            raise Problem("form", f"expected tensors by name, got {kind_of(value)}")
+        if self not in context.weights:
+            initial = context.net.initial
+            context.weights[self] = {n: (initial[n].shape, initial[n].dtype) for n in self.names(context.net)}
+        expected = context.weights[self]
         if list(value) != list(expected):
             odd = sorted(map(repr, set(value) ^ set(expected)))
-            return bad_form(f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
+            raise Problem("form", f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
         for name, (shape, dtype) in expected.items():
-            problem = tensor_problem(value[name], shape, dtype) or unsound(value[name])
-            if problem is not None:
-                return problem._replace(words=f"{name}: {problem.words}")
-        return None
-
-    def _expected(self, context: Context) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        """The shape and type of each tensor."""
-        expected = context.weights.get(self)
-        if expected is None:
-            initial = context.net.initial
-            expected = context.weights[self] = {
-                n: (initial[n].shape, initial[n].dtype) for n in self.names(context.net)
-            }
-        return expected
+            try:
+                check_tensor(value[name], shape, dtype)
+                check_sound(value[name])
+            except Problem as problem:
+                raise problem.at(name) from None
 
 
 @dataclass(frozen=True)
@@ -271,16 +255,14 @@ class Shaped(Form):
         object.__setattr__(self, "dims", dims)
         object.__setattr__(self, "dtype", dtype)
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        problem = tensor_problem(value, None, context.net.dtype if self.dtype is None else self.dtype)
-        if problem is not None:
-            return problem
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
+        check_tensor(value, None, context.net.dtype if self.dtype is None else self.dtype)
         if value.ndim != len(self.dims):
-            return bad_form(f"expected {len(self.dims)} axes, got shape {shape_of(value)}")
+            raise Problem("form", f"expected {len(self.dims)} axes, got shape {list(value.shape)}")
         for length, dim in zip(value.shape, self.dims, strict=True):
             if not fits(length, dim, context, lengths):
-                return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
-        return unsound(value)
+                raise Problem("form", f"shape {list(value.shape)}: a length of {length} is not the expected one")
+        check_sound(value)
 
 
 class Sums(Shaped):
@@ -309,15 +291,12 @@ class Whole(Form):
     low: int = 0
     high: Dim | None = None
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
         if type(value) is not int:
-            return bad_form(f"expected a whole number, got {kind_of(value)}")
+            raise Problem("form", f"expected a whole number, got {kind_of(value)}")
         high = context.most_n if self.high is None else length_of(self.high, context)
-        return (
-            None
-            if self.low <= value <= high
-            else bad_value(f"{shown(repr(value), 60)} is not within {self.low} and {high:g}")
-        )
+        if not self.low <= value <= high:
+            raise Problem("value", f"{shown(repr(value), 60)} is not within {self.low} and {high:g}")
 
 
 @dataclass(frozen=True)
@@ -326,25 +305,26 @@ class Number(Form):
 
     low: float = -math.inf
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
         if isinstance(value, Tensor):
-            problem = tensor_problem(value, torch.Size(()), value.dtype) or unsound(value)
-            if problem is not None:
-                return problem
+            check_tensor(value, torch.Size(()), value.dtype)
+            check_sound(value)
             value = value.item()
         if type(value) not in (int, float):
-            return bad_form(f"expected a number, got {kind_of(value)}")
+            raise Problem("form", f"expected a number, got {kind_of(value)}")
         if not abs(value) < _LARGEST:
-            return bad_value(f"{shown(repr(value), 60)} is not a finite number")
-        return None if value >= self.low else bad_value(f"{shown(repr(value), 60)} is below {self.low:g}")
+            raise Problem("value", f"{shown(repr(value), 60)} is not a finite number")
+        if value < self.low:
+            raise Problem("value", f"{shown(repr(value), 60)} is below {self.low:g}")
 
 
 @dataclass(frozen=True)
 class Flag(Form):
     """True or False."""
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        return None if type(value) is bool else bad_form(f"expected true or false, got {kind_of(value)}")
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
+        if type(value) is not bool:
+            raise Problem("form", f"expected true or false, got {kind_of(value)}")
 
 
 @dataclass(frozen=True)
@@ -356,19 +336,17 @@ class Wholes(Form):
     below: Dim | None = None
     rising: bool = False
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
         if not isinstance(value, (list, tuple)) or any(type(item) is not int for item in value):
-            return bad_form(f"expected a list of whole numbers, got {kind_of(value)}")
+            raise Problem("form", f"expected a list of whole numbers, got {kind_of(value)}")
         if not fits(len(value), self.dim, context, lengths):
-            return bad_form(f"a list of {len(value)} is not as long as the others")
+            raise Problem("form", f"a list of {len(value)} is not as long as the others")
         most = context.most_n if self.below is None else length_of(self.below, context) - 1
         if value and not self.low <= min(value) <= max(value) <= most:
-            return bad_value(
-                f"{shown(repr(min(value)), 60)} to {shown(repr(max(value)), 60)} are not within {self.low} and {most:g}"
-            )
+            ends = f"{shown(repr(min(value)), 60)} to {shown(repr(max(value)), 60)}"
+            raise Problem("value", f"{ends} are not within {self.low} and {most:g}")
         if self.rising and any(after <= before for before, after in pairwise(value)):
-            return bad_value("the list does not rise")
-        return None
+            raise Problem("value", "the list does not rise")
 
 
 @dataclass(frozen=True)
@@ -381,12 +359,11 @@ class Each(Form):
     def bare(self) -> Form:
         return self.form
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
         if not isinstance(value, Mapping):
-            return bad_form(f"expected values by name, got {kind_of(value)}")
-        return next(
-            (problem for item in value.values() if (problem := self.form.problem(item, context, lengths))), None
-        )
+            raise Problem("form", f"expected values by name, got {kind_of(value)}")
+        for item in value.values():
+            self.form.check(item, context, lengths)
 
 
 @dataclass(frozen=True)
@@ -400,14 +377,13 @@ class Bytes(Form):
     reads: Callable[[bytes], object] | None = None
     usual: int | None = None
 
-    def problem(self, value: Any, context: Context, lengths: dict[str, int]) -> Problem | None:
-        problem = Shaped(Upto(self.most), dtype=torch.uint8).problem(value, context, lengths)
-        if problem is None and self.reads is not None:
-            try:
+    def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
+        Shaped(Upto(self.most), dtype=torch.uint8).check(value, context, lengths)
+        try:
+            if self.reads is not None:
                 self.reads(value.numpy().tobytes())
-            except (FedkinError, ValueError, OverflowError) as error:
-                return bad_value(str(error))
-        return problem
+        except (FedkinError, ValueError, OverflowError) as error:
+            raise Problem("value", str(error)) from None
 
 
 NET = Weights()
@@ -438,46 +414,53 @@ def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, co
     """
     try:
         if declared is None:
-            return _undeclared(message, context)
-        sent = dict(message.items())
-        problems = [_keys(sent, fields, context) for fields in declared]
-        if None not in problems:
-            return problems[0]
-        lengths: dict[str, int] = {}
-        with np.errstate(all="ignore"):
-            for name, form in declared[problems.index(None)].items():
-                if name in sent:
-                    problem = form.problem(sent[name], context, lengths)
-                    if problem is not None:
-                        return problem._replace(words=f"{name}: {problem.words}")
-        return None
+            _check_undeclared(dict(message), context)
+        else:
+            _check_declared(dict(message), declared, context)
+    except Problem as problem:
+        return problem.with_traceback(None)
     except Exception as error:  # whoever made the message may have put anything into it
-        return bad_form(f"it cannot be read ({type(error).__name__}: {said(error)})")
-
-
-def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> Problem | None:
-    for name, form in fields.items():
-        wanted = form.wanted(context)
-        if wanted is not None and wanted != (name in message):
-            return bad_form(f"{name} is missing" if wanted else f"{name} was not asked for")
-    odd = next((name for name in message if name not in fields), None)
-    return None if odd is None else bad_form(f"{shown(str(odd), 60)} is not declared")
-
-
-def _undeclared(message: Mapping[str, Any], context: Context) -> Problem | None:
-    fields = dict(message)
-    size = codec.size(fields)[0]
-    if size > context.most_bytes:
-        return bad_value(f"{size:,} bytes are more than run.message_limit_mb allows")
-    for name, leaf in codec.leaves(fields):
-        problem = unsound(leaf) if isinstance(leaf, Tensor) else _infinite(leaf)
-        if problem is not None:
-            return problem._replace(words=f"{name}: {problem.words}")
+        return Problem("form", f"it cannot be read ({type(error).__name__}: {said(error)})")
     return None
 
 
-def _infinite(leaf: Any) -> Problem | None:
-    if isinstance(leaf, list):
-        return next((problem for item in leaf if (problem := _infinite(item))), None)
-    fine = not isinstance(leaf, float) or math.isfinite(leaf)
-    return None if fine else bad_value(f"{leaf} is not a finite number")
+def _check_declared(message: dict[str, Any], declared: Sequence[Fields], context: Context) -> None:
+    problems = [_keys(message, fields, context) for fields in declared]
+    if "" not in problems:
+        raise Problem("form", problems[0])
+    lengths: dict[str, int] = {}
+    with np.errstate(all="ignore"):
+        for name, form in declared[problems.index("")].items():
+            if name in message:
+                try:
+                    form.check(message[name], context, lengths)
+                except Problem as problem:
+                    raise problem.at(name) from None
+
+
+def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> str:
+    """Return which field is missing or should not be there; empty if none."""
+    for name, form in fields.items():
+        wanted = form.wanted(context)
+        if wanted is not None and wanted != (name in message):
+            return f"{name} is missing" if wanted else f"{name} was not asked for"
+    odd = next((name for name in message if name not in fields), None)
+    return "" if odd is None else f"{shown(str(odd), 60)} is not declared"
+
+
+def _check_undeclared(message: dict[str, Any], context: Context) -> None:
+    size = codec.size(message)[0]
+    if size > context.most_bytes:
+        raise Problem("value", f"{size:,} bytes are more than run.message_limit_mb allows")
+    for name, leaf in codec.leaves(message):
+        try:
+            check_sound(leaf) if isinstance(leaf, Tensor) else _check_finite(leaf)
+        except Problem as problem:
+            raise problem.at(name) from None
+
+
+def _check_finite(leaf: Any) -> None:
+    for item in leaf if isinstance(leaf, list) else ():
+        _check_finite(item)
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        raise Problem("value", f"{leaf} is not a finite number")

@@ -17,7 +17,7 @@ from fedkin.engines.results import SERVER
 from fedkin.engines.transport import Envelope, Inbox, Validator
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Context, Number, Shaped, Wholes, problem_of, unsound
+from fedkin.forms import COUNT, NET, Context, Number, Problem, Shaped, Wholes, check_sound, problem_of
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
@@ -96,11 +96,12 @@ def test_a_tensor_has_the_nets_shape_and_type_and_finite_numbers(tensor: Tensor,
 
 
 def test_many_large_numbers_are_sound_if_each_is() -> None:
-    assert unsound(torch.full((1000,), 1e19)) is None  # the sum of their squares is not finite
-    assert unsound(torch.full((3,), 6e4, dtype=torch.float16)) is None
-    assert unsound(torch.full((3,), 1e150, dtype=torch.float64)) is None
+    check_sound(torch.full((1000,), 1e19))  # the sum of their squares is not finite
+    check_sound(torch.full((3,), 6e4, dtype=torch.float16))
+    check_sound(torch.full((3,), 1e150, dtype=torch.float64))
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        assert unsound(torch.tensor([1.0, torch.nan], dtype=dtype)) is not None
+        with pytest.raises(Problem, match="1 of 2 numbers are not finite"):
+            check_sound(torch.tensor([1.0, torch.nan], dtype=dtype))
 
 
 def test_lengths_that_belong_together_are_equal() -> None:

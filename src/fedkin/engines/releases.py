@@ -189,18 +189,15 @@ class Releases:
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         seen = own.get("open", {}).get(phase, [])
-        kept = {*(part.name for part in parts), *self._noised(phase), *self._learned(phase)}
+        # What was trained privately has its noise already.
+        learned = self.privacy.sample_epsilon is not None
+        forms = [item for fields in self.setup.method.declared(phase) or () for item in fields.items()]
+        kept = {name for name, form in forms if learned and form.is_parameters}
+        kept |= {part.name for part in parts} | self._noised(phase).keys()
         open = sorted({*seen, *message} - kept)
         told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
         releases = self._before(own)[0] + (count if self.store is None else 0)
         return sent, {**own, "releases": releases, "open": told}
-
-    def _learned(self, phase: str) -> set[str]:
-        """Return the fields of this phase that are models which were trained privately."""
-        if self.privacy.sample_epsilon is None:
-            return set()
-        sets = self.setup.method.declared(phase) or ()
-        return {name for fields in sets for name, form in fields.items() if form.is_parameters}
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the shares of the fields of a signature in this phase."""
