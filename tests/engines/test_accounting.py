@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +14,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
-from fedkin.engines import LocalEngine, Score, Setup
-from fedkin.engines.accounting import KnownScore, Operations, Scores, counting, model_names
+from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.accounting import Operations, counting
 from fedkin.engines.executors.jobs import FitJob, InferJob
-from fedkin.engines.setup import EngineSettings
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
@@ -212,26 +210,18 @@ def test_a_metric_is_computed_once_for_a_model_and_test_set() -> None:
         happened.append("computed")
         return float(outputs.mean())
 
-    federation = small_federation()
-    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11)
-    plan = Setup(FedAvg(), federation.task, net, Training(), 0, EngineSettings(), measures=(mean_output,))
-    one, other = dict(net.initial), {name: tensor + 1 for name, tensor in net.initial.items()}
-    tests = [client.test for client in federation.values()][:2]
-    held = {"a": (one, tests[0]), "b": (other, tests[0]), "c": (dict(one), tests[0]), "d": (one, tests[1])}
-    scores, names = Scores(), model_names({id: params for id, (params, _) in held.items()})
-    scores.at = {id: (names[id], builtins.id(test)) for id, (_, test) in held.items()}
-    scores.known = {
-        scores.at[id]: KnownScore(params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()
-    }
-
-    scores.measure(plan)
-    assert happened == ["computed"] * 3
-    found = {id: scores.of(id).score.further for id in held}
-    assert found["a"] == found["c"]
-    assert len({found["a"], found["b"], found["d"]}) == 3
+    clients = small_federation()
+    first, second, *_ = sorted(clients)
+    shared = [replace(client, test=clients[first].test) if id == second else client for id, client in clients.items()]
+    federation = fedkin.Federation(shared, clients.task)
+    engine = LocalEngine(replace(small_setup(FedAvg(), federation), measures=(mean_output,)))
+    for number in (1, 2):
+        engine.round(number)
+        assert engine.evaluate() == engine.evaluate()
+        assert len(happened) == number * (len(federation) - 1)
+    found = engine.evaluate()
+    assert found[first].further == found[second].further
     with torch.no_grad():
-        module = net.scratch()
-        values = torch.func.functional_call(module, one, (tests[1].inputs(slice(None)),))
-    np.testing.assert_allclose(np.array(found["d"], float), [values.double().mean().item()], rtol=1e-6)
-    scores.measure(plan)
-    assert happened.count("computed") == 3
+        x = federation[first].test.inputs(slice(None))
+        values = torch.func.functional_call(engine.setup.net.scratch(), dict(engine.model(first)), (x,))
+    np.testing.assert_allclose(np.array(found[first].further, float), [values.double().mean().item()], rtol=1e-6)

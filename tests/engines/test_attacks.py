@@ -52,10 +52,6 @@ def flat(message: Message, name: str = "params") -> np.ndarray[Any, np.dtype[np.
     return np.concatenate([t.double().flatten().numpy() for t in message[name].values()])
 
 
-def updates(came: dict[tuple[str, str], Message], ids: Any, start: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.stack([flat(came["train", id]) - start for id in sorted(ids)])
-
-
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
@@ -109,27 +105,6 @@ def test_replacement_makes_the_average_the_attackers_model() -> None:
     sent = attack(Fitted({"w": wanted}, {}, 0.0, 1, 1), start, np.random.default_rng(0)).params["w"]
     honest = torch.tensor([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, -1.0]])
     torch.testing.assert_close(torch.cat([honest, sent[None]]).mean(0), wanted)
-
-
-def test_colluders_send_mean_less_z_deviations() -> None:
-    honest, before = letters(FedAvg(), f"scale:{SHARE}:1")
-    _, after = letters(FedAvg(), f"alie:{SHARE}:1.5")
-    start = flat(Message(params=honest.setup.net.initial))
-    own = updates(before, honest.adversaries, start)
-    wanted = own.mean(0) - 1.5 * own.std(0)
-    for row in updates(after, honest.adversaries, start):
-        np.testing.assert_allclose(row, wanted, atol=1e-6)
-    for id in set(honest.setup.federation) - honest.adversaries:
-        np.testing.assert_array_equal(flat(after["train", id]), flat(before["train", id]))
-
-
-def test_inner_product_manipulation_turns_the_mean_around() -> None:
-    honest, before = letters(FedAvg(), f"scale:{SHARE}:1")
-    _, after = letters(FedAvg(), f"ipm:{SHARE}:0.5")
-    start = flat(Message(params=honest.setup.net.initial))
-    wanted = -0.5 * updates(before, honest.adversaries, start).mean(0)
-    for row in updates(after, honest.adversaries, start):
-        np.testing.assert_allclose(row, wanted, atol=1e-6)
 
 
 # ByzFL 0.0.11, in NumPy; its ALIE adds deviations with m - 1 in the denominator, the paper's code subtracts with m:
@@ -256,6 +231,8 @@ def test_every_attack_changes_what_is_sent() -> None:
         ("copy:0.2", "expected KIND:SHARE:FIELD"), ("copy:0.2:", "expected KIND:SHARE:FIELD"),
         ("copy:0.2:params:3", "expected"),
         ("sybil:0.2:3", "expected KIND:SHARE"), ("label-flip:0.2:2", "at most 1"), ("aile:0.2", "alie"),
+        ("noise", "expected KIND:SHARE"), ("noise:x", "expected KIND:SHARE"), ("noise:.1:2:3", "expected KIND:SHARE"),
+        ("noise:0", "above 0 and below 1"), ("noise:1", "above 0 and below 1"), ("noise:.1:0", "above 0 and finite"),
         ("alie:0.2, ipm:0.3", "one SHARE"), ("copy:0.2:parms", "'params'"), ("alie:0.2, none", "stands alone"),
     ],
 )  # fmt: skip
@@ -306,14 +283,6 @@ def test_how_many_there_are(share: float, count: int) -> None:
     assert len(attack.clients(ids, 0)) == count
     assert attack.clients(ids, 0) == attack.clients(list(reversed(ids)), 0)
     assert attack.clients(ids, 0) != attack.clients(ids, 1) or count in (1, 19)
-
-
-@pytest.mark.parametrize(
-    "spec", ["sign-filp:0.2", "noise", "noise:0", "noise:1", "noise:x", "noise:.1:0", "noise:.1:2:3"]
-)
-def test_bad_specs_are_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match=r"run\.adversaries"):
-        Attack.parse(spec)
 
 
 def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:

@@ -193,11 +193,6 @@ def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
         assert torch.equal(there.labels().cpu(), first.labels())
 
 
-def test_the_gpu_is_refused_an_operation_on_tensors_of_two_devices() -> None:
-    with gpu(), pytest.raises(RuntimeError, match="on the GPU and on the CPU"):
-        torch.ones(2).to(NAME) + torch.ones(2)
-
-
 def test_a_stack_too_large_for_the_gpu_is_cut_into_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = small_setup(FedAvg(), dtype=torch.float64)
     reference = after(setup)

@@ -204,11 +204,6 @@ def test_a_welcome_leaves_no_trace() -> None:
     assert vars(engine.round(2)) == vars(unlooked.round(2))  # FedAvg makes no graph
 
 
-def test_at_gives_the_federation_itself_when_nothing_changes() -> None:
-    federation = small_federation()
-    assert federation.at(7) is federation
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -391,7 +386,9 @@ def test_it_agrees_with_the_federation_in_every_round(round: int) -> None:
 
 
 def test_one_that_stands_still_is_itself_in_every_round() -> None:
-    roster = Roster.of(small_federation())
+    federation = small_federation()
+    assert federation.at(7) is federation
+    roster = Roster.of(federation)
     assert roster.at(1) is roster.at(7) is roster
 
 

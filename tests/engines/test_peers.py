@@ -62,20 +62,6 @@ def test_full_mesh_gossip_brings_all_peers_to_the_mean_of_their_trained_models()
     assert {message.phase for message in outcome.traffic} == {"share"}
 
 
-def test_loopback_moves_peers_alike() -> None:
-    setup = small_setup(Gossip(), clients_per_round=4)
-    local, loopback = LocalEngine(setup), LoopbackEngine(setup)
-    for number in (1, 2, 3):
-        assert local.round(number).sampled == loopback.round(number).sampled
-    torch.testing.assert_close(local.models(), loopback.models())
-
-
-def test_peers_bear_lost_messages() -> None:
-    engine = LocalEngine(small_setup(Gossip(), dropout=0.6))
-    play(engine, 1, 2, 3, 4)
-    assert all(bool(torch.isfinite(t).all()) for id in engine.setup.federation for t in engine.model(id).values())
-
-
 def test_a_peer_cannot_reach_a_stranger() -> None:
     engine = LocalEngine(small_setup(Gossip(to_stranger=True)))
     with pytest.raises(MethodError, match=r"shares with \['nobody'\], which are not its neighbours"):

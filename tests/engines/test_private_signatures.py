@@ -13,10 +13,9 @@ import torch
 from engines.test_releases import Keeping, models
 from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import epsilon, noise_for, total_epsilon
-from fedkin.engines.privacy import keyed
 from fedkin.engines.results import SERVER
 from fedkin.errors import ConfigError
-from fedkin.federation import Change, Client, Federation, Samples
+from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Message
 from fedkin.graph import Plan, ari, private_signatures
 from fedkin.methods.blocks.signatures import arrays, arrays_of
@@ -27,7 +26,7 @@ from fedkin.methods.flt_same import FltSame
 from fedkin.methods.kin import Kin
 from fedkin.records.metrics import privacy_sentence, privacy_spent
 from fedkin.tasks import Task
-from support import Losing, play, same, site_of, small_setup
+from support import Losing, play, same, small_setup
 
 EPSILON = 4.0
 SIGNED = Privacy(signature_epsilon=EPSILON)
@@ -195,31 +194,7 @@ def test_secure_sums_and_private_signatures_leave_nothing_of_samples_but_n() -> 
         assert one["open"]["sign_moments"] == one["open"]["spread"] == ["n"]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-def test_methods_that_never_sign_are_refused() -> None:
-    with pytest.raises(ConfigError, match="clients of method 'fedavg' send no signature"):
-        setup(FedAvg())
-
-
-def test_drifting_clients_are_refused() -> None:
-    federation = two_groups()
-    first = federation["c0"]
-    drifting = replace(first, changes=(Change(2, first.test, first.test, None),))
-    changed = Federation([drifting, *(federation[id] for id in sorted(federation) if id != "c0")], federation.task)
-    with pytest.raises(ConfigError, match="samples change over time"):
-        LocalEngine(setup(federation=changed)).round(1)
-
-
-def test_other_moments_of_samples_are_refused() -> None:
-    """FLT's centres and sums are not signatures of `fedkin.graph`."""
-    with pytest.raises(ConfigError, match="send no signature"):
-        setup(Flt())
-
-
-def test_a_node_without_a_source_of_noise_is_refused() -> None:
-    made = setup().equipped()
-    with pytest.raises(ConfigError, match="no source of noise was given"):
-        site_of(made)
-    site_of(made, noise=keyed(0))
+@pytest.mark.parametrize("method", [FedAvg(), Flt()])  # FLT's centres and sums are not signatures of `fedkin.graph`
+def test_methods_that_never_sign_are_refused(method: Any) -> None:
+    with pytest.raises(ConfigError, match=f"clients of method '{method.name}' send no signature"):
+        setup(method)

@@ -15,7 +15,6 @@ from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.epsilon import noise_for, total_epsilon
 from fedkin.engines.setup import EngineSettings
 from fedkin.errors import ConfigError, RunError
-from fedkin.federation import Change, Federation
 from fedkin.flow import ClientFlow, Fit, Message, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning import Net
@@ -174,12 +173,3 @@ def test_what_makes_no_sense_is_refused() -> None:
     normalised = Net(nn.Sequential(nn.Linear(width, 6), nn.BatchNorm1d(6)), nn.Linear(6, 4))
     with pytest.raises(ConfigError, match=r"body\.1 of the model mixes samples"):
         replace(setup, net=normalised, privacy=PRIVATE)
-
-
-def test_drifting_clients_are_refused() -> None:
-    federation = small_federation()
-    first = next(iter(federation))
-    drifting = replace(federation[first], changes=(Change(2, federation[first].test, federation[first].test, None),))
-    changed = Federation([drifting, *(federation[id] for id in federation if id != first)], federation.task)
-    with pytest.raises(ConfigError, match="samples change over time"):
-        LocalEngine(private(FedAvg(), federation=changed))

@@ -19,12 +19,14 @@ from fedkin.engines.ledger import KEY
 from fedkin.engines.privacy import keyed, secret
 from fedkin.engines.results import SERVER, Missing
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Change, Federation
 from fedkin.flow import Fitted, Message, PeerFlow
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
 from fedkin.methods.given import Given
+from fedkin.methods.kin import Kin
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
@@ -191,11 +193,6 @@ def test_fields_that_are_noised_apart_are_releases_of_their_own() -> None:
     assert engine.releases()[NAMES[0]]["open"] == {"train": ["classes", "n"]}
 
 
-def test_a_field_without_a_norm_ends_the_run() -> None:
-    with pytest.raises(RunError, match="no norm for the field 'anchors'"):
-        LocalEngine(private(SfmtlGraph(), clip={"head": 1.0})).round(1)
-
-
 def test_heads_are_measured_from_those_that_the_server_sent_last() -> None:
     keeping = Keeping()
     engine = LocalEngine(private(SfmtlGraph(), clip={"head": 1e-3, "anchors": 1.0}, noise=0.0), transport=keeping)
@@ -346,9 +343,21 @@ def test_a_node_draws_from_the_operating_system() -> None:
     assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
 
 
-def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
+@pytest.mark.parametrize("privacy", [Privacy(clip=1.0, noise=0.3), Privacy(signature_epsilon=4.0)], ids=str)
+def test_whoever_forgets_to_say_where_noise_comes_from_gets_none(privacy: Privacy) -> None:
     """A node that is given no source must not fall back on noise that its server can compute."""
-    setup = private(FedAvg()).equipped()
+    setup = replace(small_setup(Kin()), privacy=privacy).equipped()
     with pytest.raises(ConfigError, match="no source of noise was given"):
         site_of(setup)
+    site_of(setup, noise=keyed(0))
     site_of(private(FedAvg(), noise=0.0).equipped())
+
+
+@pytest.mark.parametrize("privacy", [Privacy(signature_epsilon=4.0), Privacy(sample_epsilon=4.0)], ids=str)
+def test_what_counts_for_samples_that_stay_refuses_drift(privacy: Privacy) -> None:
+    federation = small_federation()
+    first = federation[NAMES[0]]
+    drifting = replace(first, changes=(Change(2, first.test, first.test, None),))
+    changed = Federation([drifting, *(federation[id] for id in NAMES[1:])], federation.task)
+    with pytest.raises(ConfigError, match="samples change over time"):
+        LocalEngine(replace(small_setup(Kin(), changed, batch_size="all"), privacy=privacy))

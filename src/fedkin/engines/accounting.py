@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, ScoreJob, samples_of
-from fedkin.engines.results import Score
-from fedkin.engines.setup import Setup
-from fedkin.federation import Samples
+from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted, Params
 from fedkin.learning.devices import alone, arranged, seeded
 from fedkin.learning.frozen import trunk_of
 from fedkin.learning.losses import Batch
-from fedkin.learning.metrics import Marks, values
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import infer, lay_out, load
-from fedkin.tasks import Task
 
 
 class Clock:
@@ -154,72 +148,6 @@ class Work:
         else:
             self.inferred += size
         self.flops += per_sample * size
-
-
-_TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share
-
-
-class KnownScore(NamedTuple):
-    """The score of a model on test samples."""
-
-    params: Params
-    test: Samples
-    score: Score
-
-
-class Scores:
-    """The scores of clients' models, each once for the same tensors and test samples.
-
-    known: by model and test samples, which are kept, so that no others can get their ids. at: which one is a client's.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[Hashable, KnownScore] = {}
-        self.at: dict[str, Hashable] = {}
-
-    def of(self, id: str) -> KnownScore:
-        """Return what is known of a client's model."""
-        return self.known[self.at[id]]
-
-    def alike(self, id: str) -> list[str]:
-        """Return the clients with this client's model and test samples."""
-        return [other for other, at in self.at.items() if at == self.at[id]]
-
-    def jobs(
-        self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
-        round: int, parts: int = 1,
-    ) -> Iterator[ScoreJob]:  # fmt: skip
-        """Yield jobs for what was not scored the last time.
-
-        parts: about how many jobs there are of a model that many clients share.
-        """
-        names = model_names(models)
-        self.at = {id: (name, builtins.id(tests[id])) for id, name in names.items()}
-        self.known = {at: self.known[at] for at in self.at.values() if at in self.known}
-        firsts: dict[Hashable, dict[Hashable, str]] = {}
-        for id, at in self.at.items():
-            if at not in self.known:
-                firsts.setdefault(names[id], {}).setdefault(at, id)
-        for ids in map(tuple, map(dict.values, firsts.values())):
-            size = max(_TOGETHER, -(-len(ids) // parts))
-            for start in range(0, len(ids), size):
-                part = ids[start : start + size]
-                yield ScoreJob(part, models[part[0]], task, net_of(part[0]), round)
-
-    def take(
-        self, job: ScoreJob, results: Sequence[Marks], models: Mapping[str, Params], tests: Mapping[str, Samples]
-    ) -> None:
-        """Store the results of a job."""
-        for id, marks in zip(job.ids, results, strict=True):
-            self.known[self.at[id]] = KnownScore(models[id], tests[id], Score(len(tests[id]), *marks))
-
-    def measure(self, setup: Setup) -> None:
-        """Add the further metrics to the scores that lack them."""
-        for id, at in self.at.items():
-            if at in self.known and not self.known[at].score.further:
-                params, test, score = self.known[at]
-                further = values(setup.measures, setup.net_of(id), params, test, id)
-                self.known[at] = KnownScore(params, test, score._replace(further=further))
 
 
 def model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:

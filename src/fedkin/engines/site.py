@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from fedkin.engines.accounting import Clock, Operations, Scores, Work
+from fedkin.engines.accounting import Clock, Operations, Work, model_names
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
 from fedkin.engines.failures import Crashed, Failure, Failures, forgotten, place_in, place_of
@@ -28,11 +29,13 @@ from fedkin.flow import Fit, Fitted, Message, Params, PeerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.learning.devices import exact, one_thread, opened
 from fedkin.learning.losses import class_means
+from fedkin.learning.metrics import values
 from fedkin.learning.net import head_of
 from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer
 from fedkin.views import ClientView, PeerView, Sealed
 
+_TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share
 _SAMPLES = 32  # number of samples per class and client, which are enough for a mean feature
 
 
@@ -175,7 +178,10 @@ class LocalSite(Site):
         self.signatures, self.members = signatures or MemoryKeys(), dict[str, Member]()
         self.releases = Releases(setup, self.count, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
-        self.operations, self.scored = Operations(setup.net, clients), Scores()
+        self.operations = Operations(setup.net, clients)
+        # Scores by model and test samples, which are kept, so that no others get their ids; and each client's key.
+        self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
+        self.places: dict[str, Hashable] = {}
         self.near: Mapping[str, frozenset[str]] = {}
         self.rounds: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
@@ -278,7 +284,7 @@ class LocalSite(Site):
         self.turn_to(number)
         self.states.clear()
         self.states.update(states)
-        self.scored = Scores()
+        self.scored = {}
 
     def checkpoint(self, id: str) -> dict[str, Any]:
         """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
@@ -535,32 +541,49 @@ class LocalSite(Site):
         return self.failures.take()
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        models = self.models(offers)
-        tests = {id: self.now[id].test for id in models}
-        setup, parts = self.setup, self.executor.parts
-        jobs = list(self.scored.jobs(models, tests, setup.task, setup.net_of, self.number, parts))
+        setup, models = self.setup, self.models(offers)
+        tests, names = {id: self.now[id].test for id in models}, model_names(models)
+        self.places = {id: (names[id], builtins.id(tests[id])) for id in models}
+        self.scored = {at: self.scored[at] for at in self.places.values() if at in self.scored}
+        jobs, errors = self._score_jobs(models, names), dict[Hashable, FedkinError]()
         while jobs:
             again: list[ScoreJob] = []
             for job, results in self.executor.run(jobs):
                 assert isinstance(job, ScoreJob)
                 if not isinstance(results, FedkinError):
-                    self.scored.take(job, results, models, tests)
+                    for id, marks in zip(job.ids, results, strict=True):
+                        self.scored[self.places[id]] = models[id], tests[id], Score(len(tests[id]), *marks)
                 elif len(job.ids) > 1:
                     # One of these clients fails. Alone, each of the others gets its score.
                     again += [replace(job, ids=(id,)) for id in job.ids]
                 else:
-                    self._unscored(job, results, models)
+                    errors[self.places[job.ids[0]]] = results
             jobs = again
-        if self.setup.measures:
-            self.scored.measure(self.setup)
-        return {id: self.scored.of(id).score for id in models}
+        scores: dict[str, Score] = {}
+        for id, at in self.places.items():
+            if at in errors:
+                self.failures.note(errors[at], id, "evaluate")
+                continue
+            params, test, score = self.scored[at]
+            if setup.measures and not score.further:
+                score = score._replace(further=values(setup.measures, setup.net_of(id), params, test, id))
+                self.scored[at] = params, test, score
+            scores[id] = score
+        return scores
 
-    def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:
-        """Leave out the clients of a job that failed."""
-        for id in self.scored.alike(job.ids[0]):
-            with self.failures.of(id, "evaluate"):
-                raise error
-            del models[id]
+    def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
+        """Return jobs for what was not scored the last time: each model once on the same test samples."""
+        firsts: dict[Hashable, dict[Hashable, str]] = {}
+        for id, at in self.places.items():
+            if at not in self.scored:
+                firsts.setdefault(names[id], {}).setdefault(at, id)
+        jobs = []
+        for ids in (tuple(of_model.values()) for of_model in firsts.values()):
+            size = max(_TOGETHER, -(-len(ids) // self.executor.parts))
+            for part in (ids[start : start + size] for start in range(0, len(ids), size)):
+                net = self.setup.net_of(part[0])
+                jobs.append(ScoreJob(part, models[part[0]], self.setup.task, net, self.number))
+        return jobs
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
         models, flows = dict[str, Params](), dict[str, Running]()
