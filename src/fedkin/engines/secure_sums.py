@@ -476,10 +476,9 @@ class GroupSum:
 
     def params(self, initial: Params) -> dict[str, Tensor]:
         """Return the mean of the members' parameters, in the form of `initial`; raises MethodError for no weight."""
-        weight = sum(self.mean.weigh(reply) for reply in self.replies.values())
-        if not weight > 0:
-            raise MethodError(f"a weighted mean with weights that sum to {weight:g}")
-        means, at, result = torch.from_numpy(self.total / weight), 0, dict[str, Tensor]()
+        if not self.weight > 0:
+            raise MethodError(f"a weighted mean with weights that sum to {self.weight:g}")
+        means, at, result = torch.from_numpy(self.total / self.weight), 0, dict[str, Tensor]()
         for name, tensor in initial.items():
             if tensor.is_floating_point():
                 part = means[at : at + tensor.numel()]

@@ -310,6 +310,8 @@ class LocalSite(Site):
         It gets a state of its own: the client's state stays as it was if the flow fails.
         """
         method, phase = self.method(), message is not None
+        if name != "welcome" and self.setup.faults.crashes(self.setup.seed, id, self.number, name):
+            raise Crashed("crashed, as faults.crash has it")
         if phase and name not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {name!r}")
         if phase and self.setup.privacy.on:
@@ -479,11 +481,7 @@ class LocalSite(Site):
         failures, failed = self.failures, set[str]()
         noted = len(failures.list)  # those before are of another exchange
 
-        def start(id: str) -> Running:
-            self._crash(id, phase)
-            return self.flow(id, phase, messages[id])
-
-        for running, _ in self.drive(list(waiting), start, phase):
+        for running, _ in self.drive(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
             try:
                 ready[running.id] = self.reply(running)
             except Exception as error:
@@ -496,10 +494,6 @@ class LocalSite(Site):
                 if id in ready:
                     yield id, ready.pop(id)
         yield from ((id, ready.pop(id)) for id in waiting if id in ready)
-
-    def _crash(self, id: str, phase: str) -> None:
-        if self.setup.faults.crashes(self.setup.seed, id, self.number, phase):
-            raise Crashed("crashed, as faults.crash has it")
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         self.near, self.rounds = neighbours, {}
@@ -522,7 +516,6 @@ class LocalSite(Site):
     def _round_of(self, id: str) -> Running:
         """Return the flow of a peer's round, which begins with the first call."""
         if id not in self.rounds:
-            self._crash(id, "round")
             self.rounds[id] = self.flow(id, "round")
         return self.rounds[id]
 
