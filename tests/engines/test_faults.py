@@ -140,14 +140,8 @@ def test_a_mistyped_fault_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
-    changes = {
-        "faults.dropout": 0.2,
-        "faults.garbage": 0.2,
-        "faults.late": 0.3,
-        "faults.stale": 0.1,
-        "faults.crash": 0.1,
-    }
-    experiment = Experiment.of(TABLE).with_changes(**changes)
+    often = {"dropout": 0.2, "garbage": 0.2, "late": 0.3, "stale": 0.1, "crash": 0.1}
+    experiment = Experiment.of(TABLE).with_changes(**{f"faults.{name}": share for name, share in often.items()})
     whole = run_experiment(experiment, Path(), tmp_path / "whole")
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5, "raise"))

@@ -9,17 +9,7 @@ from typing import Any
 
 from fedkin import codec
 from fedkin.engines.ledger import KEY, Page, one_more
-from fedkin.engines.privacy import (
-    Part,
-    Source,
-    Spent,
-    check_trained,
-    noised_in,
-    parts_of,
-    released,
-    signature,
-    silent,
-)
+from fedkin.engines.privacy import Part, Source, Spent, check_trained, noised_in, parts_of, released, signature, silent
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation.samples import Samples, hash_of
