@@ -21,10 +21,11 @@ from fedkin.learning.private import Private
 class Releases:
     """Makes what clients send private, and counts it. Without `[privacy]` everything passes as it is.
 
-    A client's part of the count: releases: their number. open: the fields that were sent as they are, by phase. known:
-    parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
-    sent to a phase that does not return them, or what a peer released last. signed: by phase, the part of its signature
-    that it released, with the request, to which the same numbers are sent again; to another request nothing is sent.
+    A client's part of the count, `own`, takes what is new. releases: their number. open: the fields that were sent as
+    they are, by phase. known: parameters by field that everyone knows, from which the next ones of this field are
+    measured: those that the server sent to a phase that does not return them, or what a peer released last. signed: by
+    phase, the part of its signature that it released, with the request, to which the same numbers are sent again; to
+    another request nothing is sent.
     trained: its private training (`one_more`).
     source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
     step(id, name): the number, from 0, of a client's next release under this name in this round. store: of the one
@@ -64,9 +65,9 @@ class Releases:
             self._within(own, 1)
 
     def train(
-        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: Mapping[str, Any]
-    ) -> tuple[Private, dict[str, Any]]:
-        """Return how a client's fit is private, and the client's new part, in which it is counted.
+        self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: dict[str, Any]
+    ) -> Private:
+        """Return how a client's fit is private, and count it in the client's part.
 
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
         that is not one of the experiment's own on all samples of the client.
@@ -90,50 +91,51 @@ class Releases:
             at = f"{_name(round, phase, asked)}fit{self.step(id, f'{phase} private')} {digest}"
             private = replace(private, secret=self.store.secret(at))
             if self.store.counts(at):
-                return private, dict(own)
+                return private
         before = own.get("trained") if self.store is None else self.store.trained
         most = max(1, setup.training.rounds * setup.method.fits)
         if before is not None and before["fits"] >= most:
             raise Spent(f"it has trained {before['fits']} times, which is all that privacy.sample_epsilon allows")
-        if self.store is not None:
+        if self.store is None:
+            own["trained"] = one_more(before, private.rate, private.noise, private.steps)
+        else:
             self.store.train(at, private)
-            return private, dict(own)
-        return private, {**own, "trained": one_more(before, private.rate, private.noise, private.steps)}
+        return private
 
-    def reply(
-        self, id: str, round: int, phase: str, asked: Message, reply: Message, own: Mapping[str, Any]
-    ) -> tuple[Message, dict[str, Any]]:
-        """Return a client's reply as it leaves the client, and the client's new part.
+    def reply(self, id: str, round: int, phase: str, asked: Message, reply: Message, own: dict[str, Any]) -> Message:
+        """Return a client's reply as it leaves the client, and count it in the client's part.
 
-        own: the client's part so far. Raises Spent if the reply would cost more than the budget allows.
+        Raises Spent if the reply would cost more than the budget allows.
         """
-        parts = self._parts(id, phase, reply, asked, own)
-        sent, own = self._released(id, round, phase, reply, parts, own, asked)
-        sent, own = self._signed(id, phase, asked, sent, own)
+        sent = self._released(id, round, phase, reply, self._parts(id, phase, reply, asked, own), own, asked)
+        sent = self._signed(id, phase, asked, sent, own)
         declared = {name for fields in self.setup.method.declared(phase) or () for name in fields}
         new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
-        return sent, {**own, "known": {**own.get("known", {}), **new}} if new else own
+        if new:
+            own["known"] = {**own.get("known", {}), **new}
+        return sent
 
     def shared(
-        self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: Mapping[str, Any]
-    ) -> tuple[dict[str, Message], dict[str, Any]]:
-        """Return a peer's messages by receiver as they leave it, and the peer's new part.
+        self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: dict[str, Any]
+    ) -> dict[str, Message]:
+        """Return a peer's messages by receiver as they leave it, and count them in the peer's part.
 
         What several messages have in common is one release: it is noised once.
         """
         made: dict[tuple[Any, ...], dict[str, Any]] = {}
         sent: dict[str, Message] = {}
         known: dict[str, Any] = {}
-        before = own
         for receiver, message in messages.items():
-            parts = self._parts(id, phase, message, Message(), before)
+            parts = self._parts(id, phase, message, Message(), own)
             at = tuple((part.name, _identity(part.value)) for part in parts)
             if at not in made:
-                new, own = self._released(id, round, phase, message, parts, own, Message())
+                new = self._released(id, round, phase, message, parts, own, Message())
                 made[at] = {part.name: new[part.name] for part in parts}
                 known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
             sent[receiver] = Message(**{**message, **made[at]})
-        return sent, {**own, "known": {**own.get("known", {}), **known}} if known else dict(own)
+        if known:
+            own["known"] = {**own.get("known", {}), **known}
+        return sent
 
     def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
         """Return the protected parts of a message, those of parameters with what they are measured from."""
@@ -164,9 +166,8 @@ class Releases:
         )  # fmt: skip
 
     def _released(
-        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: Mapping[str, Any],
-        asked: Message,
-    ) -> tuple[Message, dict[str, Any]]:  # fmt: skip
+        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: dict[str, Any], asked: Message
+    ) -> Message:
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
         step = self.step(id, f"{phase} release")
         at = f"{_name(round, phase, asked)}{step}"
@@ -185,22 +186,20 @@ class Releases:
         kept = {name for name, form in forms if learned and form.is_parameters}
         kept |= {part.name for part in parts} | self._noised(phase).keys()
         open = sorted({*seen, *message} - kept)
-        told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
-        releases = self._before(own)[0] + (count if self.store is None else 0)
-        return sent, {**own, "releases": releases, "open": told}
+        own["releases"] = self._before(own)[0] + (count if self.store is None else 0)
+        own["open"] = {**own.get("open", {}), **({phase: open} if open else {})}
+        return sent
 
     def _noised(self, phase: str) -> dict[str, float]:
         """Return the shares of the fields of a signature in this phase."""
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
-    def _signed(
-        self, id: str, phase: str, asked: Message, message: Message, own: dict[str, Any]
-    ) -> tuple[Message, dict[str, Any]]:
+    def _signed(self, id: str, phase: str, asked: Message, message: Message, own: dict[str, Any]) -> Message:
         """Return the message with noise on its part of a signature: once in a run, then the same numbers again."""
         noised = {name: share for name, share in self._noised(phase).items() if name in message}
         if not noised:
-            return message, own
+            return message
         at, share = _name(0, phase, asked), sum(noised.values())
         kept = own.get("signed", {}).get(phase)
         if self.store is not None:
@@ -216,10 +215,10 @@ class Releases:
             for name, part in noised.items():
                 again[name] = signature(message[name], part, self.privacy, normal)
             if self.store is None:
-                own = {**own, "signed": {**own.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}}
+                own["signed"] = {**own.get("signed", {}), phase: {"at": at, "share": share, "fields": again}}
             else:
                 self.store.keep(at, 0, 1, again, share)
-        return Message(**again), own
+        return Message(**again)
 
     def _before(self, own: Mapping[str, Any]) -> tuple[int, float]:
         """Return how many releases a client has made, and of which share of a signature."""

@@ -234,11 +234,9 @@ class LocalSite(Site):
         if self.setup.privacy.sample_epsilon is not None:
             view.train = cast(Samples, Sealed(len(view.train), self.setup.method.name))
 
-    def _told(self, id: str) -> Mapping[str, Any]:
-        """Return what a client's state has of its releases."""
-        on = self.setup.privacy.on and id in self.states
-        told: Mapping[str, Any] = self.states[id].get(KEY, {}) if on else {}
-        return told
+    def _told(self, id: str) -> dict[str, Any]:
+        """Return a copy of what a client's state has of its releases."""
+        return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
     def _tell(self, id: str, told: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
         """Store this of a client's releases, with its state (None: the present one)."""
@@ -395,8 +393,8 @@ class LocalSite(Site):
                 f"phase {phase!r} of method {self.setup.method.name!r} needs outputs of the samples, which "
                 "privacy.sample_epsilon does not protect; choose another method"
             )
-        samples = self.now[id].train
-        private, told = self.releases.train(id, self.number, phase, running.asked, fit, samples, self._told(id))
+        samples, told = self.now[id].train, self._told(id)
+        private = self.releases.train(id, self.number, phase, running.asked, fit, samples, told)
         self._tell(id, told)
         return private
 
@@ -414,9 +412,10 @@ class LocalSite(Site):
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        id, sent, told = running.id, running.result, dict[str, Any]()
+        id, sent = running.id, running.result
+        told = self._told(id)
         if self.setup.privacy.on:
-            sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, self._told(id))
+            sent = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)
         self.keep(running, told)
         return sent
 
@@ -432,8 +431,8 @@ class LocalSite(Site):
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
         if self.setup.privacy.on:
-            id = running.id
-            messages, told = self.releases.shared(id, self.number, share.phase, messages, self._told(id))
+            id, told = running.id, self._told(running.id)
+            messages = self.releases.shared(id, self.number, share.phase, messages, told)
             # At once: what was released counts, also if the peer fails later in this round.
             self._tell(id, told)
         return Outbox(share.phase, messages)
