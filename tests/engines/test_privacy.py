@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from fedkin.engines.privacy import Normal, Part, Privacy, keyed, parts_of, released, secret
+from fedkin.engines.privacy import Normal, Part, Privacy, clipped_fields, keyed, released, secret
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message
 from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Number, Shaped, Sums, Whole, Wholes
@@ -25,8 +25,8 @@ FIELDS: Fields = {"params": NET, "anchors": Shaped("owned", "width"), "loss": Nu
 
 
 def parts(message: Message, base: dict[str, torch.Tensor] | None = None) -> list[Part]:
-    found = parts_of("train", message, [FIELDS])
-    return [Part(part.name, part.form, part.value, base if part.name == "params" else None) for part in found]
+    found = clipped_fields("train", message, [FIELDS])
+    return [Part(name, form, message[name], base if name == "params" else None) for name, form in found.items()]
 
 
 def sent(message: Message, privacy: Privacy, normal: Normal, base: dict[str, torch.Tensor] | None = None) -> Message:
@@ -107,8 +107,7 @@ def test_which_fields_are_protected() -> None:
         "head": HEAD, "n": COUNT, "classes": Wholes("owned"), "row": Each(Number()), "extra": Shaped(3) | None,
         "whole": Shaped(3, dtype=torch.int64),
     }  # fmt: skip
-    message = dict.fromkeys(declared)
-    assert [part.name for part in parts_of("train", message, [declared])] == ["head", "row", "extra"]
+    assert list(clipped_fields("train", list(declared), [declared])) == ["head", "row", "extra"]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +121,14 @@ def test_which_fields_are_protected() -> None:
 )
 def test_what_cannot_be_protected_is_refused(form: Any, words: str) -> None:
     with pytest.raises(RunError, match=rf"phase 'train': 'x' (holds|is) {words}") as refused:
-        parts_of("train", {"x": 1}, [{"x": form}])
+        clipped_fields("train", ["x"], [{"x": form}])
     assert "\n" not in str(refused.value)
 
 
 def test_undeclared_fields_are_refused() -> None:
     for declared in (None, [], [{"n": COUNT}]):
         with pytest.raises(RunError, match=r"phase 'hello'.*does not declare x"):
-            parts_of("hello", {"x": torch.ones(2)}, declared)
+            clipped_fields("hello", ["x"], declared)
 
 
 def test_a_table_of_norms_names_every_field() -> None:

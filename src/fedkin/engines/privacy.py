@@ -148,22 +148,22 @@ class Part:
     base: Params | None = None
 
 
-def parts_of(
-    phase: str, message: Mapping[str, Any], declared: Sequence[Fields] | None, clipped: bool = True
-) -> list[Part]:
-    """Return the fields of a message to clip; raises RunError for a phase that cannot be protected.
+def clipped_fields(
+    phase: str, names: Collection[str], declared: Sequence[Fields] | None, clipped: bool = True
+) -> dict[str, Form]:
+    """Return the fields to clip of those that are sent; raises RunError for a phase that cannot be protected.
 
     clipped: whether anything is; else only signatures have noise.
     """
-    fields = next((fields for fields in declared or () if set(message) <= set(fields)), None)
+    fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
     if fields is None and not clipped:
-        return []
+        return {}
     if fields is None:
         raise RunError(
             f"phase {phase!r}: [privacy] protects the fields that a phase declares, and it does not declare "
-            f"{', '.join(message)}: write @phase(...), or `shares`"
+            f"{', '.join(names)}: write @phase(...), or `shares`"
         )
-    forms = {name: form.bare for name, form in fields.items() if name in message}
+    forms = {name: form.bare for name, form in fields.items() if name in names}
     for name, form in forms.items():
         if isinstance(form, (Sums, Bytes)):
             raise RunError(
@@ -178,8 +178,7 @@ def parts_of(
                 f"phase {phase!r}: {name!r} is a choice that a client makes by its samples, and noise cannot protect a "
                 "choice; choose another method (docs/privacy.md)"
             )
-    clip = [name for name, form in forms.items() if clipped and form.is_float and not isinstance(form, Noised)]
-    return [Part(name, forms[name], message[name]) for name in clip]
+    return {name: form for name, form in forms.items() if clipped and form.is_float and not isinstance(form, Noised)}
 
 
 def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collection[str], signed: bool) -> None:

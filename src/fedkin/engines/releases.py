@@ -9,7 +9,17 @@ from typing import Any
 
 from fedkin import codec
 from fedkin.engines.ledger import KEY, Page, one_more
-from fedkin.engines.privacy import Part, Source, Spent, check_trained, noised_in, parts_of, released, signature, silent
+from fedkin.engines.privacy import (
+    Part,
+    Source,
+    Spent,
+    check_trained,
+    clipped_fields,
+    noised_in,
+    released,
+    signature,
+    silent,
+)
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation.samples import Samples, hash_of
@@ -55,7 +65,7 @@ class Releases:
         protected = []
         for fields in self.setup.method.declared(phase) or ():
             sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
-            protected.append(parts_of(phase, sent, [fields], self.privacy.clip is not None))
+            protected.append(clipped_fields(phase, sent, [fields], self.privacy.clip is not None))
             if self.privacy.sample_epsilon is not None:
                 # What may be sent is looked at when it is.
                 sure = [name for name, form in sent.items() if form.wanted(context)]
@@ -144,18 +154,19 @@ class Releases:
         declared = self.setup.method.declared(phase)
         if self.privacy.sample_epsilon is not None:
             check_trained(phase, declared, list(message), self.privacy.signature_epsilon is not None)
-        for part in parts_of(phase, message, declared, self.privacy.clip is not None) if message else ():
+        clipped = clipped_fields(phase, message, declared, self.privacy.clip is not None) if message else {}
+        for name, form in clipped.items():
             base: Params | None = None
-            if isinstance(part.form, Weights):
-                told = {name: value for name, value in asked.items() if self._of_net(id, value)}
-                if part.name not in told and len(told) > 1:
+            if isinstance(form, Weights):
+                told = {field: value for field, value in asked.items() if self._of_net(id, value)}
+                if name not in told and len(told) > 1:
                     raise RunError(
                         f"phase {phase!r}: a client was sent several models and chose one by its samples; [privacy] "
-                        f"cannot protect a choice, and {part.name!r} can be compared with none: choose another method"
+                        f"cannot protect a choice, and {name!r} can be compared with none: choose another method"
                     )
-                from_server = told.get(part.name, next(iter(told.values()), {}))
-                base = {**initial, **known.get(part.name, {}), **from_server}
-            parts.append(Part(part.name, part.form, part.value, base))
+                from_server = told.get(name, next(iter(told.values()), {}))
+                base = {**initial, **known.get(name, {}), **from_server}
+            parts.append(Part(name, form, message[name], base))
         return parts
 
     def _of_net(self, id: str, value: Any) -> bool:
