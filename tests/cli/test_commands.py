@@ -163,9 +163,9 @@ def signalled(after_a_round: str) -> str:
 
 @pytest.mark.slow
 def test_resume_after_a_cut(experiment: Path) -> None:
-    """SIGTERM stops after the round, a second Ctrl-C at once, and --resume ends the run like an uncut one."""
+    """Ctrl-C stops after the round, a second signal at once, and --resume ends the run like an uncut one."""
     whole = CliRunner().invoke(app, ["run", str(experiment), "--out", "whole", "--json"])
-    stopped = signalled("    if row['round'] == 3: os.kill(os.getpid(), signal.SIGTERM)\n")
+    stopped = signalled("    if row['round'] == 3: os.kill(os.getpid(), signal.SIGINT)\n")
     assert "stopped after round 3; go on with --resume cut" in stopped
     resumed = said("run", "--resume", "cut", "--json")
     one, other = (
@@ -174,7 +174,7 @@ def test_resume_after_a_cut(experiment: Path) -> None:
     assert one == other
     assert Path("whole/clients.parquet").read_bytes() == Path("cut/clients.parquet").read_bytes()
     shutil.rmtree("cut")
-    stopped = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
+    stopped = signalled("    os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGINT)\n")
     assert "stopped at once" in stopped
     assert "go on with --resume cut" in stopped
     said("run", "--resume", "cut", "--json")
