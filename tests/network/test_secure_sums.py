@@ -101,7 +101,8 @@ def test_kin_over_tls_with_secure_sums_is_the_plain_run(tmp_path: Path) -> None:
     with made(tmp_path, written, town, plan.federation(Path()), peers=False) as place:
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in names}})
     plain = experiment("kin", clients=8, rounds=8, **{**sections, "privacy": {}})
-    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-3)):
+    # Training enlarges what masked sums round, on each processor by another factor.
+    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-2)):
         simulated(other, tmp_path / name)
         assert apart(state_in(run)["server"], state_in(tmp_path / name)["server"]) <= bound
     phases = {row[3] for row in rows(run)}
