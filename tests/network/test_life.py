@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,11 +17,13 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.client import LEAVES, Caller
+from fedkin.network.registration import About, Member, Registration
 from fedkin.records.events import replayed
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 from fedkin.running.model_loader import load
+from fedkin.settings import parse
 from network.called import CalledNetwork
 from network.federations import Clients, Ending, clients, experiment
 from network.memory import MemoryNetwork
@@ -124,6 +128,14 @@ def test_one_joins_one_leaves_and_comes_back_as_in_the_simulation(method: str, t
     equal(result, life.replayed(result))
 
 
+def test_the_state_of_a_run_has_every_member() -> None:
+    """Also one that came before the first round, when others had begun."""
+    about = About(n_train=3, n_test=1, digest="0" * 32)
+    members = {"north": Member(told={1: about}), "south": Member(told={2: about, 4: about}, away=((3, None),))}
+    moved = json.loads(json.dumps(Registration.moved(cast(Registration, SimpleNamespace(members=members)))))
+    assert {id: parse(Member, tree, id) for id, tree in moved.items()} == members
+
+
 @pytest.mark.parametrize("after", [3, 4])
 def test_one_comes_back_with_other_samples_and_the_server_goes_on(after: int, tmp_path: Path) -> None:
     """Also when the server stops while it waits for the next round."""
@@ -175,6 +187,18 @@ def test_one_that_is_told_to_leave_answers_until_it_may_go(network: type[Any], t
         assert f"its model after round {first - 1} of 12 is kept" in there.said["c02"][-1]
         assert list(load(tmp_path / "nodes" / "c02")) == ["c02"]
     equal(result, life.replayed(result))
+
+
+def test_who_is_gone_for_long_has_left(tmp_path: Path) -> None:
+    life = Life("fedavg", tmp_path, rounds=8, newcomers=False, gone_after=0.01)
+    with begun(life, tmp_path) as there:
+        result = life.serve(there, lambda round: there.stop("c02") if round == 2 else None)
+        there.join()
+        assert there.errors == {"c02": "left"}
+        assert "c02 was not connected for 0.01 s: it has left" in there.said["server"]
+    assert result is not None
+    assert [row["events"] for row in result.rounds if "events" in row] == [{"left": ["c02"]}]
+    assert result.federation["clients"]["c02"]["away"][0][1] is None
 
 
 def test_who_may_not_join_or_leave_is_told_why(tmp_path: Path) -> None:

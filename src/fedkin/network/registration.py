@@ -201,6 +201,7 @@ class Registration:
         self.due: dict[str, Hello] = {}  # who joins, leaves or has other samples from the next round on
         self.parting: dict[str, Hello] = {}  # who has left in this round
         self.fingerprint = ""  # of a run that is gone on with: of its clients as federation.json has them
+        self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
         self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
@@ -333,8 +334,13 @@ class Registration:
     def _is_here(self, name: str) -> bool:
         return name in self.members and self.members[name].left is None
 
+    def is_gone(self, name: str) -> bool:
+        """Whether a member has been without a connection for so long that it has left."""
+        after, now = self.network.gone_after, time.monotonic()
+        return after is not None and now - self.silent.get(name, now) > after
+
     def turn_to(self, round: int) -> bool:
-        """From this round on, let in who waits, let go who leaves, and count the new samples of who has any.
+        """From this round on, let in who waits, let go who leaves or is gone, and count the new samples of who has any.
 
         Returns whether there were any.
 
@@ -344,14 +350,17 @@ class Registration:
             self._part()
             due, self.due = self.due, {}
             self.parting = {name: hello for name, hello in due.items() if hello.leaves}
+            gone = [name for name in self.here if name not in due and self.is_gone(name)]
+            for name in gone:
+                self.say(f"{name} was not connected for {self.network.gone_after:g} s: it has left")
+            for name in sorted({*self.parting, *gone}):
+                member = self.members[name]
+                self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
+                self.point(name)
             for name, hello in sorted(due.items()):
-                if hello.leaves:
-                    member = self.members[name]
-                    self.members[name] = Member(told=member.told, away=(*member.away, (round, None)))
-                    self.point(name)
-                elif hello.about is not None:
+                if not hello.leaves and hello.about is not None:
                     self._count(name, hello, hello.about, round)
-            return bool(due)
+            return bool(due or gone)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
         """Count what a client says of itself from this round on: it joins, comes back, or has other samples."""
@@ -474,6 +483,8 @@ class Registration:
                     present = self.link.present()
                 except LinkError:
                     return
+                now = time.monotonic()
+                self.silent = {name: self.silent.get(name, now) for name in self.members if name not in present}
                 for name in sorted(present - set(self.threads)):
                     self.threads[name] = Thread(target=self._attend, args=(name,), name=f"hello {name}", daemon=True)
                     self.threads[name].start()

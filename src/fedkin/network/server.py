@@ -42,7 +42,7 @@ class NetworkSite(Site):
         super().__init__()
         self.plan, self.registration, self.link, self.stopping = plan, registration, registration.link, stopping
         self.number = self.begun = 0
-        # Engine that were undone; and the last round in which each client answered a phase.
+        # Rounds that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
         # What each client says that it has released under [privacy]; it never becomes less.
@@ -218,7 +218,7 @@ class NetworkSite(Site):
         """
         announced, ids = False, [id for id in ids if self.registration.about(id).seen]
         with self.registration.changed:
-            while ids and not any(map(self.is_there, ids)):
+            while ids and not any(map(self.is_there, ids)) and not all(map(self.registration.is_gone, ids)):
                 if self.stopping():
                     raise TooFew(f"round {self.number}: stopped while no client was connected")
                 if not announced:

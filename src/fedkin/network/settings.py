@@ -28,6 +28,7 @@ class NetworkSettings(Settings):
     they have left; without it they are refused.
     reread: whether each participant reads its file again when it has changed, so that new samples count from the next
     round on.
+    gone_after: seconds without a connection after which a client has left; None: it is waited for as long as it takes.
     grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
     is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
     kind, classes: of the task. A client that does not have samples of every class needs `classes`. All else of the task
@@ -39,6 +40,7 @@ class NetworkSettings(Settings):
     begin_after: float | None = Field(None, gt=0, le=30 * 86400)
     newcomers: bool = False
     reread: bool = False
+    gone_after: float | None = Field(None, gt=0, le=365 * 86400)
     grace: float = Field(10.0, ge=0, le=86400)
     kind: Kind = "classification"
     classes: int | None = Field(None, ge=2)
