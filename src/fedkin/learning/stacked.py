@@ -151,12 +151,14 @@ def _stackable(part: nn.Module) -> bool:
 class _Step:
     """What layers need to know of a step, for the K members that still train.
 
-    params: theirs by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers of samples.
+    params: theirs by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers of samples, and
+    the same as a list.
     """
 
     params: dict[str, Tensor]
     even: Tensor
     counts: Tensor
+    listed: list[int]
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
@@ -242,8 +244,8 @@ class _Dropout(_Layer):
 
     def forward(self, x: Tensor, step: _Step) -> Tensor:
         self.kept = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for mask, generator, count in zip(self.kept, step.generators, step.counts.tolist(), strict=False):
-            mask[: int(count)].bernoulli_(1 - self.part.p, generator=generator)
+        for mask, generator, count in zip(self.kept, step.generators, step.listed, strict=False):
+            mask[:count].bernoulli_(1 - self.part.p, generator=generator)
         self.kept.div_(1 - self.part.p)
         return x * self.kept
 
@@ -623,6 +625,7 @@ def _fit(
             active = batches.active[number]
             step.params = {name: tensor[:active] for name, tensor in stack.items()}
         step.even, step.counts = batches.at(batches.even, number), batches.numbers[:active, number]
+        step.listed = batches.counts[:active, number].tolist()
         inputs = batches.inputs(number)
         z = inputs.flatten(2)
         for layer in layers:
