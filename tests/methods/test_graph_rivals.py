@@ -31,8 +31,8 @@ def client(name: str, seed: int, flipped: bool = False, n: int = 60) -> Client:
     return Client(name, samples, samples)
 
 
-def federation(*flipped: bool) -> Federation:
-    clients = [client(f"c{place}", place, flip) for place, flip in enumerate(flipped)]
+def federation(*flipped: bool, same: bool = False) -> Federation:
+    clients = [client(f"c{place}", 0 if same else place, flip) for place, flip in enumerate(flipped)]
     return Federation(clients, Task(4, (5,)))
 
 
@@ -47,6 +47,12 @@ def test_pairs_of_cobo_that_disagree_part_and_equal_ones_stay() -> None:
     assert max(weights[0, 2], weights[0, 3], weights[1, 2], weights[1, 3]) == 0
     graph = present(engine.server.graph)
     assert np.asarray(graph.weights)[0].tolist() == [0, weights[0, 1], weights[0, 2], weights[0, 3]]
+
+
+def test_clients_with_equal_data_keep_their_weights_in_cobo() -> None:
+    fed = federation(False, False, False, same=True)
+    engine, _ = after(CoBo(rho=0.1, gamma=2.0, pairs=2), 4, fed, batch_size=60)
+    assert all(weight_of(engine.server.state, f"c{i}", f"c{j}") == 1 for i, j in combinations(range(3), 2))
 
 
 def test_two_rounds_of_cobo_are_those_of_a_plain_loop() -> None:

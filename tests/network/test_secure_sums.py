@@ -90,10 +90,10 @@ def test_keys_are_signed_by_certificates() -> None:
 @pytest.mark.slow
 def test_kin_over_tls_with_secure_sums_is_the_plain_run(tmp_path: Path) -> None:
     town, names = new_town(), [f"c0{number}" for number in range(8)]
-    # Two groups, with training that tells them apart at once.
+    # Two groups. At a small rate training does not enlarge what masked sums round: the bound is 40 times that error.
     sections: dict[str, Any] = {
         "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
-        "training": {"lr": 0.3, "local_steps": 10}, "privacy": SECURE,
+        "training": {"lr": 0.1, "local_steps": 10}, "privacy": SECURE,
     }  # fmt: skip
     plan = experiment("kin", clients=8, rounds=8, **sections)
     written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
@@ -101,8 +101,7 @@ def test_kin_over_tls_with_secure_sums_is_the_plain_run(tmp_path: Path) -> None:
     with made(tmp_path, written, town, plan.federation(Path()), peers=False) as place:
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in names}})
     plain = experiment("kin", clients=8, rounds=8, **{**sections, "privacy": {}})
-    # Training enlarges what masked sums round, on each processor by another factor.
-    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-2)):
+    for name, other, bound in (("secure", plan, 0.0), ("plain", plain, 1e-3)):
         simulated(other, tmp_path / name)
         assert apart(state_in(run)["server"], state_in(tmp_path / name)["server"]) <= bound
     phases = {row[3] for row in rows(run)}

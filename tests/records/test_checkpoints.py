@@ -27,10 +27,10 @@ STATES = [f"checkpoint/round-00000{round}.safetensors" for round in (2, 4)]
 GONE: Callable[[Path], None] = Path.unlink
 
 
-def flipped(path: Path) -> None:
+def flipped(path: Path, place: float = 0.5) -> None:
     """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1 << 3
+    data[int(place * (len(data) - 1))] ^= 1 << 3
     path.write_bytes(data)
 
 
@@ -124,6 +124,14 @@ def test_a_round_that_is_safe_is_not_written_again(runs: Path, tmp_path: Path) -
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     records.checkpoint(4, {"engine": {}, "seconds": {}})
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("place", [0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 1.0])
+def test_every_part_of_a_checkpoint_is_under_its_hash(runs: Path, tmp_path: Path, place: float) -> None:
+    folder = shutil.copytree(runs / "first", tmp_path / "run")
+    flipped(folder / STATES[0], place)
+    with pytest.raises(RunError, match=r"round-000002\.safetensors: not as it was written: its hash differs"):
+        resumed(folder)
 
 
 @pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])

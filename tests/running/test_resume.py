@@ -194,6 +194,6 @@ def killed(tmp_path: Path, *words: str) -> dict[str, Any]:
     ("case", "every"), [("run sfmtl-graph one-by-one", 30), ("run mapl fast", 40), ("compare", 80), ("tune", 80)]
 )
 def test_more_kills(tmp_path: Path, case: str, every: int) -> None:
-    found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "2")
+    found = killed(tmp_path, "--only", case, "--every", str(every), "--random", "2", "--seed", "837")
     assert found["total"]["kills"] > 7
-    assert found["total"]["not_begun"] > 0 or case != "compare"
+    assert found["total"]["not_begun"] > 0 or case.startswith("run mapl")
