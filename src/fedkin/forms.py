@@ -454,7 +454,10 @@ def _check_undeclared(message: dict[str, Any], context: Context) -> None:
         raise Problem("value", f"{size:,} bytes are more than run.message_limit_mb allows")
     for name, leaf in codec.leaves(message):
         try:
-            check_sound(leaf) if isinstance(leaf, Tensor) else _check_finite(leaf)
+            if isinstance(leaf, Tensor):
+                check_sound(leaf)
+            else:
+                _check_finite(leaf)
         except Problem as problem:
             raise problem.at(name) from None
 

@@ -60,8 +60,12 @@ def list_names(
         return
     rows = [{"name": each, **_facts(part, kind), "about": _first_paragraph(part), "from": _origin(part)}
             for each, part in parts.items()]  # fmt: skip
-    if not printed_as_json(json, rows):
-        _print_methods(rows) if kind == "methods" else _print_names(kind, rows)
+    if printed_as_json(json, rows):
+        return
+    if kind == "methods":
+        _print_methods(rows)
+    else:
+        _print_names(kind, rows)
 
 
 def _presets(name: str | None, json: bool) -> None:

@@ -370,11 +370,12 @@ def _furthest(ids: list[str], distance: Any) -> tuple[str, ...]:
 
 def _spelling(inputs: list[_Column], reading: Reading, arrays: Encoded) -> Iterator[Finding]:
     """Classes, clients and categories that differ in case or spaces only."""
-    lists = {"classes of the target": arrays.target.classes, f"clients in {reading.client!r}": arrays.columns.rows}
+    clients = sorted(arrays.columns.rows)
+    lists = {"classes of the target": arrays.target.classes, f"clients in {reading.client!r}": clients}
     lists |= {f"values of column {column.name!r}": column.texts for column in inputs}
     for what, values in lists.items():
         alike: dict[str, list[str]] = {}
-        for value in sorted(values) if what.startswith("clients") else values:
+        for value in values:
             alike.setdefault("".join(value.casefold().split()), []).append(value)
         if twins := [group for group in alike.values() if len(group) > 1]:
             pairs = "; ".join(" and ".join(map(repr, group)) for group in twins[:4])

@@ -563,6 +563,10 @@ class LocalSite(Site):
             scores[id] = score
         return scores
 
+    def scored_model(self, id: str) -> Params:
+        """Return the model of this client that was scored last."""
+        return self.scored[self.places[id]][0]
+
     def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
         """Return jobs for what was not scored the last time: each model once on the same test samples."""
         firsts: dict[Hashable, dict[Hashable, str]] = {}

@@ -458,7 +458,7 @@ class NetworkClient(Caller):
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if self.take_home is not None:
-            settings, params = self.agreement.settings, self.site.scored[self.site.places[self.id]][0]
+            settings, params = self.agreement.settings, self.site.scored_model(self.id)
             model = self.take_home(self.folder, settings, self.plan, self.client, self.encoding, params, round)
             self.kept = round
             self.status.tell(model={"": model})

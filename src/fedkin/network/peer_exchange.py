@@ -7,6 +7,7 @@ gone or late is left out of that exchange, and not waited for again until it ans
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -38,6 +39,7 @@ _TERMS = 5.0  # seconds of one look for what another has: with many peers on one
 _ROOM = 1 << 20  # bytes of an offer beside its message
 _HINT = 20.0  # seconds after which one that reaches nobody is told what may be wrong
 _LINGER = 2.0  # seconds for which one that is refused may look why
+_OFFERS = re.compile(r"(\d+)-(\d+)\.offers")  # the file of a round and a turn
 _KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offered to it
 
 
@@ -394,8 +396,8 @@ class PeerOutbox:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        places = [(path.stem.split("-"), path) for path in self.folder.glob("*-*.offers")]
-        return sorted((int(round), int(turn), path) for (round, turn), path in places)
+        named = [(_OFFERS.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return sorted((int(match[1]), int(match[2]), path) for match, path in named if match)
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:

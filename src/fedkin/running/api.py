@@ -146,9 +146,9 @@ def handed_over(
     own = files_of([type(method), *([type(net)] if isinstance(net, Model) else []), *parts])
     table = {name: without_none(section.model_dump(mode="json")) for name, section in sections.items()}
     table |= {"own": own} if own else {}
-    made = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
+    federation = clients if isinstance(clients, Federation) else lru_cache(1)(clients)
     what: dict[str, Any] = {"settings": net} if isinstance(net, Model) else {"modules": net, "head": head}
-    handed = HandedOver(made, measures=measures, **what)
+    handed = HandedOver(federation, measures=measures, **what)
     return replace(Experiment.of(table, handed), method=method)
 
 

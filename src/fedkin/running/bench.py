@@ -102,8 +102,8 @@ def _lines(
     rate = chosen.settings[RATE]
     base = Runs(plan.with_changes(**{RATE: rate}), None)
     of_method = controls_of(type(method))
-    ends = ["", *(named("", control) for control in suite.controls if control in of_method)]
-    names = [method.name + end for end in ends]
+    suffixes = ["", *(named("", control) for control in suite.controls if control in of_method)]
+    names = [method.name + suffix for suffix in suffixes]
     cells = [Cell(name, {RATE: rate}, base.for_method(name), name) for name in names]
 
     results = run_plan(
@@ -111,8 +111,8 @@ def _lines(
         lambda result: _figures(federation(result.seed), result), hears, failed=lambda why: {"failed": why},
     )  # fmt: skip
     return [
-        {**key, "method": label + end, "stage": "run", "lr": rate, "seed": seed, **line}
-        for end, by_seed in zip(ends, results, strict=True) for seed, line in by_seed.items()
+        {**key, "method": label + suffix, "stage": "run", "lr": rate, "seed": seed, **line}
+        for suffix, by_seed in zip(suffixes, results, strict=True) for seed, line in by_seed.items()
     ]  # fmt: skip
 
 

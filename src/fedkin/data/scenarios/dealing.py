@@ -111,8 +111,10 @@ def tests_like(dataset: Dataset, train: Sequence[Rows], per_client: int | None, 
     wanted = np.stack([apportion(per_client, own) for own in counts])
     if (wanted > have).any():
         label = int(np.argmax((wanted > have).any(axis=0)))
-        raise ConfigError(f"scenario.test_per_client: a client's share would be {wanted[:, label].max()} test samples "
-                          f"of class {label}, but {dataset.name} has {have[label]}; take fewer")  # fmt: skip
+        raise ConfigError(
+            f"scenario.test_per_client: a client's share would be {wanted[:, label].max()} test samples of class "
+            f"{label}, but {dataset.name} has {have[label]}; take fewer"
+        )
     drawn = []
     for client, sizes in enumerate(wanted):
         draw = rng(seed, purpose, "tests", client)
@@ -155,9 +157,10 @@ def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
     """Raise ConfigError if the training split has fewer than `min_size` samples for each of the clients."""
     total = len(dataset.train)
     if clients * min_size > total:
-        raise ConfigError(f"scenario.clients: {clients} clients with at least {min_size} training samples each are "
-                          f"more than the {total} of {dataset.name}; at most {total // min_size} clients, or a smaller "
-                          "min_size")  # fmt: skip
+        raise ConfigError(
+            f"scenario.clients: {clients} clients with at least {min_size} training samples each are more than the "
+            f"{total} of {dataset.name}; at most {total // min_size} clients, or a smaller min_size"
+        )
 
 
 def checked_sets(sets: Sets, apart: bool = False) -> Sets:

@@ -86,8 +86,10 @@ class Drift(Scenario):
         asked = 2 * self.drifting + self.newcomers
         if asked >= len(inner.seen):
             need = f"{self.drifting} drifting ones need 2 each, {self.newcomers} newcomers 1 each"
-            raise ConfigError(f"scenario.of: {self.of.name} makes {len(inner.seen)} clients that take part; {need}, "
-                              f"and one must be there in round 1: at least {asked + 1}")  # fmt: skip
+            raise ConfigError(
+                f"scenario.of: {self.of.name} makes {len(inner.seen)} clients that take part; {need}, and one must be "
+                f"there in round 1: at least {asked + 1}"
+            )
         draw = rng(seed, self.name, "clients")
         left = _Groups(inner, draw)
         changed, gone = self._drifted(inner, left)

@@ -437,9 +437,10 @@ class Mapl(Scenario):
             label = int(np.argmax(wanted / np.maximum(have, 1)))
             takers = int((counts[:, label] > 0).sum())
             asked = f"{takers} clients take {wanted[label]} {split} samples of class {label}"
-            raise ConfigError(f"scenario.{setting}: {asked}, {counts[:, label].max()} at most each, but "
-                              f"{dataset.name} has {have[label]}; {have[label] // takers} each would do, or fewer "
-                              "clients")  # fmt: skip
+            raise ConfigError(
+                f"scenario.{setting}: {asked}, {counts[:, label].max()} at most each, but {dataset.name} has "
+                f"{have[label]}; {have[label] // takers} each would do, or fewer clients"
+            )
         return dealt(pools, counts)
 
 

@@ -18,7 +18,9 @@ from fedkin.keys import rng
 _NONE = np.empty(0, np.int64)
 
 
-class _Stated(Scenario):
+class _OwnClients(Scenario):
+    """Clients as the data set states them."""
+
     def _stated(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
         """The rows of each client of both splits, and the groups of clients, if the data set states them."""
         train, test = dataset.train, dataset.test
@@ -33,7 +35,7 @@ class _Stated(Scenario):
         return rows_by_name(train.client), rows_by_name(test.client), groups
 
 
-class Natural(_Stated):
+class Natural(_OwnClients):
     """The data set's own clients with their own ids, such as writers or hospitals, in a shuffled order.
 
     min_size, min_test: clients with fewer training or test samples are left out. clients: how many of the others to
@@ -76,7 +78,7 @@ class Natural(_Stated):
         return ids
 
 
-class Regions(_Stated):
+class Regions(_OwnClients):
     """The data set's own clients, such as hospitals; small ones are joined within their group.
 
     Clients with fewer than `min_size` training samples are taken in random order within their group and joined until

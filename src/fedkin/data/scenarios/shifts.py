@@ -125,8 +125,8 @@ class RotatedMasked(Scenario):
     def build(self, dataset: Dataset, seed: int) -> Federation:
         """The federation; raises ConfigError for settings that do not fit the images, or without images."""
         height, width = self._sides(dataset)
-        dealt = [deal(dataset, "train", self.clients, self.train_per_client, seed)]
-        dealt.append(deal(dataset, "test", self.clients, self.test_per_client, seed))
+        sizes = (self.train_per_client, self.test_per_client)
+        dealt = [deal(dataset, split, self.clients, size, seed) for split, size in zip(SPLITS, sizes, strict=True)]
         ids = shuffled_ids(self.clients, seed)
         parts = np.array_split(np.arange(self.clients), len(self.rotations))
         angles: list[int] = [angle for angle, part in zip(self.rotations, parts, strict=True) for _ in part]

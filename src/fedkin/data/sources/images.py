@@ -326,10 +326,8 @@ class Cifar10(Published):
     def load(self, root: Path) -> Dataset:
         """Read the six files; raises DataError naming the file and what was expected."""
         names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-        files, expected = (
-            [self.place(root) / name for name in names],
-            "data_batch_1..5.bin and test_batch.bin of CIFAR-10",
-        )
+        files = [self.place(root) / name for name in names]
+        expected = "data_batch_1..5.bin and test_batch.bin of CIFAR-10"
         train, test = (_records(some, expected, (10,), 0) for some in (files[:5], files[5:]))
         scale = Scale((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), scale)
