@@ -416,7 +416,7 @@ def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = Fal
     rates = {part.name: text for part in table.federation if (text := _rates(part, table, presets))}
     every = "All federations" if len(settings) != 1 else next(iter(settings))
     lines += [f"- {on.removeprefix(' on ') or every}: {text}." for text, on in _shared(settings).items()]
-    lines += [f"- Rates tried{on}: {text}." for text, on in _shared(rates).items()]
+    lines += [f"- Rates tried first{on}: {text}." for text, on in _shared(rates).items()]
     return "\n".join([*lines, ""])
 
 
@@ -440,7 +440,7 @@ def _setting(part: Part, presets: Path) -> str:
 
 
 def _rates(part: Part, table: PaperTable, presets: Path) -> str:
-    """The rates of all candidates of all rows on a federation; none if nothing was tuned."""
+    """The rates of the first candidates of all rows on a federation; none if nothing was tuned."""
     if table.tune is None:
         return ""
     experiment = load(presets / part.preset).with_changes(**part.set)
