@@ -100,7 +100,9 @@ def whole() -> fedkin.Result:
     return run()
 
 
-@pytest.mark.parametrize("how", [{"engine": "loopback"}, {"mode": "workers", "workers": 1}])
+@pytest.mark.parametrize(
+    "how", [{"engine": "loopback"}, pytest.param({"mode": "workers", "workers": 1}, marks=pytest.mark.slow)]
+)
 def test_a_method_that_flattens_gives_the_same_bits_in_every_engine(whole: fedkin.Result, how: dict[str, Any]) -> None:
     assert_same(whole, run(**how))
 

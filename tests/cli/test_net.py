@@ -160,7 +160,10 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
     assert told.startswith("ca/ca.key: others may read this private key (mode 0644)")
 
 
-@pytest.mark.parametrize(("package", "module"), [("cryptography", "identity"), ("zenoh", "zenoh_link")])
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [("cryptography", "identity"), pytest.param("zenoh", "zenoh_link", marks=pytest.mark.slow)],
+)
 def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None; import fedkin.cli.net\n"

@@ -84,7 +84,7 @@ def test_each_client_counts_with_its_own_net() -> None:
     assert flops_of(unlike)[0] - flops_of(setup)[0] == more * federation.sizes[first]
 
 
-@pytest.mark.parametrize("mode", ["fast", "workers"])
+@pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
 def test_every_mode_counts_the_same(mode: str) -> None:
     setup = setup_of(MAPL(warmup=9), two_groups())
     assert flops_of(setup.having(mode=mode, workers=1)) == flops_of(setup)

@@ -26,7 +26,7 @@ from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 
-MODES = ["one-by-one", "fast", "workers"]
+MODES = ["one-by-one", "fast", pytest.param("workers", marks=pytest.mark.slow)]
 
 
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 1) -> tuple[dict[str, dict[str, Tensor]], Any]:
@@ -65,7 +65,7 @@ class Here:
         crossed._CLIENTS.clear()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mapl"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("mapl", marks=pytest.mark.slow)])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     setup = small_setup(METHODS[name](), clients_per_round=5)
     reference, scores = after(setup, "one-by-one")
@@ -145,6 +145,7 @@ def test_phases_with_many_requests() -> None:
         torch.testing.assert_close(after(setup, mode)[0], reference, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
     engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
     executor: Any = engine.site.executor
@@ -175,6 +176,7 @@ class SendsUnreadable(FedAvg):
         return Message(params=fitted.params, n=client.size)
 
 
+@pytest.mark.slow
 def test_a_worker_says_what_it_cannot_read() -> None:
     setup = small_setup(SendsUnreadable())
     after(setup, "one-by-one", rounds=1)
@@ -220,6 +222,7 @@ class ManyRows(FedAvg):
         return (yield from super().train(client, message))
 
 
+@pytest.mark.slow
 def test_large_orders_and_large_answers_cross_each_other() -> None:
     """More than a pipe holds, either way: neither side may wait for the other to read."""
     x = torch.randn(60_000, 5, generator=torch.Generator().manual_seed(0))

@@ -25,6 +25,8 @@ from fedkin.methods.local import Local
 from fedkin.views import ClientView, PeerView, ServerView
 from support import NET_METHODS, by_pattern, play, same, small_federation, small_setup
 
+WORKERS = pytest.param("workers", marks=pytest.mark.slow)
+
 
 def changed(federation: Federation, **fields: Any) -> Federation:
     """The federation with fields of its first client (by id) set anew."""
@@ -34,7 +36,7 @@ def changed(federation: Federation, **fields: Any) -> Federation:
     )
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "fast", "workers"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
 def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     """From its round on, a changed client is the client that owns the new samples."""
     federation = small_federation()
@@ -247,11 +249,12 @@ class Probing(Local):
         return Message(n=client.size)
 
 
-def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
+@pytest.mark.parametrize("other", ["fast", WORKERS])
+def test_another_net_and_other_samples_give_the_same_in_every_mode(other: str) -> None:
     federation = small_federation()
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
-    for mode in ("one-by-one", "fast", "workers"):
+    for mode in ("one-by-one", other):
         engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=1))
         try:
             engine.round(1)
@@ -259,8 +262,10 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
         finally:
             engine.close()
     assert {logits.shape for logits in said["one-by-one"].values()} == {(8, 4)}
-    assert same(said["one-by-one"], said["workers"])
-    torch.testing.assert_close(said["one-by-one"], said["fast"], rtol=1e-4, atol=1e-5)
+    if other == "workers":
+        assert same(said["one-by-one"], said[other])
+    else:
+        torch.testing.assert_close(said["one-by-one"], said[other], rtol=1e-4, atol=1e-5)
 
 
 def unlike(setup: Setup) -> Setup:
@@ -277,21 +282,19 @@ class Bodies(Local):
     unlike_models: ClassVar[bool] = True
 
 
-def test_unlike_nets_train_as_they_would_alone() -> None:
+@pytest.mark.parametrize("mode", ["one-by-one", "fast", WORKERS])
+def test_unlike_nets_train_as_they_would_alone(mode: str) -> None:
     setup = unlike(small_setup(Bodies()))
-    engines = {mode: LocalEngine(setup.having(mode=mode, workers=2)) for mode in ("one-by-one", "fast", "workers")}
+    engine = LocalEngine(setup.having(mode=mode, workers=2))
     try:
-        for engine in engines.values():
-            engine.round(1)
+        engine.round(1)
         for id in setup.federation:
             alone = replace(setup, net=setup.net_of(id), nets=None, clients=setup.federation.reorder([id]))
             plain = LocalEngine(alone)
             plain.round(1)
-            for engine in engines.values():
-                torch.testing.assert_close(engine.model(id), plain.model(id), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(engine.model(id), plain.model(id), rtol=1e-5, atol=1e-6)
     finally:
-        for engine in engines.values():
-            engine.close()
+        engine.close()
 
 
 def test_a_method_that_needs_one_model_refuses_several() -> None:

@@ -69,7 +69,9 @@ def test_others_are_refused_with_what_would_leak(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("method", [FedAvg(), Ditto(), DFedAvgM()])
+@pytest.mark.parametrize(
+    "method", [FedAvg(), *(pytest.param(each, marks=pytest.mark.slow) for each in (Ditto(), DFedAvgM()))]
+)
 def test_bytes_stacks_and_a_resume_change_no_bit(method: Any) -> None:
     local, loopback = LocalEngine(private(method)), LoopbackEngine(private(method))
     one = models(local, rounds=2)

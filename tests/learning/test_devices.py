@@ -165,14 +165,9 @@ def _equal(one: fedkin.Result, other: fedkin.Result) -> bool:
     return all(torch.equal(t, other.models["c0"][name]) for name, t in one.models["c0"].items())
 
 
-@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=[BF16, pytest.mark.slow])])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Viewing(*_layers()),
-        pytest.param(lambda: nn.Sequential(*_layers(), nn.Flatten()), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{}, pytest.param({"precision": "bf16"}, marks=BF16)])
+@pytest.mark.parametrize("make", [lambda: Viewing(*_layers()), lambda: nn.Sequential(*_layers(), nn.Flatten())])
 def test_workers_and_a_second_run_give_the_same_bits(make: Callable[[], nn.Module], how: dict[str, Any]) -> None:
     alone = _run(make(), **how)
     assert _equal(alone, _run(make(), **how))

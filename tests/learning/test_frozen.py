@@ -137,12 +137,12 @@ def test_a_buffer_that_changes_at_home_is_refused() -> None:
                    training=PLAN)  # fmt: skip
 
 
-HOW = [
+HOW: list[dict[str, Any]] = [
     {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if "workers" in how else ()) for how in HOW])
 def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
     """Equal to a plain loop whose frozen part is in evaluation mode."""
     body, head = (part.double() for part in norms())

@@ -111,10 +111,10 @@ def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["sfmtl-graph", "fedproto", "mapl-plus", "ifca", "fedsr", "cfl", "tfl"])
-@pytest.mark.parametrize("kind", ["ids", "dict"])
+@pytest.mark.parametrize("kind", [pytest.param("ids", marks=pytest.mark.slow), "dict"])
 def test_other_methods_and_modes_agree(kind: str, method: str) -> None:
     options: dict[str, Any] = {"augment": {"on": False}} if method.startswith("mapl") else {}
-    modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" else HOW
+    modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" or kind == "dict" else HOW
     runs = [
         fedkin.run(method, federation(kind), model=model(kind), training=PLAN, settings={**DOUBLE, **how}, **options)
         for how in modes

@@ -293,7 +293,7 @@ def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
     assert same(viewed, ran(method, digits, augment=GENTLE))
 
 
-@pytest.mark.parametrize("mode", ["fast", "workers"])
+@pytest.mark.parametrize("mode", ["fast", pytest.param("workers", marks=pytest.mark.slow)])
 def test_all_modes_draw_the_same_views(mode: str, digits: Federation) -> None:
     assert same(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
 

@@ -20,7 +20,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
-from support import NET_METHODS, cases, newcomers, small_federation, small_setup
+from support import NET_METHODS, by_pattern, cases, newcomers, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
@@ -41,7 +41,7 @@ def checked(name: str) -> Checked:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in NET_METHODS else pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", by_pattern(CASES))
 def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
     if promise.server_only and not isinstance(CASES[name], ServerMethod):
         pytest.skip("it has no server")

@@ -55,6 +55,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert how.groups == "gap"
 
 
+@pytest.mark.slow  # umap compiles for a while
 def test_flt_finds_the_groups_and_their_number_with_umap_and_without_a_warning() -> None:
     pytest.importorskip("umap")
     federation = grouped(12)

@@ -370,7 +370,13 @@ def test_few_liars_do_not_choose_for_all(liars: int) -> None:
     assert best_candidate(costs, sizes, ["all", "groups"]) == ("all", 1)
 
 
-@pytest.mark.parametrize("method", [Kin(), Kin(alpha=0.9, least=0.0, regroup_every=2)], ids=["once", "again"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(Kin(), id="once"),
+        pytest.param(Kin(alpha=0.9, least=0.0, regroup_every=2), id="again", marks=pytest.mark.slow),
+    ],
+)
 def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The promises are checked on three rounds, which are too short for a trial otherwise."""
     monkeypatch.setattr("fedkin.methods.kin.MIN_TRIAL", 1)
@@ -381,7 +387,9 @@ def test_the_trial_and_the_choice_keep_what_methods_promise(method: Kin, monkeyp
             promise.check(checked)
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression", "risk"])
+@pytest.mark.parametrize(
+    "kind", ["classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("regression", "risk"))]
+)
 def test_trial_choice_and_pulled_heads_pass_through_bytes(kind: str) -> None:
     fed = with_a_swapped_pair_each(6) if kind == "classification" else of_task(kind)
     plan = {"rounds": 8, "lr": 0.05, "batch_size": 16, "local_steps": 3}
