@@ -234,18 +234,33 @@ def test_a_rate_at_the_border_is_moved_on(tmp_path: Path, rates: tuple[float, fl
     arguments: Any = (["local"], Equal(3, rates), HoldOut("samples", 0.3), [0], Path(), tmp_path)
     tried = tune(base, *arguments)["local"]
     lrs = [one.settings.get(RATE, base.training.lr) for one in tried]
-    at_border = []
-    for count in range(3, len(lrs) + 1):
-        winner = best(tried[:count], True)
-        assert winner is not None
-        rate = winner.settings.get(RATE, base.training.lr)
-        at_border.append(rate in {min(lrs[:count]), max(lrs[:count])})
-        if count < len(lrs):
-            assert lrs[count] == (2 * rate if rate == max(lrs[:count]) else rate / 2)
-    assert len(tried) > 3
-    assert all(at_border[:-1])
-    assert len(tried) == 6 or not at_border[-1]
+    for count in range(3, len(lrs)):
+        assert any(lrs[count] in (2 * rate, rate / 2) for rate in lrs[:count])
+    winner = best(tried, True)
+    assert winner is not None
+    rate = winner.settings.get(RATE, base.training.lr)
+    assert 3 < len(tried) <= 6
+    assert len(tried) == 6 or (min(lrs) < rate and 2 * rate in lrs)
     assert tune(base, *arguments)["local"] == tried
+
+
+def test_a_rate_beside_those_that_diverge_is_not_chosen() -> None:
+    fast = Candidate({"lr": 0.4}, (0.2,))
+    edge, safe, slow = (
+        Candidate({"lr": 0.2}, (0.9,), faster=fast), Candidate({"lr": 0.1}, (0.8,)), Candidate({"lr": 0.05}, (0.7,)),
+    )  # fmt: skip
+    assert best([slow, safe, edge, fast], True) is safe
+    broken = Candidate({"lr": 0.8}, (), "diverged")
+    assert best([slow, replace(safe, faster=broken), edge], True) is slow
+    assert best([replace(safe, faster=broken)], True) == replace(safe, faster=broken)
+    equal = Equal(3, (0.01, 1.0))
+    base = experiment()
+    tried = [Candidate({}, (0.9,)), Candidate({RATE: 2 * base.training.lr}, (0.3,)), Candidate({RATE: 1e-3}, (0.1,))]
+    first, second, third = equal.twinned(base, tried)
+    assert (first.faster, second.faster, third.faster) == (tried[1], None, None)
+    assert equal.further(base, [first, second, third], True) is None
+    assert equal.further(base, [second, third], True) == {RATE: 4 * base.training.lr}
+    assert equal.further(base, [replace(third, values=(0.95,), faster=second), second], True) == {RATE: 5e-4}
 
 
 def test_what_is_in_a_fixed_section_is_not_tuned() -> None:

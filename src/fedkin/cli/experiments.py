@@ -170,7 +170,7 @@ def tune(
     ),
     equal: str | None = typer.Option(
         None, metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
-        "settings that it declares, and higher or lower rates while the best is at an end.",
+        "settings that it declares, and twice the rate of the best.",
     ),
     rates: str | None = typer.Option(
         None, metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tomli_w
@@ -38,8 +38,9 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
-    Where the best candidate has the largest or smallest rate, twice or half of it is tried as well, until the best has
-    neither, with at most as many candidates again.
+    Then the best candidate is tried with twice its rate, and with half of it if no other rate is smaller, with at most
+    as many candidates again. A candidate counts as the worse of itself and of its twin with twice the rate, so that a
+    rate beside those that diverge is not chosen: training on all samples, or with another seed, may diverge there.
     fixed: settings, or sections of them, that stay as they are, by path.
     """
 
@@ -86,15 +87,25 @@ class Equal:
                 drawn.append(values)
         return drawn
 
-    def next_rate(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
-        """Return the best candidate with a rate beyond those tried; None if its rate lies between others."""
-        winner, before = best(tried, higher), experiment.training.lr
-        rates = {one.settings.get(RATE, before) for one in tried}
-        if winner is None or len(tried) >= 2 * self.candidates or len(rates) < 2:
+    def twinned(self, experiment: Experiment, tried: Sequence[Candidate]) -> list[Candidate]:
+        """Return these candidates, each with its twin that has twice the rate, if that was tried."""
+        twins = [next((two for two in tried if two.settings == _faster(one, experiment)), None) for one in tried]
+        return [replace(one, faster=twin) for one, twin in zip(tried, twins, strict=True)]
+
+    def further(self, experiment: Experiment, tried: Sequence[Candidate], higher: bool) -> dict[str, Any] | None:
+        """Return the settings to try next, given these candidates with their twins; None if there are none."""
+        winner = best(tried, higher)
+        if winner is None or len(tried) >= 2 * self.candidates or RATE not in self.ranges(experiment):
             return None
-        rate = winner.settings.get(RATE, before)
-        factor = {max(rates): 2.0, min(rates): 0.5}.get(rate)
-        return None if factor is None else {**winner.settings, RATE: factor * rate}
+        if winner.faster is None:
+            return _faster(winner, experiment)
+        slowest = min(_faster(one, experiment)[RATE] for one in tried)
+        faster = _faster(winner, experiment)
+        return {**faster, RATE: faster[RATE] / 4} if faster[RATE] == slowest else None
+
+
+def _faster(one: Candidate, experiment: Experiment) -> dict[str, Any]:
+    return {**one.settings, RATE: 2 * one.settings.get(RATE, experiment.training.lr)}
 
 
 def _value_at(span: Range, share: float) -> Any:
@@ -123,22 +134,41 @@ def at_the_border(experiment: Experiment, chosen: Mapping[str, Any], tried: Sequ
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate that ran: its settings, and for each seed its metric on held-out data or why it failed."""
+    """A candidate that ran: its settings, and for each seed its metric on held-out data or why it failed.
+
+    faster: the same with twice the rate, if an equal tuning tried it.
+    """
 
     settings: Mapping[str, Any]
     values: tuple[float, ...]
     failed: str | None = None
+    faster: Candidate | None = None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], results: Iterable[float | str]) -> Self:
+        """Return a candidate from its metric, or why it failed, for each seed."""
+        every = list(results)
+        failed = next((value for value in every if isinstance(value, str)), None)
+        return cls(settings, tuple(value for value in every if not isinstance(value, str)), failed)
 
     @property
     def mean(self) -> float:
         """The mean over seeds; nan for a candidate that failed."""
         return float(np.mean(self.values)) if self.values and self.failed is None else math.nan
 
+    def cost(self, higher: bool) -> float:
+        """What the candidate counts as, less is better: the worse of its mean and that with twice the rate."""
+        costs = [
+            math.inf if math.isnan(one.mean) else -one.mean if higher else one.mean
+            for one in (self, self.faster or self)
+        ]
+        return max(costs)
+
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
-    """Return the candidate with the best mean, the first of equal ones; None if all failed."""
+    """Return the candidate with the least cost, the first of equal ones; None if all failed."""
     judged = [one for one in candidates if not math.isnan(one.mean)]
-    return min(judged, key=lambda one: -one.mean if higher else one.mean) if judged else None
+    return min(judged, key=lambda one: one.cost(higher)) if judged else None
 
 
 def tune(
@@ -155,36 +185,36 @@ def tune(
         check_choices(choices, methods, "--try")
     base = Runs(experiment, data_root, hold=hold)
     metric = base.federation(seeds[0]).task.metric
+    by_method = {name: base.for_method(name) for name in methods}
+
+    def cell(name: str, settings: Mapping[str, Any], number: int) -> Cell:
+        return Cell(name, settings, by_method[name].with_changes(**settings), f"{name}-{number}")
+
     cells: list[Cell] = []
-    for name in methods:
-        runs = base.for_method(name)
+    for name, runs in by_method.items():
         if isinstance(choices, Equal):
             tried = choices.settings(runs.experiment)
         else:
             tried = combinations(choices, runs.experiment.method.name)
-        cells += [
-            Cell(name, settings, runs.with_changes(**settings), f"{name}-{number}")
-            for number, settings in enumerate(tried)
-        ]
-
-    def further(results: list[dict[int, float | str]]) -> list[Cell]:
-        more: list[Cell] = []
-        if isinstance(choices, Equal):
-            for name, tried in judged(results).items():
-                runs = base.for_method(name)
-                settings = choices.next_rate(runs.experiment, tried, metric.higher)
-                if settings is not None:
-                    more.append(Cell(name, settings, runs.with_changes(**settings), f"{name}-{len(tried)}"))
-        cells.extend(more)
-        return more
+        cells += [cell(name, settings, number) for number, settings in enumerate(tried)]
 
     def judged(results: list[dict[int, float | str]]) -> dict[str, list[Candidate]]:
         candidates: dict[str, list[Candidate]] = {name: [] for name in methods}
         for cell, by_seed in zip(cells, results, strict=True):
-            failed = next((value for value in by_seed.values() if isinstance(value, str)), None)
-            values = tuple(value for value in by_seed.values() if not isinstance(value, str))
-            candidates[cell.method].append(Candidate(cell.settings, values, failed))
-        return candidates
+            candidates[cell.method].append(Candidate.of(cell.settings, by_seed.values()))
+        if not isinstance(choices, Equal):
+            return candidates
+        return {name: choices.twinned(by_method[name].experiment, tried) for name, tried in candidates.items()}
+
+    def further(results: list[dict[int, float | str]]) -> list[Cell]:
+        more = [
+            cell(name, settings, len(tried))
+            for name, tried in judged(results).items()
+            if isinstance(choices, Equal)
+            and (settings := choices.further(by_method[name].experiment, tried, metric.higher)) is not None
+        ]
+        cells.extend(more)
+        return more
 
     def outputs(results: list[dict[int, float | str]]) -> dict[str, bytes]:
         winners = {name: one for name, tried in judged(results).items() if (one := best(tried, metric.higher))}
