@@ -416,7 +416,7 @@ def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = Fal
     rates = {part.name: text for part in table.federation if (text := _rates(part, table, presets))}
     every = "All federations" if len(settings) != 1 else next(iter(settings))
     lines += [f"- {on.removeprefix(' on ') or every}: {text}." for text, on in _shared(settings).items()]
-    lines += [f"- Rates tried first{on}: {text}." for text, on in _shared(rates).items()]
+    lines += [f"- Rates of the first candidates{on}: {text}." for text, on in _shared(rates).items()]
     return "\n".join([*lines, ""])
 
 
