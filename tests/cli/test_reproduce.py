@@ -197,7 +197,7 @@ def test_methods_that_are_not_named_are_not_run_and_claims_about_them_are_not_te
     assert found["FedProx is better", ""][0] == "not testable here: a row of it was left out by --methods"
     assert found["a table is round", ""][0] == "not testable here: there is no table"
     assert "fedkin reproduce tiny --quick --methods fedprox --data-root ROOT" in (pages / "tiny.md").read_text()
-    # The other rows, later: what was run is gone on with, and the page is that of the whole table.
+    # The other rows, later: the finished runs are read, and the page is that of the whole table.
     ran("tiny", "--quick", "--out", "runs")
     ran("tiny", "--quick", "--out", "whole")
     whole = pages_of(folder / "whole" / "quick" / "pages")

@@ -1,4 +1,4 @@
-"""Data sets fetched from a server on this machine: checked, gone on with, and refused politely."""
+"""Data sets fetched from a server on this machine: checked, resumed, and refused politely."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
     assert shown["tfl"] is None
     assert "@" not in page["sentence"]
     assert "exchange adds" in write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
-    # The same folder is gone on with: nothing runs again.
+    # The same folder is resumed: nothing runs again.
     assert table(compare(Runs(Experiment.of(SMALL)), names, [0, 1, 2], tmp_path / "c")) == table(results)
 
 

@@ -177,7 +177,7 @@ class Registration:
     """The clients of a federation as they come and come back.
 
     settings: what all must have in common, as TOML. reading: of tables, if the experiment learns from them. kept:
-    federation.json of a run that is gone on with. moved: `moved` of its checkpoint, if it has one. shared: the encoding
+    federation.json of a resumed run. moved: `moved` of its checkpoint, if it has one. shared: the encoding
     of tables that was agreed on before; keep: told of one that is agreed on now.
     """
 
@@ -200,7 +200,7 @@ class Registration:
         self.next_order: dict[str, int] = {}  # of those who were welcomed
         self.due: dict[str, Hello] = {}  # who joins, leaves or has other samples from the next round on
         self.parting: dict[str, Hello] = {}  # who has left in this round
-        self.fingerprint = ""  # of a run that is gone on with: of its clients as federation.json has them
+        self.fingerprint = ""  # of a resumed run: that of the clients in federation.json
         self.silent: dict[str, float] = {}  # since when members have no connection
         self.closed = self.complete = False
         self.plan: Setup | None = None
@@ -238,7 +238,7 @@ class Registration:
     def wait(self, stopping: Callable[[], bool] = lambda: False) -> Roster:
         """Return the roster once all clients are there; raises RunError if it is to stop before.
 
-        A run that is gone on with has all its clients: it waits until each was there, at most for `network.grace`, and
+        A resumed run knows all its clients: it waits until each was there, at most for `network.grace`, and
         for one of them as long as it takes.
         """
         told, left, resumed = "", self.network.grace, self.complete

@@ -22,7 +22,7 @@ _BACK = "put the file back as it was"
 class Checked:
     """What was found in one folder: problems (each a line that names the file and what to do), notes, and its standing.
 
-    standing: what the folder holds, and from where it can be gone on with.
+    standing: what the folder holds, and from where it can be resumed.
     """
 
     folder: Path

@@ -241,7 +241,7 @@ def claimed(
     """Hold `folder` against other processes, as the folder of this experiment: a new one, or one that is it already.
 
     text: the experiment as TOML. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
-    a folder that is gone on with. `experiment.toml` is written last: a folder without it was not begun, and is begun
+    a resumed folder. `experiment.toml` is written last: a folder without it was not begun, and is begun
     again. Raises RunError.
     """
     if not free(folder) and not begun(folder):

@@ -226,7 +226,7 @@ def run_experiment(
     watcher: Watcher | None = None, federation: Callable[[], Federation] | None = None,
     trackers: Sequence[str | Tracker] = (),
 ) -> Result:  # fmt: skip
-    """Run one experiment; a run of it in `folder` is gone on with, or read if it is finished.
+    """Run one experiment; a run of it in `folder` is resumed, or read if it is finished.
 
     Data and settings are checked before the folder is made. federation: a function that makes
     the clients, by default those of the experiment.

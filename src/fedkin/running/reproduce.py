@@ -126,7 +126,7 @@ def reproduce(
     finished: bool = False,
     hears: Hears | None = None,
 ) -> Iterator[FinishedPart]:
-    """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
+    """Run a table, federation after federation; begun runs in `folder` are resumed, and finished runs are read.
 
     presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
     hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
