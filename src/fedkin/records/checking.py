@@ -55,7 +55,7 @@ def _checked(folder: Path) -> Iterator[Checked]:
             return
         if (folder / files.SEAL).exists():
             gone = f"{folder / 'experiment.toml'}: it is gone; {_BACK}"
-            yield Checked(folder, (gone,), (), "it cannot be gone on with without its experiment")
+            yield Checked(folder, (gone,), (), "it cannot be resumed without its experiment")
     elif (folder / "plan.json").exists():
         yield _several(folder)
     else:
@@ -83,7 +83,7 @@ def _one(folder: Path) -> Checked:
     problems += [f"{each}; {_BACK if checkpoint else remedy}" for each in wrong.values()]
     if checkpoint is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
-        where = "it cannot be gone on with" if wrong else start
+        where = "it cannot be resumed" if wrong else start
         return Checked(folder, tuple(problems), notes, f"not finished; {where}")
     lost = files.faults(
         folder, checkpoint.seal.files, (name for name in checkpoint.seal.files if name.startswith(("graphs", "feat")))
