@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names, and the rooms that are meant to be used by name."""
+    """Return the public names and the public submodules."""
     return sorted([*__all__, *_ROOMS])
 
 

@@ -4,8 +4,8 @@ A tree is a dict with text keys whose leaves are tensors or small JSON values (t
 None, lists of these). Its leaves are named by JSON pointers (RFC 6901): {"params": {"head.bias": t}} has the
 leaf "params/head.bias". Tensors are stored as safetensors; the rest as JSON in the same file's metadata.
 
-Dicts keep their order: in each, the values that hold tensors come back in their order, and so do those that hold small
-values. A dict that has both, side by side, gets its tensors first.
+In every dict, values that hold tensors keep their order, and so do values that hold small values. Where a dict has
+both kinds, the tensors come first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tree = Mapping[str, Any]
 # Parameters and buffers of a net by name.
 Params = Mapping[str, Tensor]
 _META = "fedkin"
-# What bytes that are no tree can raise; RecursionError: brackets without end.
+# Exceptions that invalid bytes can raise; RecursionError: too many nested brackets.
 _UNREADABLE = (
     ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError, RecursionError, IndexError,
 )  # fmt: skip
@@ -46,14 +46,14 @@ _DTYPES = {
 
 
 class Named(dict[str, Any]):
-    """Fields by name; where one is missing, the error says which there are."""
+    """Fields by name; the error for a missing field suggests existing names."""
 
     def __missing__(self, name: str) -> Any:
         raise NoField(name, tuple(self))
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(pointer, leaf) for every leaf, in the tree's order; an empty dict is a leaf of its own."""
+    """Yield (pointer, leaf) for every leaf, in the tree's order; an empty dict is a leaf too."""
     for key, value in tree.items():
         if not isinstance(key, str):
             raise MethodError(f"{prefix or 'message'}: keys must be text, got {key!r}")
@@ -101,7 +101,7 @@ def tensors_of(tree: Tree) -> dict[str, Tensor]:
 
 
 def tensor_of(data: bytes) -> Tensor:
-    """Bytes as a tensor, so that they can be a leaf of a tree."""
+    """Return bytes as a uint8 tensor [n], which can be a leaf of a tree."""
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
@@ -127,7 +127,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with these leaves by pointer: the inverse of `leaves`."""
+    """Build the tree from its leaves by pointer: the inverse of `leaves`."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
         if name.count("/") >= DEEPEST:
@@ -141,7 +141,7 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(header: dict[str, Any], loaded: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The tree of these tensors and the header's small values, in the order in which the header names them."""
+    """Build the tree of these tensors and the header's small values, in the header's order."""
     small = json.loads(header.pop("__metadata__")[_META])
     for name, value in small.items():
         _check_small(name, value)
@@ -149,7 +149,7 @@ def _restored(header: dict[str, Any], loaded: Mapping[str, Tensor]) -> dict[str,
 
 
 def _check_small(name: str, value: Any, depth: int = 0) -> None:
-    """Raise Refused unless `leaves` gives such values: lists of limited depth, and no table that is not empty."""
+    """Raise Refused for values that `leaves` never gives: too deep lists, tables in lists, and non-empty tables."""
     if isinstance(value, list):
         if depth >= DEEPEST or any(isinstance(item, dict) for item in value):
             raise Refused(f"{name[:40]}: a list of tables, or of lists more than {DEEPEST} deep")
@@ -160,7 +160,7 @@ def _check_small(name: str, value: Any, depth: int = 0) -> None:
 
 
 def _merged(tensors: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
-    """Both trees in one. A key of both stands where either has it; between two of these, tensors come first."""
+    """Merge both trees. A key that both have keeps its place; between two such keys, tensors come first."""
     merged: dict[str, Any] = {}
     later = iter(small.items())
     for key, value in tensors.items():
@@ -175,13 +175,13 @@ def _merged(tensors: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(tree: Tree, file: BinaryIO) -> None:
-    """Write `encode(tree)` to a file, one tensor after another; a tree of memory-mapped tensors may exceed memory."""
+    """Write `encode(tree)` to a file, tensor by tensor, so that memory-mapped tensors may exceed memory."""
     tensors, small = _split(tree)
     header, order = _header(tensors, small)
     file.write(header)
     for name in order:
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-        # An empty array of numpy's has a stride that `view` refuses.
+        # `view` refuses the stride of an empty numpy array.
         if flat.numel():
             file.write(flat.view(torch.uint8).numpy().data)
 
@@ -206,10 +206,10 @@ def size(tree: Tree) -> tuple[int, int]:
 
 
 def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
-    """(safetensors' header, preceded by its length; names of the tensors in their order in the file)."""
+    """Return (safetensors' header, preceded by its length; names of the tensors in their order in the file)."""
     meta = f'"{_META}":{json.dumps(json.dumps(small, separators=(",", ":")), ensure_ascii=False)}'
-    # safetensors orders tensors by decreasing alignment, then by name. The header may name them in any order, so the
-    # tree's order costs no byte.
+    # safetensors orders tensors by decreasing alignment, then by name. The header may name them in any order, so
+    # keeping the tree's order needs no extra bytes.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
     entries = dict.fromkeys(["__metadata__", *tensors], '"__metadata__":{' + meta + "}")
     offset = 0

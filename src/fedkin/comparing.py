@@ -1,4 +1,4 @@
-"""`fedkin.compare` and `fedkin.sweep`: what the commands of these names do, from Python, with a report."""
+"""`fedkin.compare` and `fedkin.sweep`: comparisons and grids of runs from Python, with a report."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from fedkin.untrusted import shown
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Mapping[int, Result]]):
-    """The results of a comparison by method and seed; of a sweep, by method with its settings, and seed.
+    """The results of a comparison by method and seed; for a sweep, by method with its settings, and seed.
 
-    folder, report: of its records, None without `out`. grid: each method with its settings, of a sweep.
+    folder, report: paths of the records and the report; None without `out`. grid: the methods and settings of a sweep.
     """
 
     results: Mapping[str, Mapping[int, Result]]
@@ -60,12 +60,12 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row per method, as `fedkin.records.comparison.table` says; of a sweep, as `fedkin.running.grid.rows`."""
+        """One row per method: those of `fedkin.records.comparison.table`; for a sweep, `fedkin.running.grid.rows`."""
         return rows(self.grid) if self.grid else table(self.results)
 
     @property
     def table(self) -> Any:
-        """A line per method with mean and standard deviation (sd) of each figure over seeds, as its CSV file has it.
+        """One line per method: mean and standard deviation (sd) of each figure over seeds, as in the CSV file.
 
         A pandas DataFrame, or an Arrow table where pandas is not installed.
         """
@@ -74,7 +74,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
     def difference(self, method: str, other: str) -> Added:
         """Return how much better a method's clients are than another's with the same seeds: mean and interval.
 
-        low and high are None for one seed. Raises ConfigError if they have no seed or client in common.
+        low and high are None for one seed. Raises ConfigError if the two methods have no seed or client in common.
         """
         difference = differences(self[method], self[other])
         if difference is None:
@@ -82,7 +82,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
         return difference
 
     def intervals(self, against: str | None = None) -> dict[str, Added]:
-        """Return `difference` of each method from one, by default from "local", or else from the first."""
+        """Return `difference` of each other method from `against`; by default from "local", or else from the first."""
         other = against if against is not None else "local" if "local" in self.results else next(iter(self.results))
         return {method: self.difference(method, other) for method in self.results if method != other}
 
@@ -120,7 +120,7 @@ def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, r
 
 Method = ServerMethod | PeerMethod
 OneMethod = str | Method | type[ServerMethod] | type[PeerMethod]
-# Of a list or a mapping, each is a OneMethod; a type checker sees a list of unlike things as list[object].
+# Every element of a list or mapping is a OneMethod; a type checker sees a mixed list as list[object].
 Methods = OneMethod | Iterable[Any] | Mapping[str, Any]
 On = Federation | Callable[[int], Federation] | Experiment | Path | str
 
@@ -141,11 +141,11 @@ def compare(
 
     on: a Federation; a function that makes one for a seed; an Experiment; or the path of an experiment file.
     methods: names (also FILE.py:CLASS and controls such as "flt@self"), classes and method objects, mixed; or
-    {label: one of these} without controls, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a
-    Federation is the same for each of them. controls: whether each method's controls run too.
-    rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
+    {label: one of these, but no control}, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a
+    Federation is the same for all seeds. controls: whether each method's controls run too.
+    rounds, model, head, training, settings, faults, privacy, metrics: as in `fedkin.run`. changes: values by
     "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
-    report; the same call with the same folder continues after a stop. progress: as of `fedkin.run`.
+    report; the same call with the same folder resumes a stopped comparison. progress: as in `fedkin.run`.
 
     >>> import fedkin
     >>> found = fedkin.compare(
@@ -185,10 +185,10 @@ def sweep(
     progress: bool = False,
     **options: Unpack[RunOptions],
 ) -> Comparison:
-    """Run methods over a grid of settings: what `fedkin tune --grid` does. Its figures are on test samples.
+    """Run methods over a grid of settings, as `fedkin tune --grid` does. The figures are on test samples.
 
     grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of
-    `compare`. With `out`, the folder has a page with a plot.
+    `compare`. With `out`, the folder also has a page with a plot.
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "iid", clients=3, seed=0)
@@ -228,7 +228,7 @@ def _base(
     on: On, methods: Methods, seed: int, changes: Mapping[str, Any] | None, options: RunOptions,
     data_root: Path | str | None,
 ) -> tuple[Runs, dict[str, OneMethod]]:  # fmt: skip
-    """Return (what is run, the methods by their labels)."""
+    """Return (the experiment to run, the methods by label)."""
     add_installed()
     expect(changes or {}, Mapping, "changes", "{'section.field': value}")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -252,7 +252,7 @@ def _base(
         if given:
             raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
         plan, root = _planned(on, more, metrics), root or Path("data")
-    # What was handed over stays known in this process, so that it is made known only where nothing else is wrong.
+    # A registered method stays registered in this process, so all other checks come first.
     for one in objects.values():
         _put_among(type(one))
     plan = plan.with_own([*files, *files_of(map(type, objects.values()))])
@@ -279,7 +279,7 @@ def _planned(on: Experiment | Path | str, changes: Mapping[str, Any], metrics: S
 
 
 def _put_among(method: type[Method]) -> None:
-    """Put a class that was handed over among the methods, in place of one that it replaces in a notebook.
+    """Register a method class; if a notebook cell runs again, the new class replaces the old one.
 
     Raises ConfigError if another method has its name.
     """
@@ -290,16 +290,16 @@ def _put_among(method: type[Method]) -> None:
 
 
 def _replaces(part: Any, before: Any) -> bool:
-    """Whether a class or function may take the place of this one: there is none, or its cell was run again."""
+    """Whether `part` may replace `before`: `before` is None, or the same definition ran again in a notebook."""
     return before is None or (before.__module__, before.__qualname__) == (part.__module__, part.__qualname__)
 
 
 def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
-    """Return (the methods, or names of methods and controls, by their labels; the files that were read for them)."""
+    """Return (methods, or names of methods and controls, by label; the files that were read for them)."""
     labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
     several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
     pairs = list(several.items() if isinstance(several, Mapping) else ((None, x) for x in several))
-    # "mine@self" beside the class is a control of it.
+    # "mine@self" next to the class means a control of this class.
     handed = {_kind(one).name: _kind(one) for _, one in pairs if not (labelled or isinstance(one, str))}
     asked: dict[str, OneMethod] = {}
     files: list[str] = []
@@ -316,7 +316,7 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
             raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
         if name in asked:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
-        # Tables and the report would take it for that method; "local" is what gains are measured against.
+        # Tables and the report would show it as that method, and gains are measured against "local".
         if labelled and name in METHODS and kind.name != name:
             other = one if isinstance(one, str) else kind.name
             raise ConfigError(f"methods: {name!r} is the name of another method: give {other!r} another label")
@@ -327,7 +327,7 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
 
 
 def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> type[Method]:
-    """Return the class of a method, of a control that of its method; raises ConfigError for what is none."""
+    """Return the class of a method, or of a control's method; raises ConfigError for anything else."""
     if isinstance(one, str):
         return choose({**METHODS, **(handed or {})}, parted(one)[0], "methods")
     kind = one if isinstance(one, type) else type(one)
@@ -344,7 +344,7 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
 def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     if isinstance(seeds, str):
         return numbers(seeds, "seeds")
-    # An array without a dimension is one number.
+    # A 0-d array is one number.
     several: Iterable[Any] = seeds if isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) != 0 else [seeds]
     numbers_given = [_seed(each) for each in several]
     if not numbers_given:
@@ -353,7 +353,7 @@ def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
 
 
 def _seed(value: Any) -> int:
-    """Return a whole number from 0 up, of any type that is one; raises ConfigError."""
+    """Return a seed as an int: any integer type, 0 or more; raises ConfigError for other values."""
     with suppress(TypeError):
         if not isinstance(value, bool) and index(value) >= 0:
             return index(value)

@@ -2,10 +2,10 @@
 
 FedkinError
   ConfigError   an experiment file, a setting or a command-line option
-    WrongSetting  one that is given in Python: it is a ValueError too
+    WrongSetting  a setting that is given in Python: it is a ValueError too
   DataError     a data file, an array or a client's samples
   GraphError    a matrix, labels or a graph file given to fedkin.graph
-  MethodError   something that a method yields or receives and cannot be used
+  MethodError   something unusable that a method yields or receives
   RunError      a run folder, a checkpoint or an engine
 """
 
@@ -37,7 +37,7 @@ class FedkinError(Exception):
 
 
 class ConfigError(FedkinError):
-    """A setting that is unknown, missing or out of range; with several texts, one for each that is wrong."""
+    """A setting that is unknown, missing or out of range; args: one text for each wrong setting."""
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.args))
@@ -64,7 +64,7 @@ class RunError(FedkinError):
 
 
 class NoField(KeyError, AttributeError):
-    """A message has no such field; made with the name, and the names of the fields that there are."""
+    """A message has no such field; args: the name, and the names of the existing fields."""
 
     def __str__(self) -> str:
         name, known = self.args
@@ -72,14 +72,14 @@ class NoField(KeyError, AttributeError):
 
 
 class OnlyMean(NoField, MethodError):
-    """A reply lacks the field of which its method has asked for the mean; made with the words."""
+    """A reply lacks a field, because its method asked only for the field's mean; args: the error text."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint to append to "unknown name": the closest known names, or those that there are if none is close.
+    """The hint to append to "unknown name": the closest known names, or all known names if none is close.
 
     >>> nearest("louvian", ["louvain", "leiden"])
     "did you mean 'louvain'?"
@@ -102,7 +102,7 @@ def some(texts: Iterable[str], most: int = 8, between: str = ", ") -> str:
 
 
 def imported(package: str, where: str, extra: str) -> Any:
-    """Import a package that is installed by an extra; raises ConfigError that says what needs it.
+    """Import a package of an optional extra; raises a ConfigError that says what needs the package.
 
     >>> imported("no_such", "run.engine = 'far'", "far")
     Traceback (most recent call last):
@@ -110,7 +110,7 @@ def imported(package: str, where: str, extra: str) -> Any:
     """
     try:
         with catch_warnings():
-            simplefilter("ignore")  # of packages about each other
+            simplefilter("ignore")  # packages warn about each other
             return import_module(package)
     except ImportError as error:
         why = " ".join(str(error).split())

@@ -66,7 +66,7 @@ class Message(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._fields)
 
-    def items(self) -> ItemsView[str, Any]:  # that of Mapping takes ten times as long
+    def items(self) -> ItemsView[str, Any]:  # Mapping's own method takes ten times as long
         return self._fields.items()
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Fit:
 
     loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss. extras: tree of tensors
     that do not change; carry: tree of tensors that the loss replaces at every step. training: batch size, steps,
-    optimiser; None: those of the experiment. data, net: other samples, or another net, than the client's own.
+    optimiser; None: those of the experiment. data, net: other samples or another net than the client's own.
     """
 
     params: Params
@@ -145,10 +145,10 @@ class Infer:
 
 @dataclass(frozen=True)
 class Mean:
-    """What a server needs of one field of all replies: their weighted mean, and nothing else of it.
+    """A request for only the weighted mean of one field over all replies.
 
     field: parameters by name. weight: the field with the weight of a reply; None weighs all alike. group: {client id:
-    group} for a mean in each group; who is in none replies in full. None: one mean of all.
+    group} for a mean in each group; a client without a group replies in full. None: one mean of all.
     """
 
     field: str = "params"
@@ -160,11 +160,11 @@ class Mean:
         return 1.0 if self.weight is None else float(reply[self.weight])
 
     def group_of(self, id: str) -> str | None:
-        """Return the group of a client ("": there is one mean of all); None: it is in none, and replies in full."""
+        """Return a client's group, or "" if there is one mean of all; None: it has no group and replies in full."""
         return "" if self.group is None else self.group.get(id)
 
     def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
+        """Return the mean over the answer to an Ask with this mean, or over full replies; at least one reply."""
         if isinstance(replies, AveragedReplies):
             means = replies.means(self)
             return means[""] if means else weighted_mean({}, {})
@@ -181,7 +181,7 @@ class Mean:
 class AveragedReplies(Mapping[str, Message]):
     """The answer to an Ask with a mean: replies by client id without the averaged field, and the means of that field.
 
-    Replies are added one after another, in the order of the client ids; no term of a mean is kept.
+    Replies are added one after another, in the order of the client ids; their values of the field are not kept.
     """
 
     def __init__(self, mean: Mean, replies: Mapping[str, Message] | None = None) -> None:
@@ -201,7 +201,7 @@ class AveragedReplies(Mapping[str, Message]):
         return len(self._replies)
 
     def add(self, id: str, reply: Message) -> None:
-        """Add a reply to the mean of its group, and keep the rest of it."""
+        """Add a reply to the mean of its group, and keep its other fields."""
         group = self.mean.group_of(id)
         if group is None:
             self._replies[id] = reply
@@ -209,19 +209,19 @@ class AveragedReplies(Mapping[str, Message]):
             self.add_term(group, reply[self.mean.field], self.mean.weigh(reply), {id: reply})
 
     def add_term(self, group: str, params: Params, weight: float, replies: Mapping[str, Message]) -> None:
-        """Add a term to the mean of a group: that of one reply, or the mean of several that were summed before."""
+        """Add a term to a group's mean: one reply's parameters, or the mean of several replies."""
         self._means.setdefault(group, RunningMean()).add(params, weight)
         self._replies |= {id: _AveragedReply(reply, self.mean) for id, reply in replies.items()}
 
     def means(self, mean: Mean) -> dict[str, dict[str, Tensor]]:
-        """Return {group: mean}, without groups that sent none; raises MethodError if another mean was asked for."""
+        """Return {group: mean}, without groups that sent nothing; raises MethodError if the Ask had another mean."""
         if mean != self.mean:
             raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
         return {group: running.mean() for group, running in sorted(self._means.items())}
 
 
 class _AveragedReply(Message):
-    """A reply without the averaged field; whoever asks for that field is told where its mean is."""
+    """A reply without the averaged field; the error for that field says where its mean is."""
 
     def __init__(self, reply: Message, mean: Mean) -> None:
         super().__init__(**{name: value for name, value in reply.items() if name != mean.field})
@@ -243,14 +243,14 @@ class Ask:
 
     phase: str
     messages: Mapping[str, Message]
-    mean: Mean | None = None  # of a field of which no more is needed; replies lack it, `mean.of(answer)` has it
+    mean: Mean | None = None  # of one field: replies lack this field, and `mean.of(answer)` returns its mean
 
     def __iter__(self) -> Generator[Ask, Any, Mapping[str, Message]]:
         replies: Mapping[str, Message] = yield self
         return replies
 
     def answer(self, replies: Mapping[str, Message]) -> Mapping[str, Message]:
-        """Return what the server's flow gets when these replies have come."""
+        """Return the answer that the server's flow receives for these replies."""
         if self.mean is None or isinstance(replies, AveragedReplies):
             return replies
         return AveragedReplies(self.mean, replies)
@@ -258,7 +258,7 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Send one message to `to` (None: all neighbours), or one of its own to each peer; the answer is the inbox."""
+    """Send one message to `to` (None: all neighbours), or {peer id: its message}; the answer is the inbox."""
 
     message: Message | Mapping[str, Message]
     to: Sequence[str] | None = None
@@ -288,10 +288,10 @@ def phase(*sets: Fields, **fields: Form) -> Callable[[F], F]: ...
 def phase(*sets: Any, **fields: Form) -> Any:
     """Declare a method of a ServerMethod as a phase: `(client, message)` gives a Message or a ClientFlow[Message].
 
-    A server can ask for phases only. `@phase(params=NET, n=COUNT)` also declares the fields of the reply, by which
-    replies are checked before the server sees them; `@phase({...}, {...})` declares several possible sets of fields.
-    A bare `@phase` lets any reply pass that has finite numbers. An override is a phase, but its reply is checked only
-    if it declares fields itself.
+    A server can ask for phases only. `@phase(params=NET, n=COUNT)` also declares the reply's fields: replies are
+    checked against them before the server sees them. `@phase({...}, {...})` declares several possible sets of fields.
+    A bare `@phase` accepts any reply with finite numbers. An override of a phase is a phase too, but its reply is
+    checked only if the override declares fields itself.
     """
     if len(sets) == 1 and not fields and callable(sets[0]):
         sets[0].__dict__["is_phase"] = True
@@ -309,8 +309,8 @@ class Method(Settings):
 
     Class variables describe the method. unlike_models: clients may have bodies of different architectures.
     needs_classes: it works only for tasks with classes. linear: it works only for models without a trainable body.
-    weighs_classes: its losses honour class weights. fits: of a client in a round, by which `privacy.sample_epsilon` is
-    shared out over the rounds.
+    weighs_classes: its losses honour class weights. fits: number of Fits of a client in a round;
+    `privacy.sample_epsilon` is spent over those of all rounds.
     """
 
     name: ClassVar[str]
@@ -349,7 +349,7 @@ class Method(Settings):
 class ServerMethod(Method):
     """A method with a server: `round` runs at the server, and asks clients to run the phases of the same class.
 
-    by_client: names of the tables {client id: ...} in the server's state, "a.b" for b in a; they forget who leaves.
+    by_client: names of the tables {client id: ...} in the server's state, "a.b" for b in a; see `leave`.
     """
 
     by_client: ClassVar[tuple[str, ...]] = ()
@@ -368,7 +368,7 @@ class ServerMethod(Method):
         """Set the server's state before the first round."""
 
     def leave(self, server: ServerView[Any], ids: Collection[str]) -> None:
-        """Forget clients that have left, before the next round: their data count no more.
+        """Forget clients that have left, before the next round: their data no longer count.
 
         By default the tables of `by_client` lose their rows, and in tables of tables, such as weights, their columns.
         """
@@ -405,7 +405,7 @@ class ServerMethod(Method):
 
 
 def _without(state: Mapping[str, Any], path: Sequence[str], ids: Collection[str]) -> dict[str, Any]:
-    """Return {name: table} for the first name of a path, where the table at its end lacks these clients."""
+    """Return {first name of the path: its table}; the table at the end of the path lacks these clients."""
     table = state.get(path[0])
     if not table:
         return {}
@@ -417,7 +417,7 @@ def _without(state: Mapping[str, Any], path: Sequence[str], ids: Collection[str]
 
 
 def _without_columns(row: Any, ids: Collection[str]) -> Any:
-    # The keys of parameters are names of tensors, which may be those of clients.
+    # Keys of parameters are names of tensors; such a name may equal a client id.
     if isinstance(row, list):
         return [id for id in row if id not in ids]
     if not isinstance(row, dict) or any(isinstance(value, Tensor) for value in row.values()):
@@ -436,7 +436,7 @@ class PeerMethod(Method):
     """A method without a server: `round` runs at every peer, on its samples, its state and its neighbours' messages.
 
     shares: the fields of the messages of each phase of `Share`, or several possible sets of fields, as for `phase`;
-    "report": those of `report`. Messages of other phases are only checked for finite numbers.
+    "report": the fields of `report`'s message. Messages of other phases are only checked for finite numbers.
     """
 
     shares: ClassVar[Mapping[str, Fields | Sequence[Fields]]] = {}

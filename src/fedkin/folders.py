@@ -14,14 +14,14 @@ from typing import BinaryIO
 from fedkin.errors import ConfigError, RunError
 
 _LOCK, _HOLDER = "lock", "lock.json"
-# Files of a lock, which a killed process leaves.
+# Files of a lock: a killed process leaves them behind.
 LOCKS = (_LOCK, _HOLDER)
 
 
 def made(folder: Path, mode: int = 0o777) -> None:
-    """Make the folder and those above it, and see to it that they survive a crash of the system; raises OSError.
+    """Make the folder and its parents so that they survive a system crash; raises OSError.
 
-    mode: that of the folder, if it is new.
+    mode: permissions of a new folder.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def made(folder: Path, mode: int = 0o777) -> None:
 
 
 def made_private(folder: Path, what: str) -> None:
-    """Make a folder that its owner alone may read, without half-written files; raises RunError: cannot keep `what`."""
+    """Make a folder that only its owner may read, and remove *.new files; raises RunError: cannot keep `what`."""
     try:
         made(folder, 0o700)
         for left in folder.glob("*.new"):
@@ -40,8 +40,8 @@ def made_private(folder: Path, what: str) -> None:
 
 
 def synced(folder: Path) -> None:
-    """Wait until the names in this folder are on the disk; a file renamed into it is then there after a power cut."""
-    if os.name == "nt":  # where a folder cannot be opened, and names are written with their files
+    """Wait until the names in this folder are on the disk; a file renamed into it then survives a power cut."""
+    if os.name == "nt":  # Windows cannot open a folder, and writes names with their files
         return
     number = os.open(folder, os.O_RDONLY)
     try:
@@ -54,9 +54,9 @@ def synced(folder: Path) -> None:
 
 
 def write_new(path: Path, data: bytes, hint: str, mode: int = 0o666, replace: bool = False) -> None:
-    """Write a file that is not there yet; raises ConfigError that names it, with the hint if it exists.
+    """Write a new file; raises ConfigError that names it, with the hint if it exists.
 
-    mode: that of the file, less what the umask takes. replace: whether one that exists is written anew.
+    mode: permissions before the umask. replace: whether to overwrite an existing file.
     """
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL), mode)
@@ -69,9 +69,9 @@ def write_new(path: Path, data: bytes, hint: str, mode: int = 0o666, replace: bo
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all, as others that look at it see; after a power cut it may be lost.
+    """Write a file so that readers see the old or the new content only; a power cut may lose it.
 
-    Raises OSError. What a kill leaves half-written is named *.new.
+    Raises OSError. A killed process may leave a half-written *.new.
     """
     aside = path.with_suffix(".new")
     aside.write_bytes(data)
@@ -79,9 +79,9 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file that its owner alone may read, at once or not at all; raises OSError.
+    """Let `write` fill a file atomically; only its owner may read the file. Raises OSError.
 
-    It is on the disk before this returns. What a kill leaves half-written is named *.new (see `made_private`).
+    The file is on the disk when this returns. A killed process may leave a half-written *.new (see `made_private`).
     """
     aside = path.with_suffix(".new")
     number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -95,15 +95,15 @@ def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Make the folder, and hold it against other processes; raises RunError that names the process that holds it.
+    """Make the folder and lock it against other processes; raises RunError that names the process with the lock.
 
-    The system releases the lock of a process that has ended, also of one that was killed.
+    The system releases the lock when its process ends or is killed.
     """
     from filelock import FileLock, Timeout
 
     lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
     try:
-        # It holds personal models: only its owner may look into it.
+        # The folder will hold personal models: only its owner may read it.
         made(folder, 0o700)
         lock.acquire()
     except Timeout:
@@ -111,7 +111,7 @@ def held(folder: Path) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         raise RunError(f"{folder}: cannot be used as the folder of a run ({error})") from None
     try:
-        with suppress(OSError):  # it is for people: the lock itself holds without it
+        with suppress(OSError):  # this file only informs people: the lock works without it
             told.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
         yield
     finally:
@@ -122,7 +122,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Return the sentence that says which process holds this folder; None if no process does."""
+    """Return a sentence that says which process has locked this folder; None if no process has."""
     if not (folder / _LOCK).exists():
         return None
     from filelock import FileLock, Timeout

@@ -1,7 +1,7 @@
-"""Forms of messages: what an honest sender would send, field by field, so that others can be refused unread.
+"""Forms of messages: what each field of a valid message contains, so that invalid messages are refused before use.
 
-A phase declares the fields of its reply, `@phase(params=NET, n=COUNT)`, and a method without a server those of each
-exchange, `shares = {"share": {"params": NET}}`. `problem_of` says what is wrong with a message, if anything.
+A phase declares the fields of its reply, `@phase(params=NET, n=COUNT)`; a method without a server declares the fields
+of each exchange, `shares = {"share": {"params": NET}}`. `problem_of` says what is wrong with a message, if anything.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 
 
 class Problem(Exception):
-    """What is wrong with a message: its form (keys, types, shapes), or a value of the right form; and in words."""
+    """What is wrong with a message. kind: its form (keys, types, shapes) or a value. words: the explanation."""
 
     def __init__(self, kind: Literal["form", "value"], words: str) -> None:
         super().__init__(kind, words)
         self.kind, self.words = kind, words
 
     def at(self, name: str) -> Problem:
-        """Return the problem of what contains this as its part `name`."""
+        """Return the same problem, located in the part `name` of a message."""
         return Problem(self.kind, f"{name}: {self.words}")
 
 
@@ -48,8 +48,8 @@ class Problem(Exception):
 class Context:
     """What forms depend on: the method with its settings, the sender's net, the task, and the limits of the run.
 
-    most_n: largest number of samples. most_bytes: largest size of a message. asked: the message that is answered.
-    private_signatures: whether what is sent of samples, beside models, has noise (`privacy.signature_epsilon`).
+    most_n: largest number of samples. most_bytes: largest size of a message. asked: the message that this one answers.
+    private_signatures: whether information about samples, other than models, has noise (`privacy.signature_epsilon`).
     """
 
     method: Any
@@ -83,8 +83,8 @@ class Upto:
     most: Dim
 
 
-# A length or a limit: a number; "classes", "width" (of features), "size" (of a sample); or what depends on the context.
-# As a length, another name is free, but equal wherever the message has it.
+# A length or a limit: a number; "classes", "width" (of features), "size" (of a sample); or a function of the context.
+# Any other name is a free length: it may have any value, but the same value everywhere in a message.
 Dim: TypeAlias = int | str | Upto | Callable[[Context], int]
 
 
@@ -93,7 +93,7 @@ class Form(ABC):
 
     @abstractmethod
     def check(self, value: Any, context: Context, lengths: dict[str, int]) -> None:
-        """Raise Problem if this value is wrong; `lengths` has the free lengths so far, and takes new ones."""
+        """Raise Problem if this value is wrong; `lengths` holds the free lengths so far, and new ones are added."""
 
     def wanted(self, context: Context) -> bool | None:
         """Whether the field must be there (True), must not (False), or may (None)."""
@@ -101,12 +101,12 @@ class Form(ABC):
 
     @property
     def bare(self) -> Form:
-        """The form of a value itself: without a condition, and of one of several."""
+        """The form of a single value: without a condition, and of one value if there are several by name."""
         return self
 
     @property
     def is_parameters(self) -> bool:
-        """Whether values are parameters of a net, which leave a client only in secure sums where there are any."""
+        """Whether values are parameters of a net: if a run uses secure sums, clients send these only in such sums."""
         return isinstance(self.bare, Weights)
 
     @property
@@ -146,8 +146,8 @@ class Sometimes(Form):
 def check_sound(tensor: Tensor) -> None:
     """Raise Problem unless all numbers are finite, and small enough for their squares to be finite too.
 
-    The largest number is the square root of the largest one of the type, about 1.8e19 in single precision: from models
-    with larger ones no distance or inner product can be computed.
+    The limit is the square root of the type's largest number, about 1.8e19 in single precision: with larger numbers, no
+    distance or inner product of models can be computed.
     """
     if not tensor.is_floating_point():
         return
@@ -180,7 +180,7 @@ def check_tensor(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> No
 
 
 def fits(length: int, dim: Dim, context: Context, lengths: dict[str, int]) -> bool:
-    """Whether this is the length; a free length is the first one that its name was seen with."""
+    """Whether `length` fits `dim`; the first use of a free length's name sets its value."""
     if isinstance(dim, Upto):
         return 1 <= length <= length_of(dim.most, context)
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
@@ -189,7 +189,7 @@ def fits(length: int, dim: Dim, context: Context, lengths: dict[str, int]) -> bo
 
 
 def length_of(dim: Dim, context: Context) -> int:
-    """Return a length or a limit that is a number, a name, or depends on the context."""
+    """Return a length or a limit as a number."""
     if isinstance(dim, str):
         return context.task.classes if dim == "classes" else context.width if dim == "width" else context.size
     assert not isinstance(dim, Upto)
@@ -197,7 +197,7 @@ def length_of(dim: Dim, context: Context) -> int:
 
 
 def kind_of(value: Any) -> str:
-    """Return a few words on a value, for a message."""
+    """Describe a value briefly, for an error message."""
     if isinstance(value, Tensor):
         return f"shape {list(value.shape)}"
     return f"{type(value).__name__} {shown(repr(value), 60)}"
@@ -212,9 +212,9 @@ _LARGEST = 1e150  # the square of a larger number is not finite
 
 @dataclass(frozen=True)
 class Weights(Form):
-    """Tensors with names, order, shapes and types of the net's.
+    """Tensors with the names, order, shapes and types of the net's tensors.
 
-    `only` those, or all `but` those, with a prefix; of these, those that `part` names.
+    only: prefix of the names to use. but: prefix of the names to leave out. part: function that returns names to use.
     """
 
     only: str = ""
@@ -246,7 +246,7 @@ class Weights(Form):
 
 @dataclass(frozen=True)
 class Shaped(Form):
-    """A tensor of these lengths. dtype: None is the net's."""
+    """A tensor with these lengths. dtype: None means the net's."""
 
     dims: tuple[Dim, ...]
     dtype: torch.dtype | None = None
@@ -266,15 +266,15 @@ class Shaped(Form):
 
 
 class Sums(Shaped):
-    """A tensor of sums over a client's samples, which have no bound: clipped, they would mean nothing."""
+    """A tensor of sums over a client's samples: they have no bound, and clipping would make them meaningless."""
 
 
 @dataclass(frozen=True)
 class Noised(Shaped):
-    """A float64 tensor that moves by at most 1, in norm, if one of the client's samples is replaced.
+    """A float64 tensor that changes by at most 1, in norm, if one of the client's samples is replaced.
 
-    It leaves with normal noise only, and once in a run. share: its part of `privacy.signature_epsilon`, as a part of
-    1 / deviation^2.
+    It is sent only with normal noise, and only once in a run. share: its part of `privacy.signature_epsilon`, as a part
+    of 1 / deviation^2.
     """
 
     share: float = 1.0
@@ -286,7 +286,7 @@ class Noised(Shaped):
 
 @dataclass(frozen=True)
 class Whole(Form):
-    """A whole number from `low` to `high`; None: to the largest number of samples (`run.largest_n`)."""
+    """A whole number from `low` to `high` (None: the largest number of samples, `run.largest_n`)."""
 
     low: int = 0
     high: Dim | None = None
@@ -329,7 +329,7 @@ class Flag(Form):
 
 @dataclass(frozen=True)
 class Wholes(Form):
-    """A list of whole numbers from `low` to below `below` (None: to `run.largest_n`). rising: each above the last."""
+    """A list of whole numbers from `low` to below `below` (None: to `run.largest_n`). rising: strictly increasing."""
 
     dim: Dim
     low: int = 0
@@ -370,7 +370,7 @@ class Each(Form):
 class Bytes(Form):
     """A tensor of at most `most` bytes. reads: a function that raises FedkinError for bytes that make no sense.
 
-    usual: about how many bytes it has, where that is far less than it may have.
+    usual: the typical number of bytes, if it is far below `most`.
     """
 
     most: int
@@ -397,7 +397,7 @@ COUNT = Whole(1)
 
 
 def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, context: Context) -> Problem | None:
-    """What is wrong with a message, if anything; a message that cannot even be looked at is of a wrong form.
+    """Return what is wrong with a message, or None; a message that cannot be read has a wrong form.
 
     declared: the fields, or several possible sets of fields. None: nothing is declared; the message must only be able
     to travel, have finite numbers, and not be too large.
@@ -419,7 +419,7 @@ def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, co
             _check_declared(dict(message), declared, context)
     except Problem as problem:
         return problem.with_traceback(None)
-    except Exception as error:  # whoever made the message may have put anything into it
+    except Exception as error:  # an untrusted message may contain anything
         return Problem("form", f"it cannot be read ({type(error).__name__}: {said(error)})")
     return None
 
@@ -439,7 +439,7 @@ def _check_declared(message: dict[str, Any], declared: Sequence[Fields], context
 
 
 def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> str:
-    """Return which field is missing or should not be there; empty if none."""
+    """Name a field that is missing or not allowed; empty if there is none."""
     for name, form in fields.items():
         wanted = form.wanted(context)
         if wanted is not None and wanted != (name in message):

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class _Said(ModelMetaclass):
-    """Settings made in Python are refused in fedkin's words; pydantic itself makes them without this call."""
+    """Raise WrongSetting with fedkin's text for invalid settings made in Python; pydantic itself skips this call."""
 
     if not TYPE_CHECKING:
 
@@ -53,7 +53,7 @@ class Settings(BaseModel, metaclass=_Said):
 
 
 class Span(NamedTuple):
-    """The range in which a setting is tuned; log: by its logarithm."""
+    """The range in which a setting is tuned; log: on a logarithmic scale."""
 
     low: float
     high: float
@@ -71,17 +71,17 @@ class Span(NamedTuple):
 
 
 def span(low: float, high: float, log: bool = True) -> Any:
-    """Say in a field that it is tuned in this range: `mu: float = Field(0.01, json_schema_extra=span(0.001, 1))`."""
+    """Mark a field as tuned in this range: `mu: float = Field(0.01, json_schema_extra=span(0.001, 1))`."""
     return {"tune": Span(low, high, log)}
 
 
 def one_of(*values: Any) -> Any:
-    """Say in a field that it is tuned among these values."""
+    """Mark a field as tuned among these values."""
     return {"tune": values}
 
 
 def tunables(model: type[BaseModel], prefix: str) -> dict[str, Span | tuple[Any, ...]]:
-    """Return what a group of settings declares to be tuned, also in its inner groups, by path.
+    """Return the range or values of each tuned setting of a group and its inner groups, by path.
 
     >>> from pydantic import Field
     >>> class Prox(Settings):
@@ -104,7 +104,7 @@ T = TypeVar("T")
 
 
 def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
-    """`table` as `model`; raises ConfigError naming every bad field as `where.field`.
+    """Check `table` and return it as a `model`; raises ConfigError naming every bad field as `where.field`.
 
     >>> class Local(Settings):
     ...     lr: float = 0.1
@@ -122,7 +122,7 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
 
 
 def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str) -> None:
-    """Raise ConfigError for an argument that is none of these kinds.
+    """Raise ConfigError unless an argument has one of these types.
 
     >>> expect(3, (str, Path), "out", "a path")
     Traceback (most recent call last):
@@ -133,7 +133,7 @@ def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str)
 
 
 def place(value: Path | str, where: str) -> Path:
-    """The path that an argument names; raises ConfigError for what names none."""
+    """Return an argument as a path; raises ConfigError unless it is a text or a path."""
     expect(value, (str, PathLike), where, "a path")
     return Path(value)
 
@@ -146,7 +146,7 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
 
 
 def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, Any]) -> str:
-    """One validation error as `section.field: what was wrong, what was expected`; where: of the table's section."""
+    """One validation error as `section.field: what was wrong, what was expected`; where: the table's section."""
     location = [str(part) for part in item["loc"]]
     name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
@@ -163,7 +163,7 @@ def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, 
 
 
 def _default(model: type[BaseModel], location: list[str], table: Any) -> str | None:
-    """Say of which class a value is the default; None if the table has it."""
+    """Name the class whose default the wrong value is; None if the value is in the table."""
     for place, part in enumerate(location):
         if not isinstance(table, Mapping) or part not in model.model_fields:
             return None
@@ -194,14 +194,14 @@ def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _inner(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The inner group of settings of this name; None if the field is no group."""
+    """The settings class of the field `name`; None if the field is no group of settings."""
     field = model.model_fields.get(name)
     kind = None if field is None else field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Name every value of a nested table `a.b`, at any depth; None values are left out.
+    """Flatten a nested table to names such as `a.b`, at any depth; None values are left out.
 
     >>> flat({"round": 3, "bytes": {"up": 8, "down": 9}, "groups": {"ari": None}})
     {'round': 3, 'bytes.up': 8, 'bytes.down': 9}

@@ -12,7 +12,7 @@ __all__ = ["METRICS", "Kind", "Metric", "Shape", "Task"]
 
 Kind = Literal["classification", "risk", "regression", "segmentation"]
 
-# Of one sample: of its array, or of each array of a dict.
+# The shape of one sample: of its array, or of each array of a dict.
 Shape: TypeAlias = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
 
@@ -57,8 +57,8 @@ _FIGURES: dict[Kind, tuple[str, ...]] = {
 class Task:
     """What a model predicts from inputs of `shape` (channels first for images; by name for a dict of arrays).
 
-    codes: which arrays hold token ids or category codes, whole numbers that are kept ("x" is an array alone); a
-    Federation finds them itself.
+    codes: names of the arrays that hold token ids or category codes, which stay whole numbers ("x" if there is only one
+    array); a Federation finds them itself.
 
     classification   one of `classes` labels: y [n] int64
     risk             0 or 1, judged by the ranking of samples: y [n] int64; two classes, so two outputs
@@ -125,15 +125,15 @@ class Task:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of each array; one alone is called "x"."""
+        """The shape of each array by name; a single array is called "x"."""
         return self.shape if isinstance(self.shape, Mapping) else {"x": self.shape}
 
     def numbers(
         self, where: str, instead: str = "pass a (body, head) pair of modules that takes them"
     ) -> tuple[int, ...]:
-        """The shape of one array of numbers, for what can take nothing else; raises ConfigError.
+        """The shape of inputs that are one array of numbers; raises ConfigError for other inputs.
 
-        where: the setting that needs it; instead: what else to choose.
+        where: the setting that needs such inputs; instead: what else to choose, for the error.
 
         >>> Task(2, (30,)).numbers("model.name: 'mlp'")
         (30,)

@@ -1,6 +1,6 @@
-"""What every method promises, as checks for your own: `check_method(Mine)` says what is broken, and what to do.
+"""Checks of what every method promises: `check_method(Mine)` says which promises are broken, and what to do.
 
-The checks are those of fedkin's own methods, on a federation of six small clients in two groups.
+fedkin's own methods pass the same checks. They use a federation of six small clients in two groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Method = ServerMethod | PeerMethod
 
 
 def check_method(method: Method | type[Method]) -> None:
-    """Check all promises that methods make; raises AssertionError with those that are broken, and what to do.
+    """Check all promises that methods make; raises AssertionError with the broken ones, and what to do.
 
     method: a method, or a class whose settings all have defaults. Takes seconds; use it in a test of your own.
 
@@ -51,7 +51,7 @@ def check_method(method: Method | type[Method]) -> None:
             promise.check(checked)
         except AssertionError as error:
             broken.append(f"- {promise.words}: {' '.join(str(error).split())[:300]}\n  {promise.remedy}")
-        except Exception as error:  # a method's own mistake
+        except Exception as error:  # an error in the method itself
             broken.append(f"- it fails: {_told(error)}")
     broken = list(dict.fromkeys(broken))
     if broken:
@@ -60,9 +60,9 @@ def check_method(method: Method | type[Method]) -> None:
 
 
 def _told(error: Exception) -> str:
-    """A mistake of the method, with its file and line."""
+    """Describe an error in the method, with its file and line."""
     frames = traceback.extract_tb(error.__traceback__)
-    # fedkin raises on the method's behalf, such as for a field that is missing: the method's line helps.
+    # fedkin may raise in its own code, such as for a missing field: the method's line helps more.
     outside = [each for each in frames if not Path(each.filename).is_relative_to(Path(__file__).parent)]
     last = (outside or frames)[-1]
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({last.filename}, line {last.lineno})"
@@ -72,7 +72,7 @@ def _told(error: Exception) -> str:
 
 
 def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: int = 5) -> Federation:
-    """Return clients of different sizes in two planted groups: the labels of the second are reversed."""
+    """Return clients of different sizes in two planted groups: the second group has reversed labels."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(classes, width)) * 2
     names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]
@@ -94,17 +94,17 @@ def small_setup(
     method: Method, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
     dropout: float = 0.0, seed: int = 0, **training: object,
 ) -> Setup:  # fmt: skip
-    """Return a setup with a small MLP: a few steps a round, all clients, one by one; training: fields of Training."""
+    """Return a setup with a small MLP: few steps per round, clients train one by one; training: fields of Training."""
     federation = federation if federation is not None else small_federation()
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
-    # Other engines have the bits of this mode.
+    # Other engines give the same bits as this mode.
     engine = EngineSettings(mode="one-by-one")
     return Setup(method, federation, net, Training.model_validate(plan), seed, engine, faults=Faults(dropout=dropout))
 
 
 class Losing(Transport):
-    """Loses the messages of which `lose(envelope)` is true; it may be set at any time."""
+    """A transport that loses every message for which `lose(envelope)` is true; `lose` may be set at any time."""
 
     def __init__(self, lose: Callable[[Envelope], bool] = lambda envelope: False) -> None:
         self.lose = lose
@@ -135,7 +135,7 @@ class Run:
 
 
 class Checked:
-    """A method, and the runs that several promises compare with; each is computed once."""
+    """A method, and the runs that several checks share; each run is computed once."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -201,7 +201,7 @@ def _unordered(checked: Checked) -> None:
 
 
 def _rests(checked: Checked, settled: int = 0, but: str = "\0") -> None:
-    """settled: rounds before which models are not compared. but: how the names of parameters begin that may change."""
+    """settled: rounds to run before models are compared. but: prefix of the names of parameters that may change."""
     engine = LocalEngine(small_setup(checked.method, lr=0.0))
     for number in range(1, settled + 1):
         engine.round(number)
@@ -256,7 +256,7 @@ def _relabels(checked: Checked) -> None:
 def _replayed(
     method: Method, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
 ) -> tuple[list[dict[str, Message]], ServerView[Any]]:
-    """Run a server's round with renamed clients and renamed replies, given in another order."""
+    """Run a server's round with renamed clients, and give it the renamed replies in reversed order."""
     setup = small_setup(method, small_federation().relabel(names)).equipped()
     engine, sent = LocalEngine(setup), list[dict[str, Message]]()
 
@@ -272,14 +272,14 @@ def _replayed(
 
 
 def _renamed(tree: Any, names: Mapping[str, str]) -> Any:
-    """The same tree with other keys where these are client ids."""
+    """The same tree, in which keys that are client ids are renamed."""
     if not isinstance(tree, Mapping):
         return tree
     return {names.get(key, key): _renamed(value, names) for key, value in tree.items()}
 
 
 def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -> None:
-    """Check that trees are equal up to rounding; keys that are client ids are translated."""
+    """Check that trees are equal up to rounding; keys of `one` that are client ids are renamed by `names`."""
     names = names or {}
     if isinstance(one, Tensor):
         _near("an array", one, other, 1e-5, 1e-6)
@@ -332,7 +332,7 @@ def _counts(checked: Checked) -> None:
 
 @dataclass(frozen=True)
 class Promise:
-    """One of the promises: its name, what it is in words, what to do where it is broken, and its check."""
+    """A promise: its name, what it says, what to do if it is broken, and its check."""
 
     name: str
     words: str

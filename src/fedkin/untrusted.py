@@ -1,6 +1,6 @@
-"""Text and files that anyone may have written: read within limits, and shown without effect on a screen or in a table.
+"""Untrusted text and files: read within limits, and made harmless for terminals and spreadsheets.
 
-The readers raise Refused, a ValueError, with what was wrong; whoever calls them adds which file it was.
+The readers raise Refused, a ValueError, with what was wrong; their callers add the name of the file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Nesting of tables, lists and trees.
+# The largest depth of nested tables, lists and trees.
 DEEPEST = 64
-# Bytes that any file may grow to when it is unpacked, and the growth of a larger file.
+# Any file may have this many bytes when it is unpacked; a larger file may grow by this factor.
 _ALWAYS = 1 << 29
 _TIMES = 100
-# A terminal obeys these, or writes on in the other direction, or they are no characters at all.
+# Control characters of terminals, marks that change the direction of text, and codes that are no characters.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IN_NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -34,11 +34,11 @@ _FORMULA = tuple("=+-@\t\r'＝＋－＠")
 
 
 class Refused(ValueError):
-    """Input that is beyond a limit or is not what it should be; the text says how."""
+    """Input that exceeds a limit or is invalid; the text says what is wrong."""
 
 
 def shown(text: str, most: int = 0) -> str:
-    r"""The text with whatever a terminal would obey as an escape sequence; cut after `most` characters, if above 0.
+    r"""Replace control characters by visible escapes; cut the text after `most` characters, if `most` is above 0.
 
     >>> shown("a\x1b[31m\u202e")
     'a\\x1b[31m\\u202e'
@@ -49,12 +49,12 @@ def shown(text: str, most: int = 0) -> str:
 
 
 def printable(text: str) -> bool:
-    """Whether `shown` leaves this text as it is, and it is not empty."""
+    """Whether this text is not empty and `shown` leaves it unchanged."""
     return bool(text) and not _OBEYED.search(text)
 
 
 def plain_word(name: object) -> TypeGuard[str]:
-    """Whether a part can have this name in settings and tables: letters, digits, and later also . _ and -, at most 64.
+    """Whether a part can have this name: a letter or digit, then letters, digits, . _ and -, at most 64 characters.
 
     >>> plain_word("my-method"), plain_word("knn:10"), plain_word("a b")
     (True, False, False)
@@ -63,7 +63,7 @@ def plain_word(name: object) -> TypeGuard[str]:
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in one line of at most 300 characters; its kind if it says nothing."""
+    """The text of an error in one line of at most 300 characters; its type if it has no text."""
     return shown(" ".join(str(error).split()), 300) or type(error).__name__
 
 
@@ -83,7 +83,7 @@ def cell(value: Any) -> Any:
 
 
 def most(size: int) -> int:
-    """The most bytes that a file of this size may take in memory: 512 MB, or 100 times its size, and the machine's."""
+    """The most bytes that a file of this size may take: 512 MB or 100 times its size, at most the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
     return min(max(_ALWAYS, _TIMES * size), memory)
 
@@ -98,7 +98,7 @@ def text_in(path: Path, limit: int) -> str:
 
 
 def json_of(text: str) -> Any:
-    """The value of a JSON text; raises ValueError, for values of unusual depth or size too."""
+    """The value of a JSON text; raises ValueError, also for values that are too deep or too large."""
     try:
         return _usual(json.loads(text))
     except RecursionError:
@@ -106,7 +106,7 @@ def json_of(text: str) -> Any:
 
 
 def toml_of(text: str) -> dict[str, Any]:
-    """The table of a TOML text; raises ValueError, for values of unusual depth or size too."""
+    """The table of a TOML text; raises ValueError, also for values that are too deep or too large."""
     try:
         table: dict[str, Any] = _usual(tomllib.loads(text))
     except RecursionError:
@@ -115,7 +115,7 @@ def toml_of(text: str) -> dict[str, Any]:
 
 
 def _usual(value: Any) -> Any:
-    """The value, if it is at most DEEPEST deep, its whole numbers have 64 bits, and its texts are texts."""
+    """Return the value; raises Refused for nesting above DEEPEST, integers above 64 bits and invalid texts."""
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -142,7 +142,7 @@ def _usual(value: Any) -> Any:
 def arrays_in(
     path: Path, wanted: Callable[[str], bool] = lambda name: True
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[str]]:
-    """(the wanted arrays of a .npz file, the names of all); only those are unpacked, within `most` of the file's size.
+    """Return (the wanted arrays of a .npz file, the names of all); unpacks only wanted arrays, to `most` bytes in all.
 
     Raises OSError if the file cannot be opened, and Refused.
     """
@@ -152,7 +152,7 @@ def arrays_in(
         file.seek(0)
         try:
             with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
-                # numpy warns of headers that it has to guess at.
+                # numpy warns if it has to guess what a header means.
                 warnings.simplefilter("error")
                 return _unpacked(archive, most(path.stat().st_size), wanted)
         except (Refused, MemoryError):
@@ -188,7 +188,7 @@ def _unpacked(
 
 
 def _check_header(name: str, file: Any, size: int) -> None:
-    """Raise Refused unless the file holds all that its header promises, which is allocated before it is read."""
+    """Raise Refused if the file is smaller than its header says: numpy allocates that size before it reads."""
     import numpy as np
 
     version = np.lib.format.read_magic(file)
@@ -230,16 +230,16 @@ def parquet_in(path: Path, columns: list[str] | None = None, lists: Collection[s
         known = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
         if pa.types.is_nested(field.type) and not known:
             raise Refused(f"column {shown(field.name, 40)!r}: expected numbers or texts, got {field.type}")
-    # A text that is repeated a million times is stored once: it is read as such, and counted before it is repeated.
+    # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
         about = file.metadata
-        # Not what is written about single columns: pyarrow ends the process where that is damaged.
+        # Do not read the metadata of single columns: if they are damaged, pyarrow ends the process.
         groups = [about.row_group(group) for group in range(about.num_row_groups)]
         rows, stored = (sum(getattr(one, name) for one in groups) for name in ("num_rows", "total_byte_size"))
         need = max(8 * rows * len(names), stored)
         if need > limit or rows != about.num_rows:
             raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
-        # How many numbers lists have is known after reading only: a few rows at a time.
+        # The lengths of lists are known only after reading, so read a few rows at a time.
         if lists and rows:
             table = pa.Table.from_batches(list(within(file.iter_batches(256, columns=names), limit)))
         else:
@@ -268,7 +268,7 @@ def _of_texts(kind: pa.DataType) -> bool:
 
 
 def _spelt(table: pa.Table, name: str, limit: int) -> pa.Table:
-    """The table with a column of numbered texts as the texts themselves."""
+    """The table with a dictionary-encoded text column as plain texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

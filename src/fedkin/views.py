@@ -36,7 +36,7 @@ class View(Generic[S]):
     task: Task
     training: Training
     state: S
-    # Standard deviation of the noise on a client's signature under `privacy.signature_epsilon`; None: it has none.
+    # Standard deviation of the noise on a client's signature under `privacy.signature_epsilon`; None: no noise.
     signature_noise: float | None = field(default=None, kw_only=True)
 
     @property
@@ -63,7 +63,7 @@ class ClientView(View[S]):
 
 
 class Sealed:
-    """Stands for a client's samples where a flow must not read them: all that it may know is their number."""
+    """A stand-in for a client's samples where a flow must not read them: it gives only their number."""
 
     def __init__(self, size: int, method: str) -> None:
         self._size, self._method = size, method
@@ -96,7 +96,7 @@ class ServerView(View[S]):
 
     clients: the sorted ids of clients that take part and have joined. public(name): a data set that the server owns.
     graph: the graph that this round made, if any. info: the figures of this round by name, for the records. drifted:
-    members of whom a test says in this round that they have drifted away from their group.
+    clients that have drifted away from their group, as found by a test in this round.
     """
 
     clients: tuple[str, ...]

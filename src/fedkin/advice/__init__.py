@@ -1,4 +1,4 @@
-"""From data to a recommendation: who should train with whom, and how sure that is."""
+"""From data to a recommendation: which clients should train together, and how sure that is."""
 
 from __future__ import annotations
 

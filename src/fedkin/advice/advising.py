@@ -1,4 +1,4 @@
-"""From data to an advice: folds, candidates, runs, the choice, and the models of the end on test samples."""
+"""From data to an advice: folds, candidates, runs, the choice, and the final models on test samples."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.running.experiment import Experiment, without_none
 from fedkin.running.loop import run_experiment
 
-# The file that says what the runs in a folder are of.
+# The file with the data and settings of the runs in a folder.
 KEPT = "advice-plan.json"
-# Of so many clients all coalitions are trained in about the time of everything else.
+# For this many clients, training all coalitions takes about as long as everything else.
 _QUICK = 6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is tried.
+    """How much to try.
 
-    folds: each client's training samples are held out in so many parts. rates: multiples of the experiment's rate that
-    are tried for every candidate. rounds: of each run (None: those of the experiment).
+    folds: number of parts in which each client's training samples are held out. rates: multiples of the experiment's
+    learning rate to try for every candidate. rounds: of each run (None: those of the experiment).
     """
 
     folds: int = 5
@@ -63,15 +63,16 @@ def advise(
     goes_on: Callable[[int], bool] = lambda rate: True,
     partners: int = 0,
 ) -> Advice:
-    """Who should train with whom, judged on training samples that were held out.
+    """Recommend which clients should train together, judged on held-out training samples.
 
-    Test samples are used for the figures beside, and for nothing else. rows: what is known of clients' training samples
-    beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
-    progress(step, done, total) hears how far it is. goes_on(rate) is asked before each rate of the plan, by its
-    number, whether there is time for it; those that are left out are left out of the folder's plan too. partners:
-    what each partner adds is said for at most so many clients that can be judged.
+    Test samples are used only for the test figures in the advice. rows: further facts about clients' training samples,
+    by id. folder: where finished runs are stored, so that the same call resumes after a stop. progress(step, done,
+    total) is called with the progress. goes_on(rate) is called with the number of each rate of the plan before its
+    runs: whether there is time for it; the folder's plan then lacks rates that are left out. partners: compute what
+    each partner adds only if at most this many clients can be judged.
 
-    Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
+    Raises ConfigError for a federation that cannot be advised on, DataError if fewer than two clients have enough
+    samples.
     """
     plan = plan or Plan()
     rounds = bench.training.rounds
@@ -123,7 +124,7 @@ def advise(
 
 
 def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
-    """What a smaller plan than the usual one does not try, in words."""
+    """Describe what a plan leaves out, compared with the usual plan."""
     usual = Plan()
     rates = [f"{rate:.2g}" for rate in usual.rates[len(plan.rates) :]]
     return tuple(
@@ -148,10 +149,10 @@ def check(federation: Federation) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Judgeable:
-    """Clients with enough samples, under names that come from their content.
+    """Clients with enough samples, under names derived from their content.
 
-    So the advice is the same whatever clients are called, and whoever else is there. ids: {name: client id}. folds: by
-    name. unknown: {client id: what it has} of the others.
+    Thus the advice depends neither on client ids nor on the other clients. ids: {name: client id}. folds: by name.
+    unknown: {client id: what it has} for clients with too few samples.
     """
 
     ids: Mapping[str, str]
@@ -186,7 +187,7 @@ def _judgeable(federation: Federation, plan: Plan, seed: int, rows: Mapping[str,
 
 
 def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], heads: bool) -> list[str]:
-    """Names of the candidates that are not everywhere the same as an earlier one; heads: also those of HEADS."""
+    """Names of the candidates that are not the same as an earlier one in all splits; heads: also those of HEADS."""
     names: list[str] = []
     found = set[tuple[Shape | None, ...]]()
     for name in CANDIDATES:
@@ -198,13 +199,13 @@ def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape]
 
 
 def _options(name: str, work: Work) -> list[tuple[int, int]]:
-    """A candidate's options: (number of the rate, which of a client's models), the strongest pull first."""
+    """A candidate's options: (number of the rate, number of a client's model), with the strongest pull first."""
     models = range(1, 1 + len(work.strengths)) if name in HEADS else (0,)
     return [(rate, model) for model in models for rate in range(len(work.rates))]
 
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
-    """Note in the folder what its runs are of; raises RunError if they are of something else."""
+    """Write the identity of its runs into the folder; raises RunError if the folder has another identity."""
     path = folder / KEPT
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,9 +227,9 @@ def _identity(work: Work, plan: Plan) -> dict[str, Any]:
 def _marks(
     work: Work, outputs: Outputs, rate: int, shapes: Sequence[Shape], id: str, fold: int, model: int = 0
 ) -> Marks | None:
-    """What a client's model did on the samples of a fold; shapes: the one that it is of in each split.
+    """The marks of a client's model on the samples of a fold; shapes: the model's shape in each split.
 
-    model: which of the client's models; a client that shares none has one.
+    model: number of the client's model; a client that shares no model has only one.
     """
     kind: Any = work.federation.task.kind
     dealt = work.folds[id]
@@ -245,7 +246,7 @@ def _worth(
     work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None,
     progress: Callable[[str, int, int], None],
 ) -> Worth:  # fmt: skip
-    """What each partner adds, with models of coalitions at this rate, by `names`; shape: what was judged best."""
+    """Compute what each partner adds, from models of coalitions at this rate, by `names`; shape: the chosen one."""
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}
     shapes = coalition_shapes(coalitions_of(groups.values(), ids, work.bench.seed))
@@ -262,7 +263,7 @@ def _worth(
                 coalition: _marks(trained_all, outputs, 0, [each] * splits, id, fold)
                 for coalition, each in shape_of.items()
             }
-            # Whether a fold determines the metric depends on its labels alone.
+            # Whether a fold determines the metric depends only on its labels.
             if None not in did.values():
                 marks[names[id]].append({coalition: one for coalition, one in did.items() if one is not None})
     return worth_of(marks, {names[id]: frozenset(names[other] for other in group) for id, group in groups.items()})
@@ -272,7 +273,7 @@ def _trials(
     work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], candidates: Sequence[str],
     folds: int, outputs: Outputs,
 ) -> Trials:  # fmt: skip
-    """What every candidate's models did, by fold."""
+    """Collect the marks of every candidate's models, by fold."""
     did: dict[str, list[dict[str, list[Marks | None]]]] = {}
     for name in candidates:
         shapes = [split[name] for split in splits]
@@ -294,12 +295,12 @@ def _advice(
     federation: Federation, bench: Bench, judgeable: _Judgeable, judged: Judged, shape: Shape, strength: Strength,
     rates: Sequence[float], number: int, progress: Callable[[str, int, int], None],
 ) -> Advice:  # fmt: skip
-    """Put the choice together with the test figures of the models of the end; number: that of the shape's rate."""
+    """Combine the choice with the test figures of the final models; number: of the shape's rate."""
     shape = shape.renamed(judgeable.ids)
     gains, whole = ({judgeable.ids[name]: one for name, one in of.items()} for of in (judged.gains, judged.whole))
     takes = {judgeable.ids[name] for name in judged.takes}
     rate, local_rate = rates[number], rates[judged.local_option]
-    # A model that none of its group should use is not trained.
+    # Do not train a model that no member of its group should use.
     used = shape.trained_for(takes)
     keep = sorted(id for id in gains if used.partners(id) and id not in takes)
     method = method_of(used, strength, keep, None if local_rate == rate else local_rate)
@@ -335,17 +336,17 @@ def _advice(
     )  # fmt: skip
 
 
-# From much to little: (folds, number of rates, share of the rounds).
+# From the largest plan to the smallest: (folds, number of rates, share of the rounds).
 _LADDER = ((5, 3, 1.0), (5, 2, 1.0), (4, 2, 1.0), (3, 2, 1.0), (3, 1, 1.0), (3, 1, 0.5), (3, 1, 0.25))
 _PROBE = 4
-# Of the budget, for all that is not measured: the choice, and the report.
+# Share of the budget for everything that is not measured: the choice, and the report.
 _SHARE = 0.15
-# The recorded runs are of local training and of what is recommended, where some train a second model.
+# Training of the recorded runs: one of local training, and one of the recommendation, where some train a second model.
 _RECORDED = 3
 
 
 class Budget:
-    """Minutes that an advice may take, by a clock in seconds; begun: what the clock said at the start (None: now).
+    """Minutes that an advice may take, by a clock in seconds; begun: the clock's value at the start (None: now).
 
     >>> Budget(2.0, clock=lambda: 0.0).left
     102.0
@@ -367,11 +368,11 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that can be planned with."""
+        """Seconds that are still available for the plan."""
         return (1 - _SHARE) * 60 * self.minutes - self.spent
 
     def plan(self, federation: Federation, bench: Bench, folder: Path | None = None) -> Plan:
-        """The largest plan that the time left is enough for, by the time of a few rounds and of the tests.
+        """Return the largest plan that fits into the time left, estimated from a few rounds and the tests.
 
         An advice that was begun in `folder` keeps its plan, so that a stop changes nothing. Raises ConfigError for a
         federation that cannot be advised on.
@@ -393,7 +394,7 @@ class Budget:
         raise AssertionError
 
     def goes_on(self, rate: int) -> bool:
-        """Whether there is time for this rate (its number, from 0): it takes as long as the one before.
+        """Whether there is time for this rate (its number, from 0), if it takes as long as the previous one.
 
         The first rate is always tried.
         """
@@ -411,25 +412,25 @@ class Budget:
             trained(method_of(Shape()), seen, few, bench.training.lr)
             return self._clock() - begun
 
-        run(1)  # what is made once
+        run(1)  # warm-up: some things are made only once
         short, long = run(1), run(_PROBE)
         each = (long - short) / (_PROBE - 1) if long > short else long / _PROBE
         return max(0.0, short - each), each
 
     def _tests(self, federation: Federation, bench: Bench) -> tuple[float, int]:
-        """(seconds to find the candidates, how many of them differ at most)."""
+        """(seconds to find the candidates, the largest number of different ones)."""
         task = federation.task
         samples = {
             id: client.train for id, client in federation.items() if enough_for_verdict(task, client.train.labels())[0]
         }
         begun = self._clock()
         shapes, _ = shapes_of(samples, task, bench.seed)
-        # Other folds may tell candidates apart that are equal here. Heads take less time than a run.
+        # Candidates that are equal here may differ in other folds. Heads take less time than a run.
         return self._clock() - begun, min(len(shapes), len(set(shapes.values())) + 1 + len(HEADS))
 
 
 def without_column(experiment: Experiment, together: str | None) -> Experiment:
-    """The experiment without this column among the inputs: a patient's number is none."""
+    """The experiment without this column among the inputs: a patient's number must not be an input."""
     left = getattr(experiment.data, "leave_out", ())
     if together is None or not isinstance(experiment.data, TableSource) or together in left:
         return experiment
@@ -439,7 +440,7 @@ def without_column(experiment: Experiment, together: str | None) -> Experiment:
 def rows_of(
     experiment: Experiment, federation: Federation, data_root: Path, together: str | None = None
 ) -> Mapping[str, Rows]:
-    """Of each client's training samples: those with one value of column `together` belong together; and their times.
+    """Facts about each client's training samples: which have the same value in column `together`, and their times.
 
     Raises ConfigError if there is no such column, or if the data are no table of the clients' own rows.
     """
@@ -483,9 +484,9 @@ def recommend(
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml, and the runs `local` and `given`.
 
-    If all should train alone, there is no run `given`. budget: how long it may take (None: everything is tried).
-    together: a column whose equal values are never split between folds. partners: whether to say what each partner
-    adds (None: without a budget, for at most 6 clients). What was done in `folder` is not done again.
+    If all should train alone, there is no run `given`. budget: the time it may take (None: try everything). together: a
+    column whose equal values are never split between folds. partners: whether to compute what each partner adds (None:
+    only without a budget, for at most 6 clients). Finished runs in `folder` are not run again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
         raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
@@ -518,7 +519,7 @@ def recommend(
 
 
 def _short(experiment: Experiment) -> dict[str, Any]:
-    """The table of an experiment with what is not default, and paths relative to the current folder."""
+    """The table of an experiment without default values, and with paths relative to the current folder."""
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in ("name", "own") if name in whole}
     for section in [name for name in whole if isinstance(whole[name], dict) and name != "methods"]:
@@ -534,7 +535,7 @@ def _short(experiment: Experiment) -> dict[str, Any]:
 
 
 def recommended(experiment: Experiment, advice: Advice, plan: Plan | None) -> Experiment:
-    """The experiment that does what is recommended: its method has the groups, by client, or is local training."""
+    """The experiment that follows the advice: its method has the recommended groups, or is local training."""
     table = experiment.resolved()
     table.pop("methods", None)
     rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds

@@ -1,4 +1,4 @@
-"""Who could train with whom: the candidates, found on training samples alone."""
+"""Candidates: which clients could train together, found on training samples only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 
 MOST_CLIENTS = 100
 _MOST_INPUTS, _MOST_CLASSES = 60, 10
-# Of a merge of two groups, and of one client and another.
+# Levels of the test between two groups that may merge, and between two single clients.
 _MERGE_ALPHA, _NEAR = 0.01, 0.05
 _RIDGE, _STEPS = 1.0, 8
 
@@ -34,9 +34,10 @@ class Coefficients(NamedTuple):
 
 
 def coefficients_of(samples: Samples, task: Task) -> Coefficients:
-    """Of one client: logistic models of each class against the others, or least squares.
+    """Fit linear models to one client: logistic models of each class against the others, or least squares.
 
-    A ridge of 1 sample keeps the slopes finite; the intercept is left out, so that class shares alone differ in none.
+    A ridge of 1 sample keeps the slopes finite. The intercept is left out, so that clients that differ only in class
+    shares have equal coefficients.
     """
     x = samples.inputs(slice(None)).double().numpy()
     x = np.column_stack([x, np.ones(len(x))])
@@ -51,7 +52,7 @@ def coefficients_of(samples: Samples, task: Task) -> Coefficients:
 
 
 def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
-    """Groups: the two that differ least are joined, until the next two differ at level .01 (Wald's test, corrected)."""
+    """Group clients: merge the two least different groups until these differ at level .01 (Wald's test, corrected)."""
     order, slopes, precision = _stacked(each)
     label, alive = np.arange(len(order)), list(range(len(order)))
     p = _pairs(slopes, precision)
@@ -74,7 +75,7 @@ def grouped(each: Mapping[str, Coefficients]) -> dict[str, int]:
 
 
 def alike(each: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
-    """Of each client, those whose coefficients cannot be told from its own at level .05."""
+    """For each client, the clients whose coefficients do not differ from its own at level .05."""
     order, *stacks = _stacked(each)
     p = _pairs(*stacks)
     return {
@@ -84,7 +85,7 @@ def alike(each: Mapping[str, Coefficients]) -> dict[str, tuple[str, ...]]:
 
 
 def _stacked(each: Mapping[str, Coefficients]) -> tuple[list[str], Array, Array]:
-    """(clients in the order of their content, [m, k, d] slopes, [m, k, d, d] precisions)."""
+    """(clients sorted by content, [m, k, d] slopes, [m, k, d, d] precisions)."""
     order = sorted(each, key=lambda id: (each[id].slopes.tobytes(), id))
     return order, np.stack([each[id].slopes for id in order]), np.stack([each[id].precision for id in order])
 
@@ -131,10 +132,10 @@ def _without_intercept(information: Array) -> Array:
     return held
 
 
-# Candidates whose clients use heads of their own, each with the one that says who shares a model.
+# Candidates with a head for each client, each with the candidate that defines who shares a model.
 HEADS = {"all-heads": "all", "tests-heads": "tests"}
 _TESTED = f"{SHARING['groups']} that no test tells apart"
-# From simple to complex: where two cannot be told apart, the one that stands first is taken.
+# From simple to complex: of candidates that cannot be told apart, the first one is chosen.
 CANDIDATES = {
     "local": SHARING["alone"],
     "all": SHARING["all"],
@@ -149,11 +150,11 @@ _TESTS_ALPHA = 0.001
 
 @dataclass(frozen=True)
 class Shape:
-    """Who shares a model with whom, by id.
+    """Which clients share a model, by id.
 
-    groups: sorted ids of each group of several clients; near: for a client in none, those whose models are averaged
-    with its own. Clients in neither train alone.
-    differs: what tells the groups apart: "inputs", "labels given inputs", "class shares".
+    groups: sorted ids of each group of several clients; near: for clients without a group, the clients whose models are
+    averaged with their own. Clients in neither train alone.
+    differs: what differs between groups: "inputs", "labels given inputs", "class shares".
     """
 
     groups: tuple[tuple[str, ...], ...] = ()
@@ -161,14 +162,14 @@ class Shape:
     differs: tuple[str, ...] = field(default=(), compare=False)
 
     def partners(self, id: str) -> tuple[str, ...]:
-        """The others that this client's model is averaged with."""
+        """The other clients that this client's model is averaged with."""
         for members in self.groups:
             if id in members:
                 return tuple(other for other in members if other != id)
         return dict(self.near).get(id, ())
 
     def trained_for(self, ids: AbstractSet[str]) -> Shape:
-        """Without the groups that none of these ids is in; `near` stays if one of them is in it.
+        """Keep only the groups with at least one of these ids; `near` stays if it has one of them.
 
         >>> Shape((("a", "b"), ("c", "d"))).trained_for({"a"}).groups
         (('a', 'b'),)
@@ -177,14 +178,14 @@ class Shape:
         return replace(self, groups=groups, near=self.near if ids & dict(self.near).keys() else ())
 
     def renamed(self, names: Mapping[str, str]) -> Shape:
-        """The same under other ids."""
+        """The same shape with other ids."""
         groups = (tuple(sorted(names[id] for id in members)) for members in self.groups)
         near = ((names[id], tuple(sorted(names[other] for other in others))) for id, others in self.near)
         return Shape(tuple(sorted(groups)), tuple(sorted(near)), self.differs)
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, int], differs: Sequence[str] = ()) -> Shape:
-        """Of a group's number for each client; groups of one client are dropped."""
+        """Make a shape from the number of each client's group; groups of one client are dropped."""
         members: dict[int, list[str]] = {}
         for id, label in labels.items():
             members.setdefault(label, []).append(id)
@@ -193,7 +194,7 @@ class Shape:
 
 
 def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[dict[str, Shape], list[str]]:
-    """(who shares in each candidate, by its name, why others are missing), from these training samples."""
+    """({candidate: its shape}, why other candidates are missing), from these training samples."""
     ids = sorted(samples)
     shapes = {"local": Shape(), "all": Shape((tuple(ids),) if len(ids) > 1 else ())}
     missing: list[str] = []
@@ -219,7 +220,7 @@ def shapes_of(samples: Mapping[str, Samples], task: Task, seed: int) -> tuple[di
 
 
 def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
-    """Groups by the tests of `fedkin.graph.find`, as `kin` makes them."""
+    """Groups found by the tests of `fedkin.graph.find`, as in `kin`."""
     data = {id: arrays_of(samples[id], task) for id in sorted(samples)}
     plan = Plan.of(
         [Spread.of(*one, per_feature=has_columns(task)) for one in data.values()],
@@ -231,7 +232,7 @@ def _tested(samples: Mapping[str, Samples], task: Task, seed: int) -> Shape:
 
 
 def _differs(verdicts: Verdicts) -> list[str]:
-    """In words, what the tests that cut clients apart saw, and what differs inside groups by their verdicts."""
+    """Say what differs between clients: what rejected tests saw, and what the groups' verdicts say."""
     cut = {name for node in verdicts.tree if node["children"] for name in node["rejected"]}
     said = []
     if cut & {"x", "offset"} or "offsets" in verdicts.verdicts:

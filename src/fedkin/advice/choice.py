@@ -1,8 +1,8 @@
-"""The choice: which candidate, with which rate and strength, and who does better alone.
+"""The choice of a candidate, its rate and strength, and the clients that do better alone.
 
-Each is judged on folds that it was not made on.
+Each choice is judged on folds that it was not made on.
 
-What is ours: all choices are made on the other folds; each client's gain is drawn towards the mean of all, as far as
+Our own design: all choices are made on the other folds; each client's gain is shrunk towards the mean of all, as far as
 clients cannot be told apart (empirical Bayes), so that the largest of many gains is not the luckiest.
 """
 
@@ -25,16 +25,16 @@ from fedkin.tasks import Task
 
 Values = npt.NDArray[np.float64]
 
-# The squared error of a model that has diverged: worse than any other, and of a finite variance, so that its rate loses
-# against one at which models do not diverge.
+# The squared error of a diverged model: worse than any other, but with a finite variance, so that its rate loses
+# against rates without divergence.
 _DIVERGED = 1e100
 
 
-# Intervals are of this level. A client takes a shared model if it is at least SURE that it gains, where all that could
-# share gain on average with at least SURELY; elsewhere only if it is SURELY sure itself.
+# LEVEL: of all intervals. A client takes a shared model if it gains with probability SURE or more, provided that the
+# mean gain of all that could share is above 0 with probability SURELY or more; else only if it itself reaches SURELY.
 LEVEL, SURE, SURELY = 0.9, 0.8, 0.95
-# Folds share training samples, and the models of the end are others than those of the folds: the variance within
-# folds alone is too small. Chosen on 25 simulated federations, not on those whose coverage docs/advise.md reports.
+# Folds share training samples, and the final models are not those of the folds, so the variance within folds alone is
+# too small. Chosen on 25 simulated federations, other than those whose coverage docs/advise.md reports.
 INFLATED = 1.35
 
 
@@ -50,10 +50,10 @@ class Estimate(NamedTuple):
         return math.sqrt(self.variance)
 
     def trained_on_all(self, share: float) -> Estimate:
-        """The same for models of all samples, if those that were judged had seen this share of them.
+        """The estimate for models trained on all samples, if the judged models were trained on this share of them.
 
-        What a client gains by others' samples falls in first order as 1 / its own: a gain is overstated by 1 / share.
-        A loss does not come from too few samples, and stays.
+        To first order, a client's gain from others' samples falls as 1 / its own samples, so a gain is overstated by
+        1 / share. A loss does not come from too few samples, and stays unchanged.
         """
         return self._replace(value=share * self.value) if self.value > 0 else self
 
@@ -64,7 +64,7 @@ class Estimate(NamedTuple):
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """The upper end of the interval of level LEVEL."""
         return self.value + normal(LEVEL) * self.deviation
 
     def gains(self, sure: float) -> bool:
@@ -85,7 +85,7 @@ class Marks(NamedTuple):
 
 
 def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
-    """What a model did on each sample: right or wrong, the score of an event, or the squared error."""
+    """The outcome of a model on each sample: right or wrong, the score of an event, or the squared error."""
     if task.kind == "regression":
         error = (outputs.double() - targets.double()).square().sum(1)
         return Outcomes("regression", torch.nan_to_num(error, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy())
@@ -107,10 +107,10 @@ def enough_for_verdict(task: Task, targets: Tensor) -> tuple[bool, str]:
 
 
 def marks_of(outcomes: Outcomes) -> Marks | None:
-    """What a fold's samples say of one model: numbers whose mean is its metric, higher for better.
+    """Turn a fold's outcomes into numbers whose mean is the model's metric; higher is better.
 
-    One for each sample, or one for each event and one for each non-event, of which both have the AUC as their mean
-    (DeLong's components). None where the samples do not determine the metric.
+    One number for each sample; in a risk task one for each event and one for each non-event, and both means are the AUC
+    (DeLong's components). None if the samples do not determine the metric.
     """
     if outcomes.kind == "risk":
         labels = outcomes.labels
@@ -123,10 +123,10 @@ def marks_of(outcomes: Outcomes) -> Marks | None:
 
 
 def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None:
-    """The gain over several folds, each judged by itself, as the models of two folds are on unlike scales.
+    """The gain over several folds; each fold is judged by itself, because models of two folds have different scales.
 
-    Each fold counts by its samples, or in a risk task by its pairs of an event and a non-event. The variance within
-    folds is taken from all of them together. None where these samples do not determine it.
+    A fold's weight is its number of samples, or in a risk task that of its pairs of an event and a non-event. The
+    variance within folds is estimated from all folds together. None if these samples do not determine it.
     """
     parts = [
         tuple(a - b for a, b in zip(one.sides, other.sides, strict=True))
@@ -145,7 +145,7 @@ def gain_over(mine: Sequence[Marks], theirs: Sequence[Marks]) -> Estimate | None
         spread = sum(float(np.square(side - side.mean()).sum()) for side in sides) / free
         variance += sum(w * w * spread / len(side) for w, side in zip(weight, sides, strict=True))
     if mine[0].kind == "classification":
-        # Two models that never differ on n samples may differ on the next: as if one sample more were right for one.
+        # Two models that agree on n samples may differ on the next one: as if one more sample were right for only one.
         variance += 1 / sum(len(part[0]) for part in parts) ** 2
     return Estimate(float(value), float(variance))
 
@@ -155,12 +155,12 @@ def _weight(part: tuple[Values, ...]) -> float:
 
 
 def shrunk(gains: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
-    """Each client's gain, drawn towards what clients of its size gain, by as much as chance explains their spread.
+    """Shrink each client's gain towards the gain of clients of its size, as far as chance explains their spread.
 
-    Clients with few samples have both the least sure gain and the most to gain: what is expected of a client is a line
-    in its variance. The spread about the line is estimated by moments (DerSimonian and Laird), the weights and
-    variances are those of Morris (JASA 1983) for few clients. Fewer than 4 are drawn towards nothing, fewer than 6
-    towards their mean. Clients whose gain is not known (None) are left out.
+    Clients with few samples have the least sure gains and gain most, so the expected gain is linear in the variance of
+    a client's gain. The spread about this line is estimated by moments (DerSimonian and Laird); the weights and
+    variances are those of Morris (JASA 1983) for few clients. With fewer than 4 clients nothing is shrunk; with fewer
+    than 6, gains are shrunk towards their mean. Clients with an unknown gain (None) are left out.
 
     >>> found = shrunk({name: Estimate(value, 1.0) for name, value in zip("abcde", [2, 2.5, 3, 3.5, 4])})
     >>> [round(one.value, 2) for one in found.values()]
@@ -181,7 +181,7 @@ def shrunk(gains: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
     rest = g - expected
     typical = float((weight * v).sum() / weight.sum())
     extra = 2 / (m - r - 2) * pull**2 * (typical + between) / (v + between) * np.square(rest)
-    # How much of the line's own error is in each client's estimate.
+    # The part of the line's own error in each client's estimate.
     leverage = weight * np.einsum("ij,jk,ik->i", x, inverse, x)
     return _by_id(by_id, expected + (1 - pull) * rest, v * (1 - (1 - leverage) * pull) + extra)
 
@@ -191,7 +191,7 @@ def _by_id(ids: Iterable[str], values: Values, variances: Values) -> dict[str, E
 
 
 def _between(g: Values, v: Values, x: Values) -> float:
-    """The variance of gains about the line, beyond chance."""
+    """The variance of gains about the line that chance does not explain."""
     w = 1 / v
     inverse = np.linalg.inv((x * w[:, None]).T @ x)
     rest = g - x @ (inverse @ (x.T @ (w * g)))
@@ -201,11 +201,11 @@ def _between(g: Values, v: Values, x: Values) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """What all models did.
+    """The marks of all models.
 
-    did[candidate][option][id] lists what the models of a client did, one for each fold (None: not known). Options: the
-    rates; or each rate with each strength, for heads of clients' own. candidates: from simple to complex, the first is
-    local training. shares: of each candidate but the first, the ids of clients that share a model in it.
+    did[candidate][option][id] lists the marks of a client's models, one for each fold (None: unknown). Options: the
+    rates; with a head for each client, each rate with each strength. candidates: from simple to complex, the first is
+    local training. shares: for each candidate except the first, the ids of clients that share a model in it.
     """
 
     candidates: Sequence[str]
@@ -215,13 +215,13 @@ class Trials:
 
     @property
     def ids(self) -> list[str]:
-        """All clients."""
+        """The sorted ids of all clients."""
         return sorted(self.did[self.candidates[0]][0])
 
     def gain(
         self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
     ) -> Estimate | None:
-        """The gain of one (candidate, option) of each fold over another."""
+        """A client's gain of `mine` over `theirs`, each with one (candidate, option) per fold."""
         first, second = list[Marks](), list[Marks]()
         for fold, (name, option), (other, its) in zip(folds, mine, theirs, strict=True):
             one, two = self.did[name][option][id][fold], self.did[other][its][id][fold]
@@ -233,23 +233,23 @@ class Trials:
     def gains(
         self, mine: tuple[str, int], theirs: tuple[str, int], ids: Iterable[str], folds: Sequence[int]
     ) -> dict[str, Estimate | None]:  # fmt: skip
-        """The gain of each of these clients with one candidate and option over another, on all these folds."""
+        """The gain of each of these clients with `mine` (candidate, option) over `theirs`, on all these folds."""
         return {id: self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)}
 
     def option(self, candidate: str, folds: Sequence[int]) -> int:
-        """The option with the best mean over clients on these folds; a client counts by how sure its gain is."""
+        """The option with the best mean over clients on these folds; surer gains have more weight."""
         totals = []
         for option in range(len(self.did[candidate])):
             g, v = _known(self.gains((candidate, option), (self.candidates[0], 0), self.ids, folds))
-            # One part of the weight is the spread between clients, so that no large client decides alone.
+            # The mean variance limits the weights, so that no large client decides alone.
             weight = 1 / (v + v.mean() + 1e-12) if len(v) else v
             totals.append(float((weight * g).sum() / weight.sum()) if len(v) else 0.0)
         return int(np.argmax(totals))
 
     def best(self, folds: Sequence[int]) -> tuple[str, int]:
-        """The collaboration (not the first candidate) with its option that is best for clients that may decline it.
+        """The best (candidate, option) other than local training, if clients may decline it.
 
-        Of those that cannot be told from the best (one standard error), the first one.
+        Among candidates within one standard error of the best, take the first one.
         """
         local = (self.candidates[0], self.option(self.candidates[0], folds))
         ratings: dict[str, tuple[int, frozenset[str], float]] = {}
@@ -267,7 +267,7 @@ class Trials:
     def _worth(
         self, mine: tuple[str, int], theirs: tuple[str, int], ids: Collection[str], folds: Sequence[int]
     ) -> tuple[float, float]:
-        """The gain over these clients, and its variance; a client counts by how sure its gain is, to a degree."""
+        """The total gain over these clients, and its variance; surer gains have more weight, within limits."""
         g, v = _known(self.gains(mine, theirs, ids, folds))
         if not len(v):
             return 0.0, 0.0
@@ -280,7 +280,7 @@ class Trials:
         self, ratings: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
         folds: Sequence[int],
     ) -> bool:  # fmt: skip
-        """Whether a candidate is at most one standard error below the best, with all that do better alone."""
+        """Whether a candidate is at most one standard error below `top`, if clients that do better alone decline."""
         behind, variance = 0.0, 0.0
         first, second = (top, ratings[top][0]), (name, ratings[name][0])
         both = ratings[top][1] & ratings[name][1]
@@ -294,12 +294,12 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What was chosen, and what it is worth.
+    """The choice and its gains.
 
-    candidate, option, local_option: chosen on all folds. gains: the gain of each client that shares a model in it over
-    training alone, on folds whose choice, made on the others, was this candidate, with or without heads of clients'
-    own. takes: who should take it. whole: the gains of one model for all, on all folds. stable: how many folds that
-    are; if fewer than two, the gains are of all folds.
+    candidate, option, local_option: chosen on all folds. gains: the gain over training alone of each client that shares
+    a model in the candidate, on agreeing folds. A fold agrees if the choice on the other folds was this candidate, with
+    or without own heads. takes: clients that should take it. whole: the gains of one model for all, on all folds.
+    stable: number of agreeing folds; if fewer than two, the gains are of all folds.
     """
 
     candidate: str
@@ -312,9 +312,9 @@ class Judged:
 
     @classmethod
     def of(cls, trials: Trials, share: float, whole: str = "all") -> Judged:
-        """Judge all candidates: on all folds for what is recommended, fold by fold for what it is worth.
+        """Judge all candidates: choose the recommended one on all folds, and estimate its gains fold by fold.
 
-        share: of a client's samples, those that the models of a fold were trained on.
+        share: the share of a client's samples that a fold's models were trained on.
         """
         every = list(range(trials.folds))
         candidate, option = trials.best(every)
@@ -338,7 +338,7 @@ class Judged:
 
 
 def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:
-    """The mean gain of these clients, each by how sure it is."""
+    """The mean gain of these clients; surer gains have more weight."""
     g, v = _known(gains)
     if not len(g):
         return Estimate(0.0, 0.0)
@@ -348,6 +348,6 @@ def _mean(gains: Mapping[str, Estimate | None]) -> Estimate:
 
 
 def _known(gains: Mapping[str, Estimate | None]) -> tuple[Values, Values]:
-    """(the gains that are known, their variances)."""
+    """(known gains, their variances)."""
     known = [gain for gain in gains.values() if gain is not None]
     return np.array([one.value for one in known]), np.array([one.variance for one in known])

@@ -1,11 +1,11 @@
-"""What each partner adds to each client: an estimate from models of coalitions, on samples held out.
+"""What each partner adds to each client: an estimate from models of coalitions, on held-out samples.
 
-A coalition of clients is worth to its member what its one shared model (FedAvg) does on the member's validated samples.
-What a partner adds to a client is the Shapley value (1953) of the game in which the partner and the client's group may
-join the client: the gain of a coalition with the partner over that without, averaged over coalitions of one size, and
-over sizes. So members of a group share what it gains, and a partner and its copy share what either would add. All
-coalitions of a group of up to EXACT clients are trained; of a larger one those that begin ORDERS random orders, and
-partners outside join each of its members alone, and all of them.
+The value of a coalition to a member is the metric of its one shared model (FedAvg) on the member's held-out samples.
+What a partner adds to a client is its Shapley value (1953) in the game in which the partner and the client's group may
+join the client: the gain of a coalition with the partner over the coalition without it, averaged over coalitions of one
+size, then over sizes. Thus the members of a group share its gain, and a partner and its copy share what either would
+add. For a group of up to EXACT clients, all coalitions are trained. For a larger group, the coalitions are the first
+members of ORDERS random orders, and partners outside the group join each member alone and the complete group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Coalition = frozenset[str]
 
 
 def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) -> list[Coalition]:
-    """All coalitions of two clients or more that are to be trained.
+    """All coalitions to train, each of two clients or more.
 
     >>> ["".join(sorted(each)) for each in coalitions_of([frozenset("ab"), frozenset("c")], ["a", "b", "c"], 0)]
     ['abc', 'ab', 'ac', 'bc']
@@ -51,7 +51,7 @@ def coalitions_of(groups: Iterable[Coalition], ids: Sequence[str], seed: int) ->
 
 
 def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
-    """These coalitions, as many beside each other in one shape as have no member in common; the last has none."""
+    """Pack coalitions into shapes; those in one shape have no common member. The last shape has no group."""
     packed: list[list[Coalition]] = []
     taken: list[Coalition] = []
     for each in coalitions:
@@ -67,10 +67,11 @@ def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Worth:
-    """What partners add to clients in the task's metric, all of it estimated.
+    """Estimates of what partners add to clients, in the task's metric.
 
-    adds: {client: {partner: what it adds}}. last: the same, added to the client's whole group. groups: what the group
-    gains a client over training alone. everybody: what all others do. exact: whether all coalitions were trained.
+    adds: {client: {partner: what it adds}}. last: what the partner adds to the client's complete group. groups: each
+    client's gain from its group over training alone. everybody: its gain from all other clients. exact: whether all
+    coalitions were trained.
     """
 
     adds: Mapping[str, Mapping[str, Estimate]]
@@ -81,16 +82,16 @@ class Worth:
 
     @property
     def edges(self) -> int:
-        """How many pairs of a client and a partner there are; verdicts on pairs are corrected for all of them."""
+        """The number of pairs of a client and a partner; verdicts on pairs are corrected for this number."""
         return sum(len(partners) for partners in self.adds.values())
 
     def verdict(self, client: str, partner: str) -> str:
-        """Say "helps" or "hurts", or nothing where the corrected interval holds 0."""
+        """Return "helps" or "hurts", or an empty text if the corrected interval contains 0."""
         low, high = interval(self.adds[client][partner], self.edges)
         return "helps" if low > 0 else "hurts" if high < 0 else ""
 
     def of_partner(self, partner: str) -> tuple[Estimate, Estimate]:
-        """What a partner adds to another client on average: over coalitions, and to its whole group."""
+        """(what a partner adds on average to another client, over coalitions; what it adds to the complete group)."""
         means = []
         for adds in (self.adds, self.last):
             each = [partners[partner] for client, partners in sorted(adds.items()) if client != partner]
@@ -100,16 +101,16 @@ class Worth:
 
 
 def interval(one: Estimate, comparisons: int) -> tuple[float, float]:
-    """The ends of an interval that holds with all of so many others at level LEVEL (Bonferroni)."""
+    """The ends of an interval such that this many intervals hold simultaneously at level LEVEL (Bonferroni)."""
     reach = normal(1 - (1 - LEVEL) / comparisons) * one.deviation
     return one.value - reach, one.value + reach
 
 
 def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: Mapping[str, Coalition]) -> Worth:
-    """What partners add, from what the models of coalitions did.
+    """Compute what partners add, from the marks of the coalitions' models.
 
-    marks: {client: for each fold that determines its metric, what the model of each of its coalitions did}. groups: of
-    each client, itself and the partners of what was judged best.
+    marks: {client: for each fold that determines its metric, the marks of the model of each of its coalitions}. groups:
+    for each client, itself and its partners in the chosen candidate.
     """
     everybody = frozenset(marks)
     adds, last = dict[str, dict[str, Estimate]](), dict[str, dict[str, Estimate]]()
@@ -132,7 +133,7 @@ def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: M
 
 
 class _Folds:
-    """What a client's models did in each fold: [coalitions, samples] on each side of the metric (see `Marks`)."""
+    """The marks of a client's models in each fold: [coalitions, samples] for each side of the metric (see `Marks`)."""
 
     def __init__(self, folds: Sequence[Mapping[Coalition, Marks]]) -> None:
         self.number = {coalition: place for place, coalition in enumerate(folds[0] if folds else ())}
@@ -148,7 +149,7 @@ class _Folds:
         return self._mean([[(self.number[one], self.number[other])]], drawn=False)
 
     def added(self, partner: str, players: Coalition, drawn: bool) -> Estimate:
-        """What a partner adds in coalitions of these players; drawn: whether these are some of many."""
+        """What a partner adds in coalitions of these players; drawn: whether the coalitions are a random sample."""
         by_size: dict[int, list[tuple[int, int]]] = {}
         for coalition, place in self.number.items():
             without = self.number.get(coalition - {partner})
@@ -168,13 +169,13 @@ class _Folds:
         return Estimate(gain.value, INFLATED * gain.variance + (self._drawn(by_size) if drawn else 0.0))
 
     def _sum(self, weights: Array) -> Estimate | None:
-        """The weighted sum of what the models did, and the variance of its mean over samples."""
+        """The mean over samples of the models' weighted sum, and its variance; None if not determined."""
         sums = [Marks(self.kind, tuple(weights @ side for side in sides)) for sides in self.stacks]
         zeros = [Marks(self.kind, tuple(np.zeros_like(side) for side in one.sides)) for one in sums]
         return gain_over(sums, zeros)
 
     def _drawn(self, by_size: Sequence[Sequence[tuple[int, int]]]) -> float:
-        """The variance that comes of having drawn coalitions: gains of all sizes vary about one mean."""
+        """The variance due to the random sample of coalitions, if gains of all sizes vary about one mean."""
         values = np.mean([side.mean(axis=1) for sides in self.stacks for side in sides], axis=0)
         with_partner, without = np.array([pair for pairs in by_size for pair in pairs]).T
         gains = values[with_partner] - values[without]

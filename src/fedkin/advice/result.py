@@ -1,4 +1,4 @@
-"""An advice: what is recommended to each client, how sure that is, in words, as a table and as JSON."""
+"""An advice: the recommendation for each client and how sure it is, in words, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class OfClient:
-    """What is recommended to one client.
+    """The recommendation for one client.
 
-    has: its training samples, or its events. unknown: what it has too few of; None if a verdict is given. partners: who
-    shares a model with it in what was judged best, also if none of them should use it. takes: whether it should use
-    that model. gain: of that model over training alone, from validation (None: it shares with nobody, or too little is
-    known). whole: that of one model for all. test: the gain on test samples, which no choice has seen.
+    has: number of its training samples, or of its events. unknown: what it has too few of; None if there is a verdict.
+    partners: clients that share a model with it in the best collaboration, even if none of them should use it. takes:
+    whether it should use that model. gain: of that model over training alone, from validation (None: it shares with
+    nobody, or has too few samples). whole: the gain of one model for all. test: the gain on test samples, which no
+    choice has seen.
     """
 
     id: str
@@ -41,7 +42,7 @@ class OfClient:
 
     @property
     def advice(self) -> str:
-        """In words: what to do."""
+        """The recommendation in words."""
         if self.unknown is not None:
             return f"not known: {self.unknown}"
         if self.takes:
@@ -53,13 +54,13 @@ class OfClient:
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Who should train with whom.
+    """Which clients should train together.
 
-    candidate: what is recommended, a name of CANDIDATES; judged: the best collaboration, which is judged even if nobody
-    should take it. shape: who shares a model. method: what trains it. rate, own_rate: of shared models, and of models
-    of one client. stable: in so many of `folds` choices on the other folds the candidate was the same. left_out: what
-    was not tried of the usual plan, in words. models: those of the end, on all training samples; alone, shared: the two
-    that each client could use.
+    candidate: the recommended one, a name of CANDIDATES; judged: the best collaboration, even if nobody should take it.
+    shape: which clients share a model. method: what trains the shape. rate, own_rate: learning rates of shared models,
+    and of models of one client. stable: the number of the `folds` choices, each without one fold, that chose the same
+    candidate. left_out: parts of the usual plan that were not tried, in words. models: each client's final model,
+    trained on all training samples; alone, shared: the two models that each client could use.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """The recommendation in one sentence: what to do, how sure that is, and of whom nothing can be said."""
+        """The recommendation in one sentence: what to do, how sure that is, and which clients could not be judged."""
         judged = [client for client in self.clients if client.unknown is None]
         takes = [client.id for client in judged if client.takes]
         alone = [client.id for client in judged if not client.partners]
@@ -132,7 +133,7 @@ class Advice:
         return "; ".join(parts) + "."
 
     def _how_sure(self, takes: Sequence[str], parts: list[str]) -> list[str]:
-        """The parts of the sentence, with how sure it is that those who share a model gain."""
+        """The parts of the sentence, with how sure it is that clients with a shared model gain."""
         likely = [id for id in takes if (gain := self[id].gain) is None or gain.low <= 0]
         if len(likely) == len(takes):
             many = "both" if len(takes) == 2 else f"all {len(takes)}"
@@ -144,7 +145,7 @@ class Advice:
 
     @property
     def why(self) -> str:
-        """What was judged, and on what."""
+        """What was judged, and on which data."""
         differs = f"; what differs between clients: {', '.join(self.differs)}" if self.differs else ""
         return (
             f"Judged on training samples held out in {self.folds} folds, never on test samples: "
@@ -156,7 +157,7 @@ class Advice:
 
     @property
     def notes(self) -> list[str]:
-        """What else a reader should know: who one model for all would hurt, and what could not be tried."""
+        """Further notes: which clients one model for all would hurt, and what could not be tried."""
         hurt = [client.id for client in self.clients if client.whole is not None and client.whole.hurt]
         notes = []
         if hurt and self.candidate != "all":
@@ -176,7 +177,7 @@ class Advice:
         return notes + [f"Not tried: {why}." for why in self.missing]
 
     def partner_tables(self) -> list[dict[str, Any]]:
-        """Who helps whom, as tables with a title, heads and rows: what partners add to each client, and each to all."""
+        """Two tables with title, heads and rows: what partners add to each client, and what each adds on average."""
         worth = self.worth
         if worth is None or not worth.adds:
             return []
@@ -209,7 +210,7 @@ class Advice:
         ]  # fmt: skip
 
     def rows(self) -> list[list[str]]:
-        """The table: client, what it has, advice, gain with its interval, with one model for all, on test samples."""
+        """The table's rows: client, what it has, advice, and gains: by sharing, by one model for all, on test data."""
         return [
             [client.id, client.has, client.advice, *map(self._text, (client.gain, client.whole, client.test))]
             for client in self.clients
@@ -224,7 +225,7 @@ class Advice:
         return ["client", "has", "advice", gain, "one model for all", "on test samples"]
 
     def _text(self, one: Estimate | Difference | None, comparisons: int = 1) -> str:
-        """A gain with its interval, in points if the metric is a share; comparisons: for which the interval holds."""
+        """A gain with its interval, in points for a share; comparisons: number of intervals that hold at once."""
         if one is None or one.value is None:
             return ""
         scale, form = (100.0, "{:+.1f}") if self.task.metric.share else (1.0, "{:+.3g}")
@@ -235,7 +236,7 @@ class Advice:
         return f"{value} [{form.format(scale * low)}, {form.format(scale * high)}]"
 
     def to_json(self) -> dict[str, Any]:
-        """All but models, as plain data."""
+        """Everything except models, as plain data."""
         return {
             "name": self.name, "sentence": self.sentence, "why": self.why, "candidate": self.candidate,
             "judged": self.judged, "metric": self.task.metric.name, "level": LEVEL, "folds": self.folds,
@@ -249,7 +250,7 @@ class Advice:
 
 
 def _worth_as_dict(worth: Worth) -> dict[str, Any]:
-    """Intervals of pairs hold for all pairs at once, those of partners for all partners."""
+    """Plain data of `worth`; intervals of pairs hold for all pairs at once, those of partners for all partners."""
 
     def with_interval(one: Estimate, comparisons: int = 1) -> dict[str, float]:
         return dict(zip(("value", "low", "high"), (one.value, *interval(one, comparisons)), strict=True))

@@ -1,4 +1,4 @@
-"""The runs behind an advice: all candidates on all folds, many of them side by side in one run."""
+"""The runs behind an advice: all candidates on all folds, many of them together in one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedkin.running.experiment import RunSettings, nets_for
 from fedkin.running.loop import execute
 from fedkin.settings import parse
 
-# The share of a client's samples, the latest, that is validated where times are known.
+# If times are known, this share of a client's samples, the latest ones, is held out.
 LATEST = 0.25
 
 Labels = npt.NDArray[np.int64]
@@ -40,10 +40,10 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Facts about a client's training samples beside their values.
+    """Facts about a client's training samples, in addition to their values.
 
-    together [n]: samples with one number are never split (the stays of one patient); None: each is by itself.
-    when [n]: their times; the latest are held out. None: held out at random.
+    together [n]: samples with the same number are never split (the stays of one patient); None: each is independent.
+    when [n]: the samples' times; the latest are held out. None: samples are held out at random.
     """
 
     together: Labels | None = None
@@ -52,7 +52,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Of one client: the fold of each training sample, [n] from 0; -1 for samples that are always trained on."""
+    """One client's folds. fold: the fold of each training sample, [n] from 0; -1 for samples always trained on."""
 
     fold: Labels
     count: int
@@ -60,7 +60,7 @@ class Folds:
 
     @property
     def splits(self) -> int:
-        """How many models are trained for this client: one that all folds validate with time, else one for each."""
+        """The number of models to train for this client: one for all folds if split by time, else one per fold."""
         return 1 if self.by_time else self.count
 
     @property
@@ -69,21 +69,21 @@ class Folds:
         return float((self.fold < 0).mean()) if self.by_time else 1 - 1 / self.count
 
     def trained(self, split: int) -> Labels:
-        """Rows on which the model of this split is trained."""
+        """Rows that train the model of this split."""
         return np.flatnonzero(self.fold < 0) if self.by_time else np.flatnonzero(self.fold != split)
 
     def validated(self, split: int) -> Labels:
-        """Rows on which it is validated."""
+        """Rows that validate the model of this split."""
         return np.flatnonzero(self.fold >= 0) if self.by_time else np.flatnonzero(self.fold == split)
 
 
 def folds_of(
     samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None, share: float = LATEST
 ) -> Folds:
-    """The folds of one client's training samples: with classes, each class is dealt evenly.
+    """The folds of one client's training samples; for tasks with classes, each class is distributed evenly.
 
-    name: keys the draw; samples with the same name, seed and values have the same folds. share: with times, the share
-    of samples, the latest, that are validated; the folds are then stretches of time.
+    name: keys the draw; samples with the same name, seed and values have the same folds. share: if times are known, the
+    share of the latest samples that is held out; folds are then periods of time.
     """
     n = len(samples)
     rows = rows or Rows()
@@ -93,7 +93,7 @@ def folds_of(
     labels = samples.labels().numpy() if task.labels else np.zeros(n, np.int64)
     unit = np.arange(n) if rows.together is None else _units(rows.together)
     units = int(unit.max()) + 1
-    # A unit is of its rarest class: of all samples of a patient, it is the event that must be dealt evenly.
+    # A unit counts as its rarest class: among a patient's samples, the event must be distributed evenly.
     rare = np.bincount(labels, minlength=int(labels.max()) + 1)[labels]
     order = np.lexsort([rare, unit])
     first = order[np.searchsorted(unit[order], np.arange(units))]
@@ -108,12 +108,12 @@ def folds_of(
 
 
 def _units(together: Labels) -> Labels:
-    """Samples that belong together have the same number, from 0."""
+    """Number the units of samples that belong together from 0."""
     return np.unique(together, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
-    """Units of unlike sizes, dealt one after another to the fold with fewest samples of their class, then of all."""
+    """Assign units of different sizes in turn to the fold with fewest samples of their class, then of all classes."""
     dealt = np.empty(len(sizes), np.int64)
     held: Mapping[int, Labels] = {int(value): np.zeros(count, np.int64) for value in np.unique(kind)}
     every = np.zeros(count, np.int64)
@@ -125,7 +125,7 @@ def _even(ranked: Labels, sizes: Labels, kind: Labels, count: int) -> Labels:
 
 
 def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, share: float) -> Labels:
-    """The latest `share` of the samples, in `count` stretches of time; a unit is as late as its latest sample."""
+    """Hold out the latest `share` of the samples in `count` periods; a unit has the time of its latest sample."""
     n = len(when)
     unit = np.arange(n) if together is None else _units(together)
     latest = np.full(n, -np.inf)
@@ -136,7 +136,7 @@ def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, 
     held = order[n - min(n - 1, max(round(share * n), min(count, n - 1))) :]
     if len(held):
         fold[held] = np.arange(len(held)) * count // len(held)
-    # Nothing of a unit is trained on if a part of it is validated.
+    # If a part of a unit is held out, train on none of it.
     top = np.full(n, -1, np.int64)
     np.maximum.at(top, unit, fold)
     return top[unit]
@@ -144,15 +144,15 @@ def _latest(when: npt.NDArray[np.float64], together: Labels | None, count: int, 
 
 Values = npt.NDArray[np.float64]
 
-# What the models of each client did, by (number of the rate, split, shape) and id.
+# The outcomes of each client's models, by (number of the rate, split, shape) and id.
 Outputs = dict[tuple[int, int, Shape], dict[str, Values]]
-# So many clients train side by side in one run: more use the processor better, fewer are lost by a stop.
+# Clients in one run: a larger number uses the processor better; with a smaller number, a stop loses less work.
 _TOGETHER = 400
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How models are trained: the net, local training, the engine, and the seed."""
+    """How to train models: the net, local training, the engine, and the seed."""
 
     model: Model
     training: Training
@@ -161,7 +161,7 @@ class Bench:
 
 
 def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
-    """Strengths with which heads of clients' own are tried: those of kin, or a pulled bias alone; [] without a head."""
+    """Strengths to try for a head for each client: those of kin, or a pulled bias only; [] if there is no head."""
     task = federation.task
     net, _ = nets_for(bench.model, federation, bench.seed, bench.run.torch_dtype, bench.run.precision)
     if not can_pull(net.initial, task):
@@ -171,9 +171,9 @@ def tried_strengths(bench: Bench, federation: Federation) -> list[Strength]:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """All runs of an advice. shapes: of each split, the different shapes to train. rates: of local training.
+    """All runs of an advice. shapes: for each split, the different shapes to train. rates: of local training.
 
-    heads: of each split, the shapes whose clients also use heads of their own, with these strengths.
+    heads: for each split, the shapes whose clients also get their own heads, with these strengths.
     """
 
     federation: Federation
@@ -185,7 +185,7 @@ class Work:
     strengths: Sequence[Strength] = ()
 
     def jobs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-        """(number of the rate, its parts (split, number of the shape)) of each run."""
+        """For each run: (number of the rate, its parts (split, number of the shape))."""
         parts = [(split, place) for split, each in enumerate(self.shapes) for place in range(len(each))]
         size = max(1, _TOGETHER // len(self.federation))
         chunks = [tuple(parts[start : start + size]) for start in range(0, len(parts), size)]
@@ -197,18 +197,18 @@ class Work:
         progress: Callable[[int, int], None],
         goes_on: Callable[[int], bool] = lambda rate: True,
     ) -> Outputs:
-        """{(rate, split, shape): {id: what its models did on the validated samples}}; what is in `folder` is read.
+        """Do all runs; returns {(rate, split, shape): {id: outcomes of its models on held-out samples}}.
 
-        That is [models, samples]: the shared model, and with heads also a model for each strength. progress(runs done,
-        runs in all) is called before each run, and at the end; goes_on(rate) before the first rate and each that is not
-        in `folder`: if it says no, this rate and those after it are left out.
+        Outcomes are [models, samples]: the shared model, and with heads one more model per strength. Finished runs in
+        `folder` are read. progress(runs done, runs in all) is called before each run, and at the end; goes_on(rate)
+        before the first rate and before each rate not yet in `folder`: if False, this and later rates are left out.
         """
         found: Outputs = {}
         jobs = self.jobs()
         paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
         for number, ((rate, parts), path) in enumerate(zip(jobs, paths, strict=True)):
             progress(number, len(jobs))
-            # What was done is read, however little time there is.
+            # Finished runs are read even without time for further ones.
             missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
             if (number == 0 or (rate != jobs[number - 1][0] and missing)) and not goes_on(rate):
                 break
@@ -224,9 +224,9 @@ class Work:
         return found
 
     def _run(self, rate: int, parts: Sequence[tuple[int, int]]) -> dict[str, Values]:
-        """Train these parts in one run; what their models did, by "number of the part/id"."""
+        """Train these parts in one run; returns the outcomes of their models, by "number of the part/id"."""
         clients: list[Client] = []
-        # One after another in memory: batches are drawn from them many times.
+        # Make the samples contiguous in memory: batches are drawn from them many times.
         trains = {
             (id, split): client.train.take(self.folds[id].trained(split)).own()
             for split in dict.fromkeys(split for split, _ in parts)
@@ -239,7 +239,7 @@ class Work:
             groups |= {f"{place}.{count}": members for count, members in enumerate(shape.groups)}
             near |= dict(shape.near)
             for id, client in self.federation.items():
-                # Nothing is scored in the run itself: what its models do is needed sample by sample.
+                # No test samples: outcomes are needed sample by sample, so they are computed after the run.
                 clients.append(Client(names[id], trains[id, split], client.train.take([])))
         method = parse(Given, {"groups": groups, "near": near}, "method")
         together = Federation(clients, self.federation.task, self.federation.name)
@@ -266,7 +266,7 @@ class Work:
 def method_of(
     shape: Shape, strength: Strength = SHARED, keep_own: Sequence[str] = (), own_lr: float | None = None
 ) -> Given:
-    """The method that trains a shape. keep_own: who shares, and uses a model of its own beside it."""
+    """The method that trains a shape. keep_own: clients in a group that also train and use their own model."""
     pulls = (None if one == math.inf else one for one in strength)
     table: dict[str, Any] = {
         "groups": {f"g{place}": members for place, members in enumerate(shape.groups)}, "near": dict(shape.near),
@@ -276,7 +276,7 @@ def method_of(
 
 
 def trained(method: Given, federation: Federation, bench: Bench, rate: float) -> tuple[Net, Result]:
-    """Run this method with this rate, evaluated at the end; the net, and the result with its models."""
+    """Run this method with this rate, evaluated at the end; returns the net, and the result with its models."""
     training = bench.training.model_copy(update={"lr": rate, "clients_per_round": "all"})
     rounds = max(1, training.rounds)
     quiet = {"evaluate_every": rounds, "trackers": (), "engine": "local", "adversaries": "none", "min_replies": 0}

@@ -1,4 +1,4 @@
-"""Whether predicted risks are true: Brier score, calibration curve, slope and intercept, and decision curves."""
+"""Calibration of predicted risks: Brier score, calibration curve, slope and intercept, and decision curves."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Bin(NamedTuple):
 class Calibration(NamedTuple):
     """Logistic regression of the label on the logit of the predicted risk (Cox, 1958).
 
-    slope: 1 is ideal; below 1, high risks are too high and low ones too low, as of an overfitted model. intercept: of
-    the same regression. large: the intercept with the slope held at 1; below 0, risks are too high on average (Van
+    slope: 1 is ideal; below 1, high risks are too high and low ones too low, as for an overfitted model. intercept: of
+    the same regression. large: the intercept with the slope fixed at 1; below 0, risks are too high on average (Van
     Calster et al., 2019). The intervals are Wald's.
     """
 
@@ -41,7 +41,7 @@ class Calibration(NamedTuple):
 
 
 def probabilities(scores: Any) -> Values:
-    """Risks in 0..1 of scores that are differences of two outputs, as a risk task's digest has them.
+    """Turn scores, the differences of a risk task's two outputs, into risks in 0..1.
 
     >>> probabilities([0.0, 2.0]).round(3).tolist()
     [0.5, 0.881]
@@ -62,7 +62,7 @@ def brier(risks: Any, labels: Any) -> float:
 def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list[Bin]:
     """Calibration curve over at most `bins` groups with about equally many samples, from low to high risk.
 
-    Equal risks stay in one group, so that there may be fewer.
+    Equal risks stay in one group, so there may be fewer groups.
 
     >>> [(round(one.predicted, 2), one.observed, one.n) for one in curve([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1], 2)]
     [(0.15, 0.0, 2), (0.85, 1.0, 2)]
@@ -80,9 +80,9 @@ def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list
 
 
 def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | None:
-    """Calibration slope and intercepts by maximum likelihood; None if there is none.
+    """Calibration slope and intercepts by maximum likelihood; None if they do not exist.
 
-    There is none with one class only, with risks that are all equal, and if a threshold separates the classes.
+    They do not exist with only one class, with equal risks, and if a threshold separates the classes.
 
     >>> found = calibration([0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 0.4, 0.5], [0, 0, 1, 1, 0, 1, 0, 1])
     >>> round(found.slope, 2), round(found.large, 2)
@@ -110,7 +110,7 @@ def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | 
 def decision_curve(risks: Any, labels: Any) -> Values:
     """Net benefit TP/n - FP/n * t/(1 - t), in events found per sample, of acting on risks of at least t.
 
-    t is 0.01 to 0.99 in steps of 0.01 (Vickers and Elkin, 2006). Acting on nobody has 0.
+    t is 0.01 to 0.99 in steps of 0.01 (Vickers and Elkin, 2006). Acting on nobody has a net benefit of 0.
 
     >>> decision_curve([0.1, 0.6, 0.9], [0, 0, 1])[[4, 49, 69]].round(3).tolist()
     [0.298, 0.0, 0.333]
@@ -138,7 +138,7 @@ def _separated(at: Values, y: Values) -> bool:
 
 
 def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | None:
-    """Coefficients of the largest likelihood and their standard errors; None if it has no maximum."""
+    """Maximum-likelihood coefficients and their standard errors; None if the likelihood has no maximum."""
 
     def loss(w: Values) -> tuple[float, Values]:
         eta = x @ w + offset

@@ -22,8 +22,8 @@ from fedkin.keys import rng
 from fedkin.learning.devices import one_thread
 from fedkin.learning.net import Net
 
-_POINTS = 2000  # class means kept of a round; beyond this, some clients, drawn once for all rounds
-_HEADS = 200  # clients whose heads are compared; fewer if their answers exceed the next limit:
+_POINTS = 2000  # class means kept per round; if there are more, only clients that are drawn once for all rounds
+_HEADS = 200  # clients with compared heads; fewer if the heads' answers exceed the next limit
 _ANSWERS = 20_000_000
 
 
@@ -36,7 +36,7 @@ class Cloud:
     points: npt.NDArray[np.float32]
 
     def check(self, clients: int) -> None:
-        """Raise ValueError unless these are points of this number of clients, or of the server."""
+        """Raise ValueError unless all points belong to one of this number of clients, or to the server."""
         n = len(self.points)
         if self.points.ndim != 2 or self.client.shape != (n,) or self.label.shape != (n,):
             raise ValueError(f"{n} points, {self.client.shape} clients and {self.label.shape} labels")
@@ -48,10 +48,10 @@ class Cloud:
 class Features:
     """The features recorded after a round.
 
-    features: the mean feature of each class of each client in `ids`, under its own model, and the prototypes of a
-    server that keeps some. anchors: what a method's clients keep themselves (SFMTL-Graph's anchors, MAPL's
-    prototypes), or None. heads: similarity of the answers of the first m clients' heads on each other's class
-    means, [m, m] (SFMTL-Graph, Eq. 8); None if all clients use one head. clients: the number there were to choose from.
+    features: the mean feature of each class of each client in `ids`, under its own model, and the server's prototypes,
+    if it has any. anchors: class vectors that clients keep (SFMTL-Graph's anchors, MAPL's prototypes), or None. heads:
+    similarity of the answers of the first m clients' heads on each other's class means, [m, m] (SFMTL-Graph, Eq. 8);
+    None if all clients use one head. clients: number of clients that `ids` were chosen from.
     """
 
     round: int
@@ -62,7 +62,7 @@ class Features:
     heads: npt.NDArray[np.float64] | None = None
 
     def to_bytes(self) -> bytes:
-        """The same features always give the same bytes."""
+        """Return the features as bytes; equal features give equal bytes."""
         tree: dict[str, Any] = {"round": self.round, "ids": list(self.ids), "clients": self.clients}
         for name, cloud in (("features", self.features), ("anchors", self.anchors)):
             if cloud is not None:
@@ -90,7 +90,7 @@ def read_features(path: Path) -> Features:
 
 
 def _cloud(tables: Sequence[tuple[int, Tensor, Tensor]]) -> Cloud | None:
-    """The rows of tables (client, which rows are known, [classes, d]) that are known; None if there are none."""
+    """The known rows of tables (client, mask of known rows, [classes, d]); None if there are none."""
     labels = [known.nonzero()[:, 0] for _, known, _ in tables]
     if not sum(map(len, labels)):
         return None
@@ -100,7 +100,7 @@ def _cloud(tables: Sequence[tuple[int, Tensor, Tensor]]) -> Cloud | None:
 
 
 def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
-    """Class means, anchors and heads of these clients now; changes nothing, and uses none of their randomness.
+    """Class means, anchors and heads of these clients now; changes no state, and draws none of their random numbers.
 
     None without class labels, without features [batch, d] of one width, or without samples.
     """
@@ -113,7 +113,7 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
     heads: list[_Head] = []
     width = 0
     with one_thread():
-        # In an order that is the same in every round: the first are kept if there are too many.
+        # The order is the same in every round: if there are too many clients, the first ones are kept.
         for place in rng(setup.seed, "", 0, "embeddings").permutation(len(clients)):
             id = clients[place]
             reply = engine.features(id)
@@ -130,12 +130,12 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
             means.append((len(measured), known, table))
             if "vectors" in reply:
                 anchors.append((len(measured), reply["vectors_known"], reply["vectors"]))
-            # Only the heads that can be compared are kept: models of many clients may be on disk.
+            # Keep only the heads to compare: the models of many clients may be on disk.
             if len(heads) < _HEADS:
                 heads.append(_Head(reply["head"], table, known))
             measured.append(id)
         similar = _similarity_of_heads(heads, setup.net, roster.task.classes, roster.task.outputs)
-    # With `run.alone` there is a server for each client, and none that all have in common.
+    # With `run.alone`, each client has its own server, and there is no common one.
     common = isinstance(setup.method, ServerMethod) and not setup.engine.alone
     kept = setup.method.class_vectors(engine.server) if common else None
     if kept is not None:

@@ -1,4 +1,4 @@
-"""Numbers of the papers' figures: overlaps (MAPL, Fig. 3, 4), and how far kinds of points are apart."""
+"""Numbers of the papers' figures: overlaps of clients (MAPL, Fig. 3, 4), and separation of kinds of points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[np.float64]
 
 
 def class_overlap(classes: Sequence[Collection[str]]) -> Array:
-    """Classes that both clients have, divided by classes that either has: [n, n] in [0, 1]; 0 if neither has any.
+    """Number of common classes of two clients, divided by that of their union: [n, n] in [0, 1]; 0 without any class.
 
     >>> class_overlap([{"0", "1"}, {"1", "2"}, {"3"}]).round(2)
     array([[1.  , 0.33, 0.  ],
@@ -53,7 +53,7 @@ def _pairs(matrix: Any) -> Array:
 def separation(points: Any, kinds: Sequence[Any]) -> float | None:
     """Mean silhouette of points [n, d] by kind, in [-1, 1]: high if the kinds are separated (Rousseeuw 1987).
 
-    None for one kind only, or if every point is of its own kind.
+    None if there is only one kind, or if every point has its own kind.
     """
     _, labels = np.unique(np.asarray(kinds), return_inverse=True)
     if not 2 <= int(labels.max(initial=0)) + 1 < len(labels):

@@ -1,4 +1,4 @@
-"""Confidence intervals of one figure: of a rate, an AUC, a mean over samples, and means and differences over seeds."""
+"""Confidence intervals of a rate, an AUC, a mean over samples, and means and differences over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy import optimize, special, stats
 Values = npt.NDArray[np.float64]
 
 LEVEL = 0.95
-# From so many values on, the mean of the skewed values at hand is normal enough for Student's interval, and quicker.
+# From this number of values on, the mean of skewed values is normal enough for Student's interval, which is faster.
 _MANY = 1000
 _FEW = 5
 
@@ -54,9 +54,9 @@ def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
 
 
 def components(scores: Any, labels: Any) -> tuple[Values, Values]:
-    """The shares of samples of the other class that each 1, and each 0, is ranked rightly against; ties count half.
+    """For each 1, and for each 0, the share of samples of the other class that it is ranked rightly against.
 
-    Both have the AUC as their mean (DeLong, DeLong and Clarke-Pearson, 1988), by sorting.
+    Ties count half. Both means are the AUC (DeLong, DeLong and Clarke-Pearson, 1988). Computed by sorting.
 
     >>> ones, zeros = components([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     >>> ones.tolist(), zeros.tolist()
@@ -74,11 +74,11 @@ def components(scores: Any, labels: Any) -> tuple[Values, Values]:
 
 
 def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | None:
-    """Interval of the ROC-AUC of scores [n] for labels 0 or 1; None with one class only.
+    """Interval of the ROC-AUC of scores [n] for labels 0 or 1; None if there is only one class.
 
-    DeLong's variance on the logit scale, which keeps the interval inside 0..1. Where this variance is 0 or not known
-    (an AUC of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors
-    away, with the standard error of Hanley and McNeil (1982) at that AUC.
+    DeLong's variance on the logit scale, which keeps the interval inside 0..1. If this variance is 0 or unknown (an AUC
+    of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors away,
+    with the standard error of Hanley and McNeil (1982) at that AUC.
 
     >>> low, high = auc_interval([0.1, 0.4, 0.35, 0.8, 0.7, 0.2], [0, 0, 1, 1, 1, 0])
     >>> round(low, 2), round(high, 2)
@@ -114,8 +114,8 @@ def mean_interval(values: Any, level: float = LEVEL, draws: int = 2000, seed: in
 
     The bootstrap of Student's t (Efron and Tibshirani, 1993, ch. 12.5), as squared errors are skewed to one side: the
     mean of 10 squares of normal errors is missed by Student's 95 % interval in 13 % of samples, by this one in 6 %.
-    Student's interval is taken of fewer than 5 values, of 1,000 and more, and for an end for which too many draws
-    are of one value alone. Equal values and arguments give an equal interval.
+    Student's interval is used for fewer than 5 values, for 1,000 and more, and for an end at which too many draws
+    contain only one value. Equal values and arguments give an equal interval.
 
     >>> low, high = mean_interval([1.0, 2.0, 3.0, 4.0, 10.0, 2.0])
     >>> low < 11 / 3 < high
@@ -135,7 +135,7 @@ def mean_interval(values: Any, level: float = LEVEL, draws: int = 2000, seed: in
     again = sample[drawn]
     error = again.std(1, ddof=1) / math.sqrt(n)
     gap = again.mean(1) - mean
-    # A draw of one value alone has no spread: its t is beyond any other.
+    # A draw that repeats one value has no spread: its t is beyond any other.
     t = np.where(error > 1e-9 * spread, gap / np.maximum(error, 1e-9 * spread), np.copysign(np.inf, gap))
     below, above = np.quantile(t, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
     unit, plain = spread / math.sqrt(n), over(sample, level)
@@ -174,7 +174,7 @@ def _scored(scores: Any, labels: Any) -> tuple[Values, npt.NDArray[np.bool_]]:
 class Added(NamedTuple):
     """The mean difference over seeds and clients, above 0 if the first method is better, and its interval.
 
-    low, high: None for one seed, whose clients share their draws. seeds: how many there are.
+    low, high: None for one seed, because its clients share random draws. seeds: number of seeds.
     """
 
     value: float
@@ -184,11 +184,11 @@ class Added(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What the interval says: "better", "worse", "cannot be told apart", or "one seed"."""
+        """The verdict of the interval: "better", "worse", "cannot be told apart", or "one seed"."""
         return self.against(0.0)
 
     def against(self, needed: float) -> str:
-        """What the interval says if the difference must lie above `needed`, in the words of `word`."""
+        """The verdict, as in `word`, if the difference must lie above `needed`."""
         if self.low is None or self.high is None:
             return "one seed"
         return "better" if self.low > needed else "worse" if self.high < needed else "cannot be told apart"
@@ -197,8 +197,8 @@ class Added(NamedTuple):
 def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) -> Added | None:
     """Return the mean of the clients' differences and its interval; differences: {seed: {client id: difference}}.
 
-    The clients of one seed share data, initial values and random draws, so that they are no independent samples: each
-    seed counts as one, by its clients' mean, and Student's interval is that of the seeds' means. None without a client.
+    The clients of one seed share data, initial values and random draws, so they are no independent samples: each seed
+    counts once, by its clients' mean, and Student's interval is that of the seeds' means. None without clients.
 
     >>> found = added({0: {"a": 0.1, "b": 0.3}, 1: {"a": 0.2, "b": 0.2}, 2: {"a": 0.2, "b": 0.3}})
     >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.word

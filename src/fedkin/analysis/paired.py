@@ -1,4 +1,4 @@
-"""Two models on the same test samples of a client: how much better one is, how sure that is, and the verdict on it."""
+"""Compare two models on the same test samples of a client: the difference, its interval, and a verdict."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fedkin.tasks import METRICS, Kind
 Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
-# Below 10 samples of a class, the share that a model ranks rightly rests on single patients, and DeLong's interval of a
-# high AUC misses it clearly more often than it says (3 events: 13 % instead of 5 %; 10 events: at most 9 %).
+# With fewer than 10 samples of a class, the AUC depends on single patients, and DeLong's interval of a high AUC misses
+# it clearly more often than its level says (3 events: 13 % instead of 5 %; 10 events: at most 9 %).
 LEAST_EVENTS = 10
-# McNemar's test needs 4 samples that one model gets right and the other wrong to call any two models different: with
-# fewer than 8 samples that is half of them.
+# McNemar's test finds a difference only if at least 4 samples are right for one model and wrong for the other: with
+# fewer than 8 samples, these are more than half.
 LEAST_SAMPLES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What one model did on each test sample of one client.
+    """The outcomes of one model on each test sample of one client.
 
     classification   values [n]: 1 for a right label, 0 for a wrong one
     risk             values [n]: scores, higher for an event; labels [n]: 1 for an event, else 0
@@ -68,8 +68,8 @@ class Outcomes:
 class Difference(NamedTuple):
     """How much better one model is than another on the same samples, above 0 if it is better, with its interval.
 
-    value, low, high: None where these samples do not determine it (one class only, fewer than 2 samples). n: samples;
-    events: those with label 1 in a risk task, else None.
+    value, low, high: None if these samples do not determine them (one class only, fewer than 2 samples). n: number of
+    samples; events: number of samples with label 1 in a risk task, else None.
     """
 
     value: float | None
@@ -80,7 +80,7 @@ class Difference(NamedTuple):
 
 
 def enough(n: int, events: int | None = None) -> bool:
-    """Whether a verdict is given: LEAST_EVENTS events and as many non-events, without events LEAST_SAMPLES samples.
+    """Whether there are enough samples for a verdict: LEAST_EVENTS events and as many non-events, else LEAST_SAMPLES.
 
     >>> enough(500, 9), enough(500, 10), enough(7), enough(8)
     (False, True, False, True)
@@ -89,7 +89,7 @@ def enough(n: int, events: int | None = None) -> bool:
 
 
 def verdict(difference: Difference) -> Verdict:
-    """Say "gained" or "hurt" if the interval is all above or all below 0, "too few" below the least numbers (`enough`).
+    """Return "gained" or "hurt" if the interval is all above or all below 0, "too few" without `enough` samples.
 
     >>> verdict(Difference(0.1, 0.02, 0.18, 50)), verdict(Difference(0.3, 0.1, 0.5, 400, 3))
     ('gained', 'too few')
@@ -100,14 +100,14 @@ def verdict(difference: Difference) -> Verdict:
 
 
 def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float = LEVEL) -> Difference:
-    """How much better `mine` is than `theirs` by a metric of `fedkin.tasks`, with a paired interval.
+    """How much better `mine` is than `theirs` in a metric of `fedkin.tasks`, with a paired interval.
 
     accuracy            Tango's score interval (1998), which excludes 0 exactly if McNemar's test does
     auc                 paired DeLong (1988); if its variance is 0, both intervals combined (Newcombe's square and add)
     squared_error, dice   Student's interval of the samples' differences
 
-    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it
-    (`verdicts` can correct for this). Raises ValueError for another metric, or for outcomes of other samples.
+    The interval holds for one client by itself: of 100 clients without any difference, 5 intervals are expected to
+    exclude 0 (`verdicts` can correct for this). Raises ValueError for another metric, or if the samples differ.
 
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> found = difference("accuracy", right, wrong)
@@ -131,7 +131,7 @@ def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float 
 
 
 def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
-    """P-value of "no difference", of the same test as the interval: McNemar, DeLong, Student; None if not determined.
+    """P-value of "no difference", with the test of the interval: McNemar, DeLong, Student; None if not determined.
 
     >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
     >>> round(p_value("accuracy", right, wrong), 4)
@@ -158,8 +158,8 @@ def verdicts(
 ) -> dict[str, tuple[Difference, Verdict]]:
     """The difference and verdict of each client by id; pairs: a client's outcomes of one model, and of the other.
 
-    correction: "none" judges each client by itself at `level`; "holm" keeps the chance of one wrong "gained" or "hurt"
-    among all clients below 1 - level (Holm, 1979): what it does not keep becomes "cannot be told apart".
+    correction: "none" judges each client by itself at `level`; "holm" keeps the chance of any wrong "gained" or "hurt"
+    among all clients below 1 - level (Holm, 1979): verdicts that do not pass become "cannot be told apart".
     """
     if correction not in ("none", "holm"):
         raise ValueError(f"correction: 'none' or 'holm' is needed, got {correction!r}")
@@ -189,7 +189,7 @@ def figure(metric_name: str, outcomes: Outcomes) -> float | None:
 
 
 def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) -> Interval | None:
-    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, as the metric needs (see `intervals`)."""
+    """The interval of `figure`: Wilson, DeLong or a bootstrap of t, depending on the metric (see `intervals`)."""
     if figure(metric_name, outcomes) is None:
         return None
     if metric_name == "accuracy":
@@ -201,9 +201,9 @@ def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) 
 
 
 def counted_interval(metric_name: str, value: float, n: int, level: float = LEVEL) -> Interval | None:
-    """The interval of a figure of n samples that are not known one by one: Wilson for an accuracy, which n counts.
+    """The interval of a figure over n samples if single outcomes are unknown: Wilson's, for an accuracy.
 
-    None for other metrics, whose spread only the samples tell, and for n = 0.
+    None for other metrics, whose spread needs single outcomes, and for n = 0.
 
     >>> low, high = counted_interval("accuracy", 0.9, 10)
     >>> round(low, 3), round(high, 3)
@@ -224,7 +224,7 @@ def _check(metric_name: str, mine: Outcomes, theirs: Outcomes) -> None:
 
 
 def _apart(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> tuple[int, int]:
-    """Numbers of samples that only one model has right."""
+    """(number of samples that only `mine` has right, number that only `theirs` has right)."""
     return int(((mine == 1) & (theirs == 0)).sum()), int(((mine == 0) & (theirs == 1)).sum())
 
 
@@ -241,21 +241,21 @@ def _tango(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64], z: fl
         return gap / math.sqrt(variance) if variance > 1e-15 else math.copysign(math.inf, gap) if gap else 0.0
 
     value, edge = (here - there) / n, 1 - 1e-12
-    # At the edges a rate is 0 or 1, and the statistic has no limit of its own.
+    # At the edges a rate is 0 or 1, and the statistic is not defined there.
     low = -1.0 if statistic(-edge) < z else _root(lambda at: statistic(at) - z, -edge, value)
     high = 1.0 if statistic(edge) > -z else _root(lambda at: statistic(at) + z, value, edge)
     return Interval(low, high)
 
 
 def _root(of: Any, low: float, high: float) -> float:
-    """Where a falling function of the difference is 0, between low and high."""
+    """The zero of a falling function of the difference, between low and high."""
     if of(low) <= 0 or of(high) >= 0:
         return low if of(low) <= 0 else high
     return float(optimize.bisect(of, low, high, xtol=1e-10))
 
 
 def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float]:
-    """The difference of the AUCs and its variance; 0 if a class has one sample, as it is then not known."""
+    """The difference of the AUCs and its variance; the variance is 0 (unknown) if a class has only one sample."""
     (a_ones, a_zeros), (b_ones, b_zeros) = (components(one.values, one.labels) for one in (mine, theirs))
     ones, zeros = a_ones - b_ones, a_zeros - b_zeros
     if min(len(ones), len(zeros)) < 2:

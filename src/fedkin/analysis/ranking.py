@@ -1,4 +1,4 @@
-"""Comparison of methods over several federations or seeds: ranks, tests, and which methods are not told apart."""
+"""Comparison of methods over several federations or seeds: ranks, tests, and groups of methods not told apart."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-# With fewer federations or seeds, Wilcoxon's test cannot have a p-value of 5 % or less, whatever the figures are, and
-# the approximations behind Friedman's and Nemenyi's tests are poor.
+# With fewer federations or seeds, Wilcoxon's p-value cannot be 5 % or less, whatever the figures are, and the
+# approximations behind Friedman's and Nemenyi's tests are poor.
 LEAST_BLOCKS = 6
 
 
@@ -20,9 +20,9 @@ class Diagram(NamedTuple):
     """The numbers of a critical-difference diagram (Demsar, 2006).
 
     methods: names, best mean rank first. ranks: their mean ranks, 1 is best. friedman: p-value of the test of all.
-    difference: Nemenyi's critical difference of mean ranks. groups: runs of neighbouring methods that are not told
-    apart, each at least 2 and none inside another. p: Wilcoxon's p-values of pairs after Holm's correction, [k, k] in
-    the order of `methods`. For two methods, friedman and difference are None and the groups are by p.
+    difference: Nemenyi's critical difference of mean ranks. groups: neighbouring methods that are not told apart, each
+    group of at least 2 and none inside another. p: Wilcoxon's p-values of pairs after Holm's correction, [k, k] in the
+    order of `methods`. For two methods, friedman and difference are None and the groups are by p.
     """
 
     methods: tuple[str, ...]
@@ -34,7 +34,7 @@ class Diagram(NamedTuple):
 
 
 def holm(p: Any) -> list[float]:
-    """P-values after Holm's correction (1979), in the order given: those at most alpha are rejected.
+    """P-values after Holm's correction (1979), in the given order: reject where they are at most alpha.
 
     >>> [round(one, 3) for one in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -82,7 +82,7 @@ def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float
 def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
     """P-values [k, k] of Wilcoxon's signed-rank test of each pair of methods, after Holm's correction; 1 with itself.
 
-    values: [blocks, methods]. Differences of 0 are left out; a pair without any other has p-value 1.
+    values: [blocks, methods]. Differences of 0 are left out; a pair with only such differences has p-value 1.
     """
     table = _table(values)
     pairs = list(combinations(range(table.shape[1]), 2))
@@ -95,7 +95,7 @@ def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
 
 
 def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
-    """The longest runs of at least 2 methods, in the order of their ranks, in which no two are told apart.
+    """The longest sequences of at least 2 methods, in the order of their ranks, in which no two are told apart.
 
     apart: [k, k], whether two methods, in the order of `ranks`, are told apart.
 
@@ -117,7 +117,7 @@ def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
 def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05) -> Diagram:
     """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
 
-    values: numbers of each method, in one order of federations or seeds. If Friedman's test rejects nothing, all
+    values: numbers of each method, in the same order of federations or seeds. If Friedman's test does not reject, all
     methods are in one group, whatever Nemenyi's critical difference says. Raises ValueError for unequal lengths.
 
     >>> found = diagram({"a": [0.9, 0.8, 0.9, 0.7], "b": [0.5, 0.4, 0.5, 0.6], "c": [0.4, 0.5, 0.3, 0.1]})

@@ -1,1 +1,1 @@
-"""The records of a run: what is written, how it is read back and checked, and what is said of many runs."""
+"""The records of a run: writing, reading and checking them, and comparing many runs."""

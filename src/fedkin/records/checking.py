@@ -1,4 +1,4 @@
-"""Check of a folder of runs: whether each file is as it was written, and what can be gone on from."""
+"""Check a folder of runs: whether each file is unchanged, and from where each run can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BACK = "put the file back as it was"
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in one folder: problems (each a line that names the file and what to do), notes, and its standing.
+    """The result for one folder: problems (each a line that names the file and what to do), notes, and its standing.
 
     standing: what the folder holds, and from where it can be resumed.
     """
@@ -32,9 +32,9 @@ class Checked:
 
 
 def check(folder: Path) -> list[Checked]:
-    """Check a run, a comparison or a tuning with its runs, or all of these below a folder; raises RunError for others.
+    """Check a run, a comparison or a tuning with its runs, or all of these below a folder; writes nothing.
 
-    Nothing is written. Raises RunError for a folder in which a process is at work.
+    Raises RunError for any other folder, and for a folder that a process is using.
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
@@ -94,13 +94,13 @@ def _one(folder: Path) -> Checked:
 
 
 def _several(folder: Path) -> Checked:
-    """Check the files of a comparison or a tuning beside its runs."""
+    """Check the files of a comparison or a tuning, other than its runs."""
     seal, problems = _sealed(folder)
     wrong = files.faults(
         folder, seal.files, (name for name in seal.files if name not in ("experiment.toml", "plan.json"))
     )
     problems += [f"{each}; {_again(folder)} writes it again" for each in wrong if not each.endswith(files.GONE)]
-    # A seal lists these files before they are written.
+    # A seal lists these files before they are written, so a missing one is no problem.
     notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(files.GONE)))
     try:
         command = reading.plan_in(folder).command
@@ -114,9 +114,9 @@ def _several(folder: Path) -> Checked:
 
 
 def _again(folder: Path) -> str:
-    """Return what goes on with the run, comparison, tuning or sweep in this folder."""
+    """Return the command that resumes the run, comparison, tuning or sweep in this folder."""
     if not (folder / "plan.json").exists():
-        # Runs of a sweep are in a folder for each combination.
+        # A sweep has a folder of runs for each combination.
         folder = next((up for up in list(folder.parents)[:2] if (up / "plan.json").exists()), folder)
     command = "run"
     with suppress(RunError):
@@ -128,7 +128,7 @@ def _again(folder: Path) -> str:
 
 
 def _sealed(folder: Path) -> tuple[files.Seal, list[str]]:
-    """Return the seal of the folder, and what is wrong with the files that every folder has."""
+    """Return the seal of the folder, and the problems of the files that every folder has."""
     if not (folder / files.SEAL).exists():
         return files.Seal({}, {}), [
             f"{folder / files.SEAL}: it is gone, so that the files here cannot be checked; {_BACK}"
@@ -141,7 +141,7 @@ def _sealed(folder: Path) -> tuple[files.Seal, list[str]]:
 
 
 def _rows(folder: Path, seal: files.Seal) -> Iterator[str]:
-    """What is wrong with the rows of tables and lines that are as they were written."""
+    """Compare numbers of rows with the seal; yields a problem for each difference."""
     for name, stamp in seal.files.items():
         path = folder / name
         if stamp.rows is None or not path.exists():
@@ -151,13 +151,13 @@ def _rows(folder: Path, seal: files.Seal) -> Iterator[str]:
                 pq.read_metadata(path).num_rows if path.suffix == ".parquet" else len(path.read_bytes().splitlines())
             )
         except (OSError, ValueError, pa.ArrowException):
-            continue  # which its hash says
+            continue  # the hash check reports an unreadable file
         if count != stamp.rows:
             yield f"{path}: {count} rows, written were {stamp.rows}"
 
 
 def _versions(seal: files.Seal) -> tuple[str, ...]:
-    """Return a note for each package of another version than the one that wrote this."""
+    """Return a note for each package whose version differs from the one that wrote the files."""
     here = files.versions()
     return tuple(
         f"written with {name} {was}, here is {here[name]}: what is computed here may differ in its last bits"

@@ -1,4 +1,4 @@
-"""A comparison's rows: figures of runs over seeds, how clients fare beside training alone, what exchange adds."""
+"""A comparison's rows: figures of runs over seeds, clients' gains over local training, and what exchange adds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedkin.analysis.paired import VERDICTS, Difference, Verdict
 from fedkin.records.controls import parted, without_exchange
 from fedkin.records.run import Result
 
-# Names of the verdicts' counts in tables.
+# The tables' names for the counts of verdicts.
 COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
-# Accuracies are fractions of the same number of samples: values closer than this are equal.
+# Accuracies are fractions of the same number of samples, so values closer than this are equal.
 _EQUAL = 1e-9
 
 
@@ -35,8 +35,8 @@ def spread(values: Sequence[float | None]) -> tuple[float, float] | None:
 class Gains:
     """How much better the metric is than with local training, by client id.
 
-    sure: the paired difference of each client with its verdict, also where the metric is not determined ("too few");
-    empty if the runs kept no outcomes of single samples.
+    sure: each client's paired difference with its verdict, also if the metric is not determined ("too few"); empty if
+    the runs stored no outcomes of single samples.
     """
 
     by_client: Mapping[str, float]
@@ -54,7 +54,7 @@ class Gains:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Number of clients of each verdict; empty without verdicts."""
+        """Number of clients for each verdict; empty without verdicts."""
         words = [word for _, word in self.sure.values()]
         return {word: words.count(word) for word in VERDICTS} if words else {}
 
@@ -65,7 +65,7 @@ class Gains:
 
 
 def gains_over(run: Result, alone: Result) -> Gains | None:
-    """Gains of the clients that take part over a run of Local; None without a client that both know.
+    """Gains of the clients that take part, over a run of Local; None if the runs have no common client.
 
     Raises ValueError if the runs' test samples differ.
     """
@@ -75,19 +75,19 @@ def gains_over(run: Result, alone: Result) -> Gains | None:
 
 
 def figures_of(run: Result, gain: Gains | None) -> dict[str, float | None]:
-    """The figures of a run, in the order of compare.csv, None where one is not known.
+    """The figures of a run, in the order of compare.csv; None for an unknown figure.
 
-    gain: over its run of Local, if there is one. weighted: the mean with the clients' numbers of test samples as
+    gain: over the run of Local, if there is one. weighted: the mean with the clients' numbers of test samples as
     weights. pooled: over all test samples together. unseen: mean over unseen clients. gap: how much worse that mean
-    is. bytes_sent: of all messages, each taken once: between peers, each is the upload of one and the download of
-    another. hurt: share of clients below Local. gained, lost, apart, few: number of clients of each verdict.
+    is. bytes_sent: of all messages, each counted once: between peers, each is one peer's upload and another's
+    download. hurt: share of clients below Local. gained, lost, apart, few: number of clients with each verdict.
     """
     summary, statistics = run.summary, run.figures
     groups, counts = summary.get("groups") or {}, {} if gain is None else gain.counts
     private = summary.get("privacy")
     return {
         **{name: statistics.get(name) for name in ("mean", "pooled", "std", "worst10", "worst20", "variance")},
-        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        # The mean of accuracies, weighted by test samples, equals the accuracy over all samples together.
         "weighted": statistics.get("weighted", statistics.get("pooled")),
         "unseen": (summary.get("unseen") or {}).get("mean"),
         "gap": summary.get("gap"),
@@ -114,10 +114,10 @@ def line(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Scored(Protocol):
-    """A run of which the clients' metrics, or at least their mean, are known."""
+    """A run with known metrics of the clients, or at least their mean."""
 
     def gains(self, other: Any, /) -> Mapping[str, float]:
-        """Return how much better each client is here than in another run of the same kind."""
+        """Return how much better each client is in this run than in another run of the same kind."""
 
 
 def differences(runs: Mapping[int, Scored], others: Mapping[int, Scored]) -> Added | None:
@@ -138,7 +138,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
     metric: the name of the metric. The figures are those of `figures_of`, epsilon only under `[privacy]`. surely: mean
-    number of clients of each verdict. adds: what communication adds, with the interval of its mean over seeds
+    number of clients with each verdict. adds: what communication adds, with the interval of its mean over seeds
     (`added_by_exchange`). metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     rows = []
@@ -191,7 +191,7 @@ def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, 
 
 
 def unlike_conditions(runs: Mapping[str, Result]) -> list[str]:
-    """Sentences where methods have unlike learning rates or are told unlike things; runs: one of each, by its name."""
+    """Warn if methods differ in learning rate or in prior knowledge; runs: one run of each method, by its name."""
     rates: dict[Any, list[str]] = {}
     given: dict[str, list[str]] = {}
     for name, run in runs.items():
@@ -209,7 +209,7 @@ def unlike_conditions(runs: Mapping[str, Result]) -> list[str]:
 
 
 def _named_but_most(methods: Mapping[str, list[str]]) -> str:
-    """The methods by what they have in common; the largest set of several is "others", and comes last.
+    """List methods by a common text; the largest set, if it has several methods, is "others" and comes last.
 
     >>> _named_but_most({"0.3": ["local", "fedavg"], "0.01": ["mapl"]})
     'mapl: 0.01; others: 0.3'

@@ -33,7 +33,7 @@ def named(method: str, control: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str | None]:
-    """Return the method and the control that a name stands for; the control is None for the method itself.
+    """Split a name into method and control; the control is None for the method itself.
 
     >>> parted("flt@random"), parted("flt")
     (('flt', 'random'), ('flt', None))
@@ -43,9 +43,9 @@ def parted(name: str) -> tuple[str, str | None]:
 
 
 def without_exchange(name: str, results: Mapping[str, R]) -> R | None:
-    """Return what the control without exchange, NAME@self, found; None if it was not run.
+    """Return the results of the control without exchange, NAME@self; None if it was not run.
 
-    Local and the control itself are their own.
+    For Local and for the control itself, these are their own results.
     """
     method, control = parted(name)
     return results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
@@ -54,10 +54,10 @@ def without_exchange(name: str, results: Mapping[str, R]) -> R | None:
 def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
     """Return the changes of settings that make each control of a method, by the control's name.
 
-    self: nothing is exchanged; each client trains with the method's own loss, on its own. one: all clients in one
-    group, or equally near to all. random: the method's edges (or groups) are given to other clients. oracle: the
-    planted groups are its graph; it needs to know them. A method has the controls that its settings can express;
-    `self` every method has but Local, which is its own.
+    self: nothing is exchanged; each client trains alone with the method's own loss. one: all clients are in one group,
+    or equally near to each other. random: the method's edges (or groups) are assigned to other clients. oracle: the
+    planted groups are the graph, so they must be known. A method has the controls that its settings can express; every
+    method except Local has `self`.
     """
     fields = method.model_fields
     if method.kind == "local":
@@ -71,7 +71,7 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
             "oracle": {**fixed, "run.network": "planted"},
         }  # fmt: skip
     if "control" in _inner(method, "graph"):
-        # Where one model serves all, a graph without edges still shares the model.
+        # With one model for all clients, even a graph without edges shares the model.
         alone: dict[str, Any] = {"run.alone": True} if method.kind == "global" else {"method.graph.control": "self"}
         one: dict[str, Any] = {"method.graph.control": "uniform"}
         if method.name == "sfmtl-graph":
@@ -87,7 +87,7 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
 
 
 def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
-    """Return the changes of settings of a method or control by its name; raises ConfigError for an unknown one."""
+    """Return the changes of settings for a method or control, by its name; raises ConfigError for an unknown name."""
     method, control = parted(name)
     kind = choose(METHODS, method, where)
     if control is None:
@@ -100,7 +100,7 @@ def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
 
 
 def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, type[Method]] = METHODS) -> list[str]:
-    """Return the methods, each with its controls behind it; `oracle` only where planted groups are known.
+    """Return the methods, each followed by its controls; `oracle` only if planted groups are known.
 
     >>> with_controls(["local", "fedavg", "fedu"], planted=False)
     ['local', 'fedavg', 'fedavg@self', 'fedu', 'fedu@self', 'fedu@one', 'fedu@random']
@@ -114,7 +114,7 @@ def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, typ
 
 
 def control_of(run: Result) -> str | None:
-    """The control as which a comparison made this run, by its label or else its folder; None for a method itself."""
+    """The control that this run of a comparison is, by its label or else its folder; None for a method itself."""
     if run.label:
         return parted(run.label)[1]
     folder = "" if run.folder is None else run.folder.resolve().name
@@ -123,11 +123,11 @@ def control_of(run: Result) -> str | None:
 
 
 def counterpart(run: Result, runs: Sequence[Result], method: str, control: str | None = None) -> Result | None:
-    """Of other runs on the same clients with the same seed, the one of this method (and control) to compare `run` with.
+    """Return the run of this method (and control), with the same clients and seed, to compare `run` with; else None.
 
-    Of the run's own method, only one with the same label, beside the control, is meant. Of several, the first one in
-    the same folder with the same settings; then the only one in the same folder, because a comparison may give every
-    method its own settings; then one elsewhere with the same settings.
+    If it is the run's own method, the label must be the same too. Of several, take the first one in the same folder
+    with the same settings; then the only one in the same folder, because a comparison may give every method its own
+    settings; then one elsewhere with the same settings.
     """
     label = parted(run.label)[0]
     like = [
@@ -154,7 +154,7 @@ def _parent(run: Result) -> object:
 
 
 def _inner(method: type[Method], name: str) -> Mapping[str, Any]:
-    """The fields of an inner group of settings; none if the method has no such group."""
+    """The fields of an inner group of settings; empty if the method has no such group."""
     field = method.model_fields.get(name)
     kind = None if field is None else field.annotation
     return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}

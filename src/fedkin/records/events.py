@@ -1,4 +1,4 @@
-"""What happened to clients in a run, in sentences, from the lines of rounds.jsonl: who joined, left, or drifted."""
+"""Sentences about clients that joined, left or drifted in a run, from the lines of rounds.jsonl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
-    """Return a sentence for each kind of event of a round (none named: all).
+    """Return a sentence for each of these kinds of events in a round (without kinds: for all).
 
     >>> events_of({"round": 7, "events": {"joined": ["west"], "left": ["north", "south"]}})
     ['round 7: west joined', 'round 7: north, south left: data count no more from this round on']
@@ -33,17 +33,17 @@ def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
 
 
 def events_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the sentences of who joined and left in all rounds."""
+    """Return sentences about the clients that joined and left, for all rounds."""
     return [line for row in rows for line in events_of(row, "joined", "left")]
 
 
 def drifts_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning for each round in which members of groups are said to have drifted."""
+    """Return a warning for each round in which a test found that members have drifted from their group."""
     return [f"{line}; look at their data" for row in rows for line in events_of(row, "drifted")]
 
 
 def replayed(federation: Federation, facts: Mapping[str, Any]) -> Federation:
-    """Return the clients of a federation that took part in a run, joining and leaving as they did there.
+    """Return the federation of the clients in a run, with the rounds in which they joined and left there.
 
     facts: the run's `federation.json` (`Result.federation`).
     """

@@ -1,4 +1,4 @@
-"""Files and folders of runs: written atomically, recognised by their hashes (seals), held by one process."""
+"""Files and folders of runs: written atomically, checked by their hashes (seals), locked by one process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from fedkin.errors import RunError, some
 from fedkin.folders import LOCKS, held, made, synced
 from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
 
-# A line for the person who runs this; without a handler of their own it is on standard error.
+# Logs a line for the user; without a logging handler, it goes to standard error.
 say = logging.getLogger("fedkin").warning
-# Bytes of a file of settings, and of one of JSON, both far beyond any real one.
+# The largest sizes in bytes of a settings file and of a JSON file, far above any real one.
 SETTINGS_BYTES, JSON_BYTES = 1 << 20, 1 << 29
 _ASIDE = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
 
 
 class Stamp(NamedTuple):
-    """What a file is recognised by: its size, the hash of its content, and the number of its rows if it has rows."""
+    """The identity of a file: its size, the hash of its content, and the number of its rows if it has rows."""
 
     bytes: int
     blake2b: str
@@ -46,8 +46,8 @@ def write_with(
 ) -> Stamp:
     """Let `write` fill a temporary file, then rename it to `path`; both are on the disk when this returns.
 
-    before: called right before the renaming, when the content is on the disk. sync: if False, the caller sees to it
-    that the name gets on the disk (`synced`). Raises RunError.
+    before: called right before the renaming, when the content is on the disk. sync: if False, the caller must make
+    sure that the name is on the disk (`synced`). Raises RunError.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -78,7 +78,7 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> Stamp:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return what `write_json` writes."""
+    """Return the bytes that `write_json` writes."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -88,7 +88,7 @@ def write_json(path: Path, value: Any) -> Stamp:
 
 
 def stamp_of(source: Path | bytes) -> Stamp:
-    """Return the stamp of a file, or of one with this content; raises OSError."""
+    """Return the stamp of a file, or of a file with this content; raises OSError."""
     if isinstance(source, bytes):
         return Stamp(len(source), _hash(source).hexdigest())
     with source.open("rb") as file:
@@ -105,7 +105,7 @@ def _hash(data: bytes = b"") -> Any:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the temporary files that a killed process left in this folder and the folders in it that are no runs."""
+    """Return temporary files that a killed process left in this folder, or in its subfolders that are no runs."""
     inside = (path for path in folder.iterdir() if path.is_dir() and not (path / "experiment.toml").exists())
     paths = (path for place in (folder, *inside) for path in place.glob("*.part"))
     return sorted(path for path in paths if _ASIDE.fullmatch(path.name))
@@ -121,16 +121,16 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: not readable as JSON ({said(error)})") from None
 
 
-# The seal of a folder; that of a checkpoint lies beside the checkpoint.
+# The seal of a folder; the seal of a checkpoint is next to the checkpoint.
 SEAL = "seal.json"
-# Files of a finished run from which its result is read.
+# The files of a finished run that its result is read from.
 RESULT = ("summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet", "federation.json", "outcomes.parquet")
 GONE = "it is gone"
 
 
 @dataclass(frozen=True)
 class Seal:
-    """A seal as it was read: files by their paths in the folder, the versions that wrote them, and the round."""
+    """A seal that was read: stamps of files by path in the folder, the versions that wrote them, and the round."""
 
     files: Mapping[str, Stamp]
     versions: Mapping[str, str]
@@ -139,7 +139,7 @@ class Seal:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of fedkin, Python and the packages on which the bits of a result depend."""
+    """Return the versions of fedkin, Python and the packages that influence the bits of a result."""
     packages = ("torch", "numpy", "scipy", "scikit-learn", "scikit-network", "rustworkx")
     numbers = {package: importlib.metadata.version(package) for package in packages}
     return {"fedkin": __version__, "python": sys.version.split()[0], **numbers}
@@ -156,7 +156,7 @@ def write_seal(path: Path, files: Mapping[str, Stamp], round: int | None = None)
 
 
 def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write these files into a folder that has a seal, and list them in it before they are there."""
+    """Write these files into a folder with a seal; the seal lists them before they are written."""
     seal = seal_of(folder)
     stamps = {name: stamp_of(content) for name, content in contents.items()}
     write_seal(folder / SEAL, {**seal.files, **stamps}, seal.round)
@@ -165,7 +165,7 @@ def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def read_seal(path: Path) -> Seal:
-    """Read a seal; raises RunError if it is not as it was written."""
+    """Read a seal; raises RunError if it was changed."""
     try:
         content = read_json(path)
         body: dict[str, Any] = content["of"]
@@ -178,7 +178,7 @@ def read_seal(path: Path) -> Seal:
 
 
 def seal_of(folder: Path) -> Seal:
-    """Read the seal of a folder; an empty one if it has none. Raises RunError."""
+    """Read the seal of a folder; an empty seal if there is none. Raises RunError."""
     path = folder / SEAL
     if not path.exists():
         return Seal({}, {})
@@ -189,7 +189,7 @@ def seal_of(folder: Path) -> Seal:
 
 
 def _fault(folder: Path, name: str, stamp: Stamp) -> str | None:
-    """Return what is wrong with a file that has this stamp in its seal, naming it; None if nothing is."""
+    """Return the problem of a file that has this stamp in its seal, with the file's path; None if it is unchanged."""
     path = folder / name
     try:
         now = stamp_of(path)
@@ -203,7 +203,7 @@ def _fault(folder: Path, name: str, stamp: Stamp) -> str | None:
 
 
 def faults(folder: Path, files: Mapping[str, Stamp], names: Iterable[str] | None = None) -> list[str]:
-    """Return what is wrong with these files of a seal (None: all); names that the seal lacks are passed over."""
+    """Return the problems of these files of a seal (None: all); names that are not in the seal are ignored."""
     wanted = files if names is None else [name for name in names if name in files]
     texts = (_fault(folder, name, files[name]) for name in wanted)
     return [each for each in texts if each is not None]
@@ -214,7 +214,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
-    from fedkin.settings import flat  # with pydantic, which takes long to import
+    from fedkin.settings import flat  # imports pydantic, which takes long
 
     lines = [
         {cell(name): len(value) if isinstance(value, list) else cell(value) for name, value in flat(row).items()}
@@ -230,7 +230,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 # -- the folder of a run, a comparison or a tuning ---------------------------------------------------------------------
 
 _EXPERIMENT, _PLAN, _ROOT = "experiment.toml", "plan.json", "data-root.json"
-# What each participant of a federation over a network keeps about it.
+# Written by each participant of a federation over a network.
 _STATUS = "status.json"
 
 
@@ -238,11 +238,11 @@ _STATUS = "status.json"
 def claimed(
     folder: Path, text: str, *, plan: Mapping[str, Any] | None = None, data_root: str | None = None
 ) -> Iterator[None]:
-    """Hold `folder` against other processes, as the folder of this experiment: a new one, or one that is it already.
+    """Lock `folder` for this experiment: a new folder, or one that was begun with the same experiment.
 
-    text: the experiment as TOML. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
-    a resumed folder. `experiment.toml` is written last: a folder without it was not begun, and is begun
-    again. Raises RunError.
+    text: the experiment as TOML. plan: the content of plan.json for a new folder. data_root: the content of
+    data-root.json, also for a resumed folder. `experiment.toml` is written last: a folder without it counts as not
+    begun. Raises RunError.
     """
     if not free(folder) and not begun(folder):
         if is_state(folder):
@@ -271,12 +271,12 @@ def begun(folder: Path) -> bool:
 
 
 def is_state(folder: Path) -> bool:
-    """Whether this is the folder in which a client keeps its state of a federation over a network."""
+    """Whether this is a client's state folder of a federation over a network."""
     return (folder / _STATUS).is_file() and not begun(folder)
 
 
 def told_state(folder: Path) -> str:
-    """Say what such a folder is, and what reads it."""
+    """Explain what a client's state folder is, and which commands read it."""
     return (
         f"{folder}: the state folder of a client (fedkin net join) without records of a run: the server has them; "
         f"fedkin net status {folder} says how it went, and fedkin export {folder} writes its model"
@@ -284,7 +284,7 @@ def told_state(folder: Path) -> str:
 
 
 def free(folder: Path) -> bool:
-    """Whether a folder is new or empty, but for what a process leaves that was killed before it had begun."""
+    """Whether a folder is new or empty, except for files of a process that was killed before the run had begun."""
     if not folder.is_dir():
         return not folder.exists()
     left = {*leftovers(folder), *(folder / name for name in (*LOCKS, _PLAN, _ROOT, SEAL))}
@@ -309,7 +309,7 @@ def check_claim(folder: Path, text: str) -> None:
 
 
 def _unlike(text_there: str, here: str) -> str:
-    """Return the first settings in which two experiments differ, as a sentence."""
+    """Return the first settings that differ between two experiments, as a sentence."""
     from fedkin.settings import differing
 
     differences = (
@@ -323,7 +323,7 @@ _HEAVY = ("models", "checkpoint")
 
 
 def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, Any]) -> None:
-    """Write the seal of all files, then the summary, by which the run is finished. sealed: files with their stamps."""
+    """Write the seal of all files, then the summary, which marks the run as finished. sealed: stamps of files."""
     text = json_bytes(summary)
     files = {name: stamp for name, stamp in sealed.items() if not name.startswith("parts/")}
     newest = sorted((folder / "checkpoint").glob("*.safetensors"))[-1:]
@@ -336,7 +336,7 @@ def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, An
 
 
 def tidy(folder: Path) -> None:
-    """Remove from a finished run what only going on needs, and what killed processes left."""
+    """Remove from a finished run the files that only a resume needs, and files left by killed processes."""
     shutil.rmtree(folder / "parts", ignore_errors=True)
     states = sorted((folder / "checkpoint").glob("*.safetensors"))
     with suppress(OSError):
@@ -345,13 +345,13 @@ def tidy(folder: Path) -> None:
 
 
 def lighten(folder: Path) -> None:
-    """Remove the models and the last state of a finished run; its figures stay. Other folders stay as they are."""
+    """Remove the models and the last state of a finished run; its figures stay. Other folders stay unchanged."""
     names = [name for name in _HEAVY if (folder / name).exists()]
     if not names or not (folder / "summary.json").exists():
         return
     seal = seal_of(folder)
     light = {name: stamp for name, stamp in seal.files.items() if not name.startswith(tuple(f"{h}/" for h in _HEAVY))}
-    # First the seal: a process that is killed here leaves files that nobody misses, and the next call removes.
+    # First change the seal: if the process is killed here, the next call removes the remaining files.
     if len(light) < len(seal.files):
         write_seal(folder / SEAL, light, seal.round)
     for name in names:

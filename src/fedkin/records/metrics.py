@@ -51,9 +51,9 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     """Return statistics over clients of the task's metric; clients without test samples are left out.
 
     They are those of `statistics`, variance (of the percentage, if the metric is a share), pooled (over all test
-    samples together; in a risk task it compares scores of different clients' models with each other), loss (mean over
+    samples together; in a risk task this compares scores of different clients' models with each other), loss (mean over
     clients; None if a model has diverged), and clients (the number of clients in these figures).
-    Classification has stderr too (binomial: sqrt(p (1 - p) / N) of the pooled share p of N samples). Other tasks have
+    Classification also has stderr (binomial: sqrt(p (1 - p) / N) of the pooled share p of N samples). Other tasks have
     weighted (the mean with the clients' numbers of test samples as weights), left_out (the number of clients whose
     samples do not determine the metric: one class only in a risk task, no foreground in segmentation), and the further
     figures of the task under their names, each with mean and pooled.
@@ -87,9 +87,9 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
 def further(
     measures: Sequence[Measure], scores: Mapping[str, Score], unseen: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return what the summary has of each metric in `run.metrics`: direction, statistics, and values by client.
+    """Return the summary's entry for each metric in `run.metrics`: direction, statistics, and values by client.
 
-    Statistics are over the clients that take part. values: also of unseen clients; None where it is not determined.
+    Statistics are over the clients that take part. values: also of unseen clients; None if not determined.
     """
     rows: dict[str, dict[str, Any]] = {}
     for place, measure in enumerate(measures):
@@ -124,7 +124,7 @@ def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[st
 
 
 def metric_of(row: Mapping[str, Any]) -> Metric:
-    """Return the metric whose figures a round's line or a summary has; accuracy if there is none."""
+    """Return the metric of a round's line or a summary; accuracy if there is none."""
     return next((metric for name, metric in METRICS.items() if name in row), METRICS["accuracy"])
 
 
@@ -143,7 +143,7 @@ def _finite(value: float) -> float | None:
 def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, Any]:
     """Return number of groups (found), modularity, and ari and nmi with the planted groups (None if unknown).
 
-    verdicts: the number of groups of each verdict, if the graph holds verdicts.
+    verdicts: the number of groups with each verdict, if the graph holds verdicts.
     """
     from fedkin import graph as room
 
@@ -169,8 +169,8 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
 def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
     """Sum messages: {"bytes": {"up", "down"}, "floats": {"up", "down"}, "messages": {"up", "down"}}.
 
-    "up" is the sum over messages that clients send, "down" over those that they receive. A message between peers is
-    in both. What could not be sent has no bytes and is in neither.
+    "up" is the sum over messages that clients send, "down" over messages that they receive. A message between peers is
+    in both. A message that could not be sent has no bytes and is in neither.
     """
     total = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
     for message in messages:
@@ -186,7 +186,7 @@ def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
 
 
 def missing_kinds(kinds: Iterable[str | None]) -> dict[str, int]:
-    """Return the number of missing messages of each kind (see `engines.Missing`); that of others is None or empty.
+    """Return the number of missing messages of each kind (see `engines.Missing`); None or empty: not missing.
 
     >>> missing_kinds(["lost", None, "refused", "lost"])
     {'lost': 2, 'refused': 1}
@@ -198,8 +198,8 @@ def missing_kinds(kinds: Iterable[str | None]) -> dict[str, int]:
 def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
     """Return the entry `missing` of a summary, from the rows of messages.parquet; empty if nothing is missing.
 
-    kinds: how many of each kind. clients: of each client whose messages were refused, that failed, or whose privacy
-    budget is spent, how many, and the round, phase and reason of the first.
+    kinds: number of missing messages of each kind. clients: for each client that failed, whose messages were refused or
+    whose privacy budget is spent: number of messages, and the round, phase and reason of the first one.
     """
     kinds: list[str] = []
     clients: dict[str, dict[str, Any]] = {}
@@ -237,8 +237,8 @@ def missing_sentence(missing: Mapping[str, Any]) -> str:
 def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the entry `privacy` of a summary, from `Engine.releases`.
 
-    epsilon: its largest value and its mean over clients, and that of each client; None: unbounded, without noise.
-    releases: of each client. open: the fields that were sent as they are, by phase.
+    epsilon: maximum and mean over clients, and each client's value; None: unbounded, without noise. releases: the
+    number of each client's releases. open: the fields that were sent without noise, by phase.
     """
     each = {id: privacy.spent(one) for id, one in sorted(releases.items())}
     open: dict[str, set[str]] = {}
@@ -280,7 +280,7 @@ def privacy_sentence(entry: Mapping[str, Any]) -> str:
         return told
     # Of two equally likely data sets, the right one is found in at most (e^epsilon + delta) / (e^epsilon + 1) of cases.
     right = (1 + entry["delta"] * math.exp(-most)) / (1 + math.exp(-most))
-    # Beside a signature alone n is known: a row has another value. In training a row is there or not.
+    # With a signature, n is known, so data sets differ in one row's value. In training, they differ in one row more.
     row = "one more row costs" if entry.get("sample_epsilon") else "one row costs"
     what = "whether it is there" if entry.get("sample_epsilon") else "which of two values it has"
     return f"{told}; {row} epsilon {most:.2f}: {what} can be guessed in at most {right:.2%} of cases (chance: 50%)"

@@ -1,10 +1,10 @@
-"""The models of a finished run: a file for each different model, and an index of whose it is and how to use it.
+"""The models of a finished run: a file for each different model, and an index of its clients and how to use it.
 
     models/index.json            the task, method, nets, preprocessing, and the file of each client's model
     models/model-N.safetensors   a model, of one client or of several
-    models/frozen-N.safetensors  what training does not change in net N, if there is any
+    models/frozen-N.safetensors  the frozen tensors of net N, if there are any
 
-Over a network the folder of each participant has such files of its own model.
+Over a network, each participant's folder has such files for its own model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INDEX = f"{PLACE}/index.json"
 
 
 class NetFacts(BaseModel):
-    """A net of the index: its settings (None: modules of one's own), its modules in words, and what it is made of."""
+    """A net of the index: its settings (None: the user's own modules), its modules as text, shapes, and frozen file."""
 
     model: dict[str, Any] | None
     modules: str
@@ -50,7 +50,7 @@ class NetFacts(BaseModel):
 
 
 class _Client(BaseModel):
-    """Whose model: its file, the numbers of its net and of its scale (None: stored values are used unchanged)."""
+    """A client's model: its file, the numbers of its net and of its scale (None: stored values are used unchanged)."""
 
     file: str
     net: int
@@ -58,7 +58,7 @@ class _Client(BaseModel):
 
 
 class Index(BaseModel):
-    """The file index.json. why: why no models were kept, or empty."""
+    """The file index.json. why: the reason why no models were stored, or empty."""
 
     format: int = 1
     why: str
@@ -83,7 +83,7 @@ class Index(BaseModel):
         return len({(client.file, client.net, client.scale) for client in self.clients.values()}) == 1
 
     def scale(self, id: str) -> Scale | None:
-        """How a client's stored values become inputs; None: they are used unchanged."""
+        """The scale that turns a client's stored values into inputs; None: they are used unchanged."""
         number = self.clients[id].scale
         return None if number is None else self.scales[number]
 
@@ -97,9 +97,9 @@ class Index(BaseModel):
 
 
 class StoredModels(Mapping[str, Params]):
-    """The models in the folder of a run, by client id: each file is checked and read when it is asked for.
+    """The models in the folder of a run, by client id: each file is checked and read on access.
 
-    Raises RunError if none were kept, and, when they are read, for files that are not as they were written.
+    Raises RunError if no models were stored, and on access for files that were changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ class StoredModels(Mapping[str, Params]):
 
     @cached_property
     def index(self) -> Index:
-        """What the index says of nets and clients."""
+        """The checked content of index.json."""
         self._check(INDEX)
         path = self.folder / INDEX
         try:
@@ -133,7 +133,7 @@ class StoredModels(Mapping[str, Params]):
             raise RunError(f"{wrong[0]}; {reading.MEND}")
 
     def frozen(self, number: int) -> Params:
-        """What training does not change in the net of this number."""
+        """The frozen tensors of the net with this number."""
         name = self.index.nets[number].frozen
         return {} if name is None else self._tensors(name)
 
@@ -151,7 +151,7 @@ class StoredModels(Mapping[str, Params]):
         return len(self.index.clients)
 
     def _tensors(self, file: str) -> Params:
-        # Clients that share a model are mostly asked for one after another.
+        # Callers mostly read clients that share a model one after another.
         if self._last[0] != file:
             name = f"{PLACE}/{file}"
             self._check(name)
@@ -165,7 +165,7 @@ class StoredModels(Mapping[str, Params]):
 
 @dataclass(frozen=True, eq=False)
 class ModelContext:
-    """What models need to be used again. nets, settings: of each client; no settings: modules of one's own."""
+    """What models need to be used again. nets, settings: by client id; settings are None for the user's own modules."""
 
     federation: Federation
     nets: Mapping[str, Net]
@@ -176,9 +176,9 @@ class ModelContext:
     def of(
         cls, setup: Setup, federation: Federation, model: Model | None, names: Iterable[str] = ()
     ) -> ModelContext:  # fmt: skip
-        """The nets of these clients in a run.
+        """The context of these clients' models in a run.
 
-        model: the settings from which the nets were made. names: of all clients, if the federation has not all of them.
+        model: the settings from which the nets were made. names: all clients, if the federation has only some of them.
         """
         deal = getattr(model, "deal_bodies", None)
         dealt = {} if deal is None else deal(sorted(names or federation))
@@ -191,7 +191,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
     """Write the models of a run into its folder; returns the stamps of the files.
 
     Clients with equal models share a file. If all different models together are larger than `limit_mb`, only the
-    index is written, which says so.
+    index is written, with the reason.
     """
     place = folder / PLACE
     groups = _groups(models)
@@ -212,7 +212,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
     stamps: dict[str, Stamp] = {}
 
     def write(name: str, tensors: Params) -> None:
-        # safetensors refuses tensors that share memory, as tied ones do.
+        # safetensors refuses tensors that share memory, such as tied weights.
         apart = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
         stamps[f"{PLACE}/{name}"] = write_bytes(place / name, bytes(save(apart)), sync=False)
 
@@ -227,8 +227,8 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
 
 
 def _groups(models: Mapping[str, Params]) -> list[list[str]]:
-    """Ids of clients with equal models, sorted."""
-    # Mostly they are one object, so that each content is hashed once.
+    """Group sorted client ids by equal models."""
+    # Equal models are mostly the same object, so each object is hashed once.
     digests: dict[tuple[int, ...], str] = {}
     groups: dict[str, list[str]] = {}
     for id in sorted(models):
@@ -252,11 +252,11 @@ def digest_of(params: Params) -> str:
 def _index(
     about: ModelContext, nets: Sequence[Net], frozen: Mapping[Net, str], file: Mapping[str, str], why: str
 ) -> dict[str, Any]:
-    """Return the index: the nets, and of each client its file, net and scale."""
+    """Return the index: the nets, and each client's file, net and scale."""
     federation = about.federation
     scale = {id: federation[id].phases[-1].train.scale for id in sorted(file)}
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
-    # The settings of each net that a kept model has.
+    # The settings of each net with a stored model.
     settings = {about.nets[id]: about.settings[id] for id in sorted(file, reverse=True)}
     facts = []
     for net in nets:

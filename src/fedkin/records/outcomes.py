@@ -1,8 +1,8 @@
-"""The outcomes of a run's last evaluation for each test sample, from which intervals and paired differences are made.
+"""The outcomes of a run's last evaluation for each test sample; intervals and paired differences are based on them.
 
 outcomes.parquet has a row per client and test sample, in the order of the client's samples: client, value, label (empty
-but for risk tasks). `fedkin.analysis.paired.Outcomes` says what a value is. A run over a network has no such file: what
-belongs to single samples never leaves a participant.
+except for risk tasks). `fedkin.analysis.paired.Outcomes` says what a value is. A run over a network has no such file:
+information about single samples never leaves a participant.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcomes]:
-    """The outcomes of each client whose samples are known one by one, by id in their order."""
+    """The outcomes of each client with known single samples, by id, sorted."""
     kind, outcomes = _KINDS[metric.name], {}
     for id, score in sorted(scores.items()):
         if kind == "risk" and len(score.digest) == 2:
             values, labels = (np.array(part, dtype=np.float64) for part in score.digest)
-            # A diverged model has no scores or errors to speak of.
+            # The scores or errors of a diverged model mean nothing.
             if np.isfinite(values).all():
                 outcomes[id] = Outcomes(kind, values, labels.astype(np.int64))
         elif kind != "risk" and score.outcomes:
@@ -47,7 +47,7 @@ def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcom
 
 
 def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) -> Stamp | None:
-    """Write the file; returns its stamp, or None if no sample is known, and then there is no file."""
+    """Write the file and return its stamp; returns None and writes nothing if no single samples are known."""
     outcomes = outcomes_of(metric, scores)
     if not outcomes:
         return None
@@ -57,7 +57,7 @@ def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) ->
     ids = np.repeat(np.arange(len(outcomes), dtype=np.int32), [len(one) for one in outcomes.values()])
     table = pa.table({
         "client": pa.DictionaryArray.from_arrays(ids, pa.array(list(outcomes), pa.string())).cast(pa.string()),
-        # Scores keep all their digits: rounded, two of them might tie.
+        # Scores keep all digits: rounding could make two scores equal.
         "value": pa.array(values, pa.float64() if kind == "risk" else pa.float32()),
         "label": pa.array(np.concatenate(labels), pa.int8()) if labels else pa.nulls(len(ids), pa.int8()),
     })  # fmt: skip
@@ -65,7 +65,7 @@ def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) ->
 
 
 def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:
-    """Read the outcomes by client; none if the run kept none. Raises RunError naming the file."""
+    """Read the outcomes by client; empty if the run stored none. Raises RunError naming the file."""
     path, kind = folder / FILE, _KINDS[metric.name]
     if not path.exists():
         return {}
@@ -96,11 +96,11 @@ def risks_in(outcomes: Iterable[Outcomes]) -> tuple[Any, Any] | None:
 
 
 def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
-    """Whether the risks of all clients' models are true: figures over the test samples of all clients together.
+    """Calibration of the risks of all clients' models, over the test samples of all clients together.
 
-    brier: the mean squared difference of risk and event; brier_none: that of the same risk for everyone; slope, with
-    slope_low and slope_high, and large: of the logistic regression of the event on the logit of the risk (see
-    `fedkin.analysis.calibration`), None where there is none. Empty for other tasks than risk.
+    brier: the mean squared difference of risk and event; brier_none: the same for a constant risk; slope, with
+    slope_low and slope_high, and large: from the logistic regression of the event on the logit of the risk (see
+    `fedkin.analysis.calibration`), None if undefined. Empty for other tasks than risk.
     """
     if (pair := risks_in(outcomes.values())) is None:
         return {}

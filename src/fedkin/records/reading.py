@@ -1,4 +1,4 @@
-"""Reading of a run's files, and their schemas."""
+"""Read a run's files, and check them against schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
 
 class Form(BaseModel):
-    """A strict JSON object: a text is not read as a number, true is not 1, and NaN is refused."""
+    """A strict JSON object: a text is no number, true is not 1, and NaN is refused."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -28,7 +28,7 @@ class _Ways(Form):
 
 
 class Statistics(Form):
-    """Statistics of a metric over clients; a figure that is not known is None or missing."""
+    """Statistics of a metric over clients; an unknown figure is None or missing."""
 
     mean: float | None = None
     std: float | None = None
@@ -90,7 +90,7 @@ class _Epsilon(Form):
 
 
 class _Privacy(Form):
-    """Epsilon is None where it has no bound."""
+    """Epsilon is None if it has no bound."""
 
     epsilon: _Epsilon
     delta: float
@@ -99,7 +99,7 @@ class _Privacy(Form):
 
 
 class _Measured(Statistics):
-    """A further metric; values: of each client, None where it is not determined."""
+    """A further metric; values: of each client, None if not determined."""
 
     title: str
     higher: bool
@@ -118,7 +118,7 @@ class _Seconds(Form):
 
 
 class Summary(Form):
-    """What is read of the file summary.json; `reading.judged` checks its metric."""
+    """The parts of the file summary.json that are read; `reading.judged` checks its metric."""
 
     method: str
     scenario: str
@@ -167,10 +167,10 @@ class Facts(Form):
 
 
 class Plan(Form):
-    """The file plan.json: what runs in the folder of a comparison, a tuning or a sweep; it goes on only with the same.
+    """The file plan.json: the plan of a comparison, a tuning or a sweep; it can be resumed only with the same plan.
 
-    values: [method or None, setting, values] of each setting that is tried. hold_out: what candidates are judged on.
-    equal: as many candidates for every method, the range of their rates, and the seed of their draws.
+    values: [method or None, setting, values] for each setting that is tried. hold_out: the held-out data that judge
+    candidates. equal: number of candidates for every method, the range of their rates, and the seed of their draws.
     """
 
     command: Literal["compare", "tune", "sweep"] = "compare"
@@ -185,7 +185,7 @@ class Plan(Form):
     ) = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the file holds: what is not a default."""
+        """Return the content of the file: the values that are no defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -195,7 +195,7 @@ def plan_in(folder: Path) -> Plan:
     return Plan.model_validate(checked(Plan, read_json(path), path))
 
 
-# Beside an experiment that `fedkin tune` wrote, and in a comparison of it.
+# Next to an experiment that `fedkin tune` wrote, and in a comparison of this experiment.
 VALIDATION = "validation.json"
 
 
@@ -231,7 +231,7 @@ class Settings(Form):
     run: _Run = _Run()
 
 
-# Advice about a file that is damaged or that someone has changed.
+# Advice for a damaged or changed file.
 MEND = "put the file back as it was, or run this anew in another folder"
 # Types of columns, by their names in error messages.
 _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
@@ -255,7 +255,7 @@ def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
 
 
 def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
-    """Raise RunError for a row without figures of the metric; None is allowed, for a round without evaluation."""
+    """Raise RunError for a row without figures of the metric; None is allowed: a round without evaluation."""
     if metric.name not in row:
         raise RunError(f"{where}: no {metric.name} in it, by which the clients of this run are compared; {MEND}")
     if row[metric.name] is not None:
@@ -301,9 +301,9 @@ def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
 
 
 def table_of(path: Path, columns: pa.Schema, gaps: Sequence[str] | None = None) -> pa.Table:
-    """Read a table that has these columns, and possibly more behind them; raises RunError naming file and column.
+    """Read a table with these columns, and possibly more after them; raises RunError naming file and column.
 
-    A column of numbers or texts may store them in another width. gaps: those that may lack values (None: the numbers).
+    Columns of numbers or texts may have another width. gaps: columns that may lack values (None: columns of numbers).
     """
     try:
         table = parquet_in(path)

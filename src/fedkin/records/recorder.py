@@ -6,9 +6,9 @@
     rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
     outcomes.parquet  each test sample in the last evaluation, see `outcomes.py`; not over a network
-    messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does), reason
+    messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count, or empty), reason
     timing.jsonl      a line per round: seconds
-    graphs/*.npz      the graph of each round in which it changed
+    graphs/*.npz      the graph, for each round in which it changed
     models/*          the models after the last round, unless run.models is "none" (see `models`)
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     data-root.json    the folder of the data sets
@@ -77,7 +77,7 @@ class Records:
         self.folder = folder
         self.metric = METRICS["accuracy"]
         self.figures: tuple[str, ...] = ("accuracy",)
-        self.facts: Mapping[str, Any] = {}  # of the clients, if there is a folder
+        self.facts: Mapping[str, Any] = {}  # facts of the clients, if there is a folder
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
         self.flushed = dict.fromkeys(self.rows, 0)
         self.graphs: dict[int, Graph] = {}
@@ -118,7 +118,7 @@ class Records:
             self.sealed[name] = files.write_bytes(self.folder / name, features.to_bytes(), sync=False)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
-        """Write the new rows, then the state; after that the round is safe. A safe round is not written again."""
+        """Write the new rows, then the state; then the round is safe. A safe round is not written again."""
         if self.folder is None or round == self.safe:
             return
         for name in self.rows:
@@ -127,13 +127,13 @@ class Records:
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         for place in sorted({(self.folder / name).parent for name in self.sealed}):
             synced(place)
-        # The federation is described anew by whoever goes on.
+        # A resumed run writes federation.json again.
         stamps = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)
         self.safe = round
 
     def finish(self, scores: Mapping[str, Score]) -> None:
-        """Write the complete tables, and what is known of single samples from the last evaluation's scores."""
+        """Write the complete tables, and the outcomes of single samples from the last evaluation's scores."""
         if self.folder is None:
             return
         if (stamp := write_outcomes(self.folder, self.metric, scores)) is not None:
@@ -145,10 +145,10 @@ class Records:
         self.sealed["rounds.csv"] = files.write_bytes(self.folder / "rounds.csv", text)
 
     def keep_models(self, models: Mapping[str, Params], about: ModelContext, limit_mb: float) -> bool:
-        """Write the models of the clients and what they need to be used again, unless they exceed the limit."""
+        """Write the clients' models (if within the limit) and their index; returns whether models are stored."""
         written = {} if self.folder is None else keep_models(self.folder, models, about, limit_mb)
         self.sealed |= written
-        return len(written) > 1  # than the index, which is written without them too
+        return len(written) > 1  # the index is written even without models
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Write the seal of all files, then the summary; after that the run is finished."""
@@ -156,7 +156,7 @@ class Records:
             files.conclude(self.folder, self.sealed, summary)
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a run that is resumed began with the same samples.
+        """Write `federation.json`, or check that a resumed run began with the same samples.
 
         facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
         """
@@ -175,12 +175,12 @@ class Records:
         self.redescribe(now)
 
     def redescribe(self, facts: Mapping[str, Any]) -> None:
-        """Write `federation.json` with these facts of the clients, of whom some may have joined since the start."""
+        """Write `federation.json` with these facts of the clients, including clients that joined after the start."""
         if self.folder is not None:
             self.facts, self.sealed[_FEDERATION] = facts, files.write_json(self.folder / _FEDERATION, facts)
 
     def all_graphs(self) -> Mapping[int, Graph | Path]:
-        """The graphs by the round in which they changed, or their files."""
+        """The graphs or their files, by the round in which they changed."""
         return self.graphs if self.folder is None else reading.files_in(self.folder / "graphs", "npz")
 
     def _schemas(self) -> dict[str, pa.Schema]:
@@ -189,12 +189,10 @@ class Records:
     # -- resuming ------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-        """Do `describe`, then read the rows up to the newest good checkpoint, and drop newer ones.
+        """Do `describe`, then read the rows up to the newest good checkpoint, and drop newer rows.
 
-        Returns (round, state), or None.
-
-        None: no checkpoint was ever written, so that the run begins at round 0. Raises RunError if there were some and
-        none is good.
+        Returns (round, state), or None if no checkpoint was ever written, so that the run begins at round 0. Raises
+        RunError if there were checkpoints and none is good.
         """
         self.describe(task, facts)
         if self.folder is None:
@@ -263,13 +261,13 @@ def _ending(name: str) -> str:
 
 NEWEST = "parts/newest.json"
 _EXPERIMENT = "experiment.toml"
-# What a run goes on without: these files are results of one round each.
+# A run can be resumed without these files: each is only a result of one round.
 _RESULTS = ("graphs/", "features/")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is as it was written: its round, the state, and its seal."""
+    """An unchanged checkpoint: its round, the state, and its seal."""
 
     round: int
     state: dict[str, Any]
@@ -283,7 +281,7 @@ class Checkpoints:
         self.folder, self.place = folder, folder / "checkpoint"
 
     def write(self, round: int, state: Mapping[str, Any], stamps: Mapping[str, files.Stamp]) -> None:
-        """Write a checkpoint and its seal, which lists `stamps` too; the checkpoint before it stays, older ones go."""
+        """Write a checkpoint and its seal, which includes `stamps`; keep one older checkpoint and remove the others."""
         name = f"round-{round:06d}"
         older = [number for number in self._rounds() if number < round]
         sealed = dict(stamps)
@@ -298,16 +296,16 @@ class Checkpoints:
         self.keep({round, max(older, default=round)})
 
     def keep(self, rounds: set[int]) -> None:
-        """Remove all checkpoints but those of these rounds."""
+        """Remove all checkpoints except those of these rounds."""
         for kind in ("safetensors", "json"):
             for round, path in reading.files_in(self.place, kind).items():
                 if round not in rounds:
                     path.unlink()
 
     def choose(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is as it was written; None if none was ever written.
+        """Return the newest unchanged checkpoint; None if no checkpoint was ever written.
 
-        What is wrong with a newer one is said in one line. Raises RunError if none is left to go on from.
+        Logs what is wrong with a newer one. Raises RunError if no checkpoint is left to resume from.
         """
         checkpoint, wrong = self.survey()
         if checkpoint is None:
@@ -325,9 +323,9 @@ class Checkpoints:
         return checkpoint
 
     def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
-        """Return the newest checkpoint that is as it was written, and what is wrong with newer ones by round.
+        """Return the newest unchanged checkpoint, and what is wrong with newer ones, by round.
 
-        all: whether older ones are looked at too.
+        all: whether to check older checkpoints too.
         """
         newest, wrong = None, {}
         for round in sorted({*self._rounds(), *self._marked()}, reverse=True):
@@ -341,7 +339,7 @@ class Checkpoints:
         return newest, wrong
 
     def read(self, round: int) -> Checkpoint:
-        """Read the checkpoint of this round; raises RunError for the first file that is not as it was written."""
+        """Read the checkpoint of this round; raises RunError for the first changed file."""
         name = f"round-{round:06d}"
         path, sealed = (self.place / f"{name}.{kind}" for kind in ("safetensors", "json"))
         for each in (path, sealed):
@@ -369,7 +367,7 @@ class Checkpoints:
         return sorted(reading.files_in(self.place, "safetensors"))
 
     def _marked(self) -> list[int]:
-        """Return the round of the newest checkpoint as noted after it was written, in a list; empty without a note."""
+        """Return [round of the newest checkpoint], as noted in a file after it was written; empty without a note."""
         path = self.folder / NEWEST
         if not path.exists():
             return []
@@ -378,7 +376,7 @@ class Checkpoints:
             if not isinstance(round, int):
                 raise RunError(f"{path}: expected the round of the newest checkpoint")
         except RunError:
-            if self._rounds():  # which vouch for themselves
+            if self._rounds():  # each checkpoint has its own seal, so the note is not needed
                 return []
             raise
         return [round]

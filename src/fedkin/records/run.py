@@ -31,8 +31,8 @@ from fedkin.records.recorder import MESSAGES, client_schema
 from fedkin.settings import differing, flat
 from fedkin.tasks import Metric
 
-_LARGEST_WEIGHT = 1e100  # sums and distances of larger ones are infinite
-_ROUNDING = 1e-9  # of shares that sum to 1
+_LARGEST_WEIGHT = 1e100  # sums and distances of larger weights are infinite
+_ROUNDING = 1e-9  # tolerance for shares in 0..1
 _TABLES = ("last", "clients", "rounds", "messages")
 
 
@@ -42,12 +42,12 @@ class Result:
 
     summary: the content of summary.json. rounds: a dict per round. client_table: an Arrow table with round, client, n,
     loss and the task's figures of each client in each evaluated round. message_table: round, from, to, phase, bytes,
-    floats, and why a message is missing. scores: those of the last evaluation, by client id. models: the final
-    parameters of each client, without frozen ones; of a run with a folder they are read on use (empty if none were
-    kept). unseen: ids of clients that never took part. graphs: by the round in which they changed, or their files.
-    federation: the facts of the clients (federation.json), empty for a run without a folder. outcomes: what each
-    client's model did on each of its test samples in the last evaluation, by client id; empty over a network, where
-    this stays with the participants.
+    floats, and why a message is missing. scores: of the last evaluation, by client id. models: the final parameters of
+    each client, without frozen ones; for a run with a folder they are read on use (empty if none were stored). unseen:
+    ids of clients that never took part. graphs: graphs or their files, by the round in which they changed. federation:
+    the facts of the clients (federation.json), empty for a run without a folder. outcomes: the outcome of each client's
+    model on each of its test samples in the last evaluation, by client id; empty over a network, where outcomes stay
+    with the participants.
     """
 
     summary: dict[str, Any]
@@ -83,7 +83,7 @@ class Result:
 
     @property
     def label(self) -> str:
-        """The name of the method in its comparison, such as "mu=1" or "mu=1@self", if it is not the method's own."""
+        """The method's name in its comparison, such as "mu=1" or "mu=1@self"; empty if it is the method's own name."""
         return str(self.settings.get("run", {}).get("label") or "")
 
     @cached_property
@@ -115,7 +115,7 @@ class Result:
 
     @property
     def value(self) -> float:
-        """Mean over clients of the metric in the last round; nan if it is not known for any client."""
+        """Mean over clients of the metric in the last round; nan if no client's value is known."""
         return float(self.figures.get("mean", math.nan))
 
     @property
@@ -125,7 +125,7 @@ class Result:
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """The metric of each client that takes part and has it, after the last evaluation."""
+        """The metric of each client that takes part, after the last evaluation, without unknown values."""
         values = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
         return {id: value for id, value in values.items() if value is not None}
 
@@ -141,7 +141,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        """The further metrics (`run.metrics`) of each client after the last round, by their names; else empty."""
+        """The further metrics (`run.metrics`) after the last round: {metric: {client id: value}}; empty without any."""
         return {name: dict(row["values"]) for name, row in (self.summary.get("metrics") or {}).items()}
 
     # -- tables ------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Result:
     # -- graphs ------------------------------------------------------------------------------------------------------
 
     def graph_at(self, round: int) -> Graph:
-        """The graph that changed in this round; raises RunError if its file cannot be read or fits no such run."""
+        """The graph that changed in this round; raises RunError if its file is unreadable or does not fit this run."""
         graph = self.graphs[round]
         if isinstance(graph, Graph):
             return graph
@@ -191,20 +191,20 @@ class Result:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The last graph between clients; None of a method without graphs."""
+        """The last graph between clients; None for a method without graphs."""
         return self.graph_at(max(self.graphs)) if self.graphs else None
 
     @property
     def groups(self) -> dict[str, int]:
-        """The group of each client in the last graph, by client id; empty of a method without groups."""
+        """The group of each client in the last graph, by client id; empty for a method without groups."""
         return dict(self.graph.groups or {}) if self.graph is not None else {}
 
     # -- one client, and two runs --------------------------------------------------------------------------------------
 
     def intervals(self, level: float = LEVEL) -> dict[str, Interval]:
-        """Return the interval of the metric of each client that is known well enough to have one.
+        """Return the confidence interval of each client's metric, for clients where it can be computed.
 
-        Over a network, an accuracy has the interval of its counts.
+        Over a network, the interval of an accuracy comes from its counts.
         """
         name = self.metric.name
         each = {id: figure_interval(name, one, level) for id, one in self.outcomes.items()}
@@ -215,7 +215,7 @@ class Result:
         return {id: interval for id, interval in each.items() if interval is not None}
 
     def gains(self, other: Result) -> dict[str, float]:
-        """Return how much better the metric of each client that takes part is here; below 0 it is worse off.
+        """Return how much better the metric of each client that takes part is in this run; below 0: worse.
 
         other: a run on the same clients, mostly Local. Clients without a value in one of the runs are left out.
         """
@@ -226,9 +226,9 @@ class Result:
     def difference(
         self, other: Result, level: float = LEVEL, correction: str = "none"
     ) -> dict[str, tuple[Difference, Verdict]]:
-        """Return how much better each client is here than in `other`, on the same test samples, with its verdict.
+        """Return how much better each client is than in `other`, on the same test samples, with its verdict.
 
-        Clients whose outcomes only one of the runs has are left out. See `fedkin.analysis.paired.verdicts`. Raises
+        Clients with outcomes in only one of the runs are left out. See `fedkin.analysis.paired.verdicts`. Raises
         ValueError if the runs' test samples differ.
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
@@ -247,7 +247,7 @@ class Result:
         return f"<table><caption>{escape(self.method)}</caption>{rows}</table>"
 
     def _facts(self) -> dict[str, str]:
-        """What a person wants to know first."""
+        """The most important facts for a reader."""
         group_count = (self.summary.get("groups") or {}).get("found")
         facts = {
             "clients": f"{self.summary['clients']:,}",
@@ -265,7 +265,7 @@ class Result:
         """A table of the run: a pandas DataFrame, or an Arrow table where pandas is not installed.
 
         last: a row per client, with its test samples, loss, figures and further metrics after the last round. clients:
-        its figures in every evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
+        a row per client and evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
         messages: a row per message. Raises ConfigError for another name.
         """
         if what not in _TABLES:
@@ -286,7 +286,7 @@ def read_run(folder: Path) -> Result:
     """Read a finished run; raises RunError naming the file that is missing, damaged or not from a run."""
     if not (folder / "summary.json").is_file():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    # Before anything is read: a reader of a table may stumble over a single bit.
+    # Check all files before reading: a single changed bit may crash the reader of a table.
     if wrong := faults(folder, seal_of(folder).files, RESULT):
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json")
@@ -312,8 +312,8 @@ def read_run(folder: Path) -> Result:
 def find_runs(places: Sequence[Path]) -> list[Path]:
     """The run folders that these paths name: each path itself, or all finished runs directly inside it.
 
-    A folder without such runs stands for those inside its folders, as a sweep has them. Raises RunError for a path that
-    is neither.
+    For a folder without such runs, take the finished runs one level deeper, as in a sweep. Raises RunError if there are
+    none either.
     """
     folders: list[Path] = []
     for place in places:
@@ -331,13 +331,13 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
 
 
 def unfinished(places: Sequence[Path]) -> list[str]:
-    """Names of the run folders inside these paths that have started but not finished."""
+    """Names of the folders inside these paths whose runs have started but not finished."""
     begun = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
     return [folder.name for folder in begun if not (folder / "summary.json").is_file()]
 
 
 def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:
-    """Raise RunError for values that no metric of this kind has."""
+    """Raise RunError for values that are impossible for this metric, and for a value without test samples."""
     columns = table.select(["round", "client", "n", metric.name]).to_pydict()
     for round, id, n, value in zip(*columns.values(), strict=True):
         if value is None or not math.isfinite(value):
@@ -379,7 +379,7 @@ def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> 
 
 
 def framed_rows(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Return rows as `framed` does, each nested value in a column `a.b`."""
+    """Return rows as a table, like `framed`, with each nested value in a column `a.b`."""
     lines = [flat(row) for row in rows]
     names = dict.fromkeys(name for line in lines for name in line)
     return framed({name: [line.get(name) for line in lines] for name in names})
@@ -439,7 +439,7 @@ class Listed:
         names = [f"{metric}.{name}" for name in ("mean", "worst10", "worst20", "std", "loss")]
         names += ["groups.found", "groups.ari", "groups.nmi", "bytes.up", "bytes.down", "seconds.total"]
         figures = {name.replace(".", " "): float(values[name]) for name in names if name in values}
-        # Between peers, each message is the upload of one and the download of another.
+        # Between peers, each message is one peer's upload and another peer's download.
         peers = self.method in METHODS and METHODS[self.method].kind == "peer"
         return figures | {"bytes sent": figures["bytes up"] + (0.0 if peers else figures["bytes down"])}
 
@@ -455,7 +455,7 @@ def listed(folders: Iterable[Path]) -> list[Listed]:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    """The folders of runs: that of a comparison has an experiment file too, and runs below it."""
+    """The run folders below a folder; not folders of comparisons, which have an experiment file too."""
     begun = [path.parent for path in folder.rglob("experiment.toml")]
     return [each for each in begun if not (each / "plan.json").is_file()]
 

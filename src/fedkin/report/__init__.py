@@ -11,8 +11,8 @@ __all__ = ["write_report"]
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write one self-contained HTML file about these finished runs (methods x seeds); returns its path.
 
-    A folder that holds run folders stands for all of them, and the answer of `fedkin advise` in it comes first. Raises
-    RunError for a folder without a finished run.
+    A folder that holds run folders stands for all of them; if it holds the advice of `fedkin advise`, this comes first.
+    Raises RunError for a folder without a finished run.
     """
     from fedkin.records.files import write_bytes
     from fedkin.report.collect import collect

@@ -1,4 +1,4 @@
-"""The page of `fedkin bench`: where a method stands on a suite, from what bench.json holds."""
+"""The page of `fedkin bench`: how a method ranks on a suite, from the content of bench.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTES = (
 
 
 def headline(data: Data) -> str:
-    """Return where the method stands, in one sentence.
+    """Summarise the method's results in one sentence.
 
     >>> headline({"method": "ditto", "suite": "quick", "federations": []})
     'ditto finished on no federation of suite quick'
@@ -40,7 +40,7 @@ def headline(data: Data) -> str:
 
 
 def budget(data: Data) -> str:
-    """Return how methods were run."""
+    """Describe how methods were run: rounds, steps, seeds and learning rates."""
     plan = data["budget"]
     return (
         f"suite {data['suite']}: {plan['rounds']} rounds of {plan['local_steps']} steps, {len(plan['seeds'])} seeds, "
@@ -49,7 +49,7 @@ def budget(data: Data) -> str:
 
 
 def interval(gain: Mapping[str, Any] | None, brackets: bool = True) -> str:
-    """Return a difference with its interval, or with a * if that excludes 0.
+    """Return a difference with its interval, or (brackets=False) with a * if the interval excludes 0.
 
     >>> interval({"value": 1.25, "low": 0.5, "high": 2.0}), interval({"value": 1.25, "low": 0.5, "high": 2.0}, False)
     ('+1.2 (+0.5 to +2.0)', '+1.2*')

@@ -1,4 +1,4 @@
-"""From run folders to the plain data of one page."""
+"""Collect the plain data of one page from run folders."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedkin.report.sections import measures_of, missing_of, phases_of, risks_of
 from fedkin.report.units import student
 from fedkin.report.words import FEDAVG, LOCAL, Subject, headline, sentence
 
-# Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
+# Largest numbers of points of all clients' curves, and of rounds of all methods' curves: above, rounds are left out.
 _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
-_EVENTS = 12  # sentences of who joined and left
+_EVENTS = 12  # sentences about clients that joined and left
 
 
 def collect(places: Sequence[Path]) -> dict[str, Any]:
-    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
+    """The page's data, in JSON types only; raises RunError for a folder without a finished run."""
     runs = _runs(places)
     reported = ranks.report_runs(runs)
     by_label: dict[str, list[ReportRun]] = {}
@@ -76,8 +76,8 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def _runs(places: Sequence[Path]) -> list[Result]:
-    """The runs of these folders, the baselines for comparison first; raises RunError."""
-    # One folder may be named twice: directly and within another, or through a link.
+    """The runs in these folders, the baselines Local and FedAvg first; raises RunError."""
+    # A folder may be named twice: directly and inside another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
         raise RunError("name at least one run folder")
@@ -92,7 +92,7 @@ def _runs(places: Sequence[Path]) -> list[Result]:
 
 
 def _each(reported: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What the page holds of each run, and the facts of each federation; large runs leave room for each other."""
+    """Return (the page's data of each run, the facts of each federation); many or large runs get less space each."""
     runs = [one.run for one in reported]
     sharing = max(1, sum(bool(run.graphs) for run in runs))
     places_left = FeatureBudget.shared(runs)
@@ -141,7 +141,7 @@ def _federation(run: Result) -> dict[str, Any]:
 
 
 def _warnings(reported: Sequence[ReportRun]) -> list[str]:
-    """The warnings of all runs, each with its method and the seeds that have it."""
+    """The warnings of all runs, each with its method and seeds."""
     seeds_of: dict[tuple[str, str], list[int]] = {}
     for one in reported:
         for text in one.run.summary.get("warnings") or ():
@@ -153,7 +153,7 @@ def _warnings(reported: Sequence[ReportRun]) -> list[str]:
 
 
 def _movements(reported: Sequence[ReportRun]) -> list[str]:
-    """Who joined and left: the first sentences, each once, as all methods meet the same."""
+    """The first sentences about clients that joined and left; each once, since all methods have the same events."""
     every = list(dict.fromkeys(text for one in reported for text in one.run.summary.get("events") or ()))
     more = len(every) - _EVENTS
     return [*every[:_EVENTS], *([f"clients joined or left in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
@@ -162,7 +162,7 @@ def _movements(reported: Sequence[ReportRun]) -> list[str]:
 def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
-    # Rounds that have something to draw.
+    # Rounds with something to draw.
     known = [
         row["round"] for row in run.rounds
         if row["groups"] or any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen"))
@@ -170,7 +170,7 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
     kept = set(evenly(known, most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
-    # What one peer sends, another receives: adding both directions would count it twice.
+    # One peer's upload is another's download: adding both directions would count it twice.
     ways = ("up",) if run.sent < run.summary["bytes"]["up"] + run.summary["bytes"]["down"] else ("up", "down")
     for row in run.rounds:
         sent += sum(row["bytes"][way] for way in ways)
@@ -191,11 +191,11 @@ def _curve(run: Result, most: int) -> dict[str, list[Any]]:
 
 
 def _row(label: str, of_method: Sequence[ReportRun], runs: Sequence[Result]) -> dict[str, Any]:
-    """A method's row: [mean, half its 95 % interval] over its seeds of each figure, None if unknown."""
+    """A method's row: for each figure, [mean over seeds, half its 95 % interval], or None if unknown."""
     each: dict[str, list[float | None]] = defaultdict(list)
     for one in of_method:
         run = one.run
-        # Only for metrics where higher is better: shares of an error say nothing about fairness.
+        # Only if higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
         figures = {
             **figures_of(run, one.gain),
@@ -220,7 +220,7 @@ def _over_seeds(values: Sequence[float | None]) -> list[float] | None:
 
 
 def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
-    """What communication adds to a method, and half its interval; None without its runs without exchange (@self)."""
+    """[what communication adds to a method, half its interval]; None if a run of its control @self is missing."""
     each = {}
     for run in mine:
         alone = counterpart(run, runs, run.method, "self")
@@ -231,14 +231,14 @@ def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
 
 
 def _events(run: Result) -> float | None:
-    """The least number of events or of other test samples of a client in a risk task; None in other tasks."""
+    """In a risk task, the smallest number of events or of non-events at any client; None in other tasks."""
     each = [min(one.events, len(one) - one.events) for id, one in run.outcomes.items()
             if one.events is not None and id not in run.unseen]  # fmt: skip
     return min(each, default=None)
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six digits: more than the samples justify, and half the size on the page."""
+    """Round to six digits: more than the samples justify, and half the size on the page."""
     return None if value is None else round(value, 6)
 
 
@@ -246,15 +246,15 @@ def _rounded(value: float | None) -> float | None:
 
 
 def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
-    """Command lines, the experiments they need, versions and machine; each distinct one once.
+    """How to run again: command line, experiments, versions and machine; each distinct one once.
 
-    The command is empty where no command can do it: with samples that a program handed over in Python.
+    The command is empty if no command can do it, because samples came from a Python program.
     """
     runs = [one.run for one in reported]
-    # The command line knows no labels.
+    # The command line cannot give labels to methods.
     labelled = any(run.label for run in runs)
     command, experiment = "", ""
-    # A federation that was an object in Python is only named by the settings.
+    # Settings hold only the name of a federation that was a Python object.
     if not any(isinstance(run.settings.get("federation"), str) and "data" not in run.settings for run in runs):
         command, experiment = (None if labelled else _comparison(runs)) or (
             ("fedkin run experiment.toml", _experiment(runs[0])) if len(runs) == 1
@@ -284,7 +284,7 @@ def rerun(reported: Sequence[ReportRun]) -> dict[str, Any]:
 
 
 def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
-    """The command that made a comparison, if these are all the runs of one."""
+    """Return (command, experiment) of a comparison if these are exactly its runs, else None."""
     folders = [(run.folder or Path()).resolve() for run in runs]
     homes = {folder.parent for folder in folders}
     home = homes.pop()
@@ -301,7 +301,7 @@ def _comparison(runs: Sequence[Result]) -> tuple[str, str] | None:
 
 
 def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]]:
-    """Each method's experiment, with seeds that differ in nothing else joined, without the `shown` one."""
+    """Each method's experiment, except `shown`; experiments that differ only in the seed are joined."""
     by_settings: dict[str, tuple[str, str, list[int]]] = {}
     for one in reported:
         settings = one.run.settings
@@ -314,7 +314,7 @@ def _different(reported: Sequence[ReportRun], shown: str) -> list[dict[str, str]
 
 
 def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """One table for all runs; where they differ, it has every value."""
+    """One table for all runs; where runs differ, it lists every value."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return {key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys}
 

@@ -20,7 +20,7 @@ from fedkin.report.graphs import evenly, pack
 Points = npt.NDArray[np.float64]
 
 _ROUNDS = 6
-_POINTS = 5000  # of all pictures of a page
+_POINTS = 5000  # in all pictures of a page together
 _LEAST, _MOST = 200, 2000
 _HEADS = 100
 # For all runs of a page together: rounds, and cells of the heads' matrices.
@@ -42,7 +42,7 @@ class FeatureBudget:
 
     @classmethod
     def shared(cls, runs: Sequence[Result]) -> FeatureBudget:
-        """Equal parts for each round of each run of the lowest seed, as if all of them had features and anchors."""
+        """Divide the page equally among the rounds of all runs with the lowest seed, for features and anchors."""
         seed = min(run.seed for run in runs)
         rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
         kept = [(run.seed, min(len(run.features), rounds)) for run in runs]
@@ -57,7 +57,7 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
 
     Every kept round has its clouds with silhouettes by class, planted and found group, and the similarity of heads.
     Positions are along the principal axes of the last round's points.
-    `drawn` is false for seeds that have only figures.
+    `drawn` is false for seeds with figures but without pictures.
     """
     if not run.features:
         return None
@@ -88,7 +88,7 @@ def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[
 
 
 def _read(run: Result, round: int, clients: Container[str]) -> Features:
-    """The features of a round; raises RunError if they are of clients that the run does not have."""
+    """Read the features of a round; raises RunError if they belong to clients that are not in the run."""
     features = read_features(run.features[round])
     if strangers := [id for id in features.ids if id not in clients]:
         raise RunError(
@@ -129,7 +129,7 @@ def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> d
 
 
 def _heads(features: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
-    """Similarity of heads, clients ordered by planted group and classes."""
+    """Similarity of heads, with clients ordered by planted group and classes."""
     if features.heads is None:
         return None
     count = min(len(features.heads), most)

@@ -1,4 +1,4 @@
-"""The page's data of a run's graphs: rounds as pictures, groups over the rounds, weights beside what clients share."""
+"""The page's data of a run's graphs: pictures of rounds, groups over rounds, weights against what clients share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fedkin.report.words import drawn_tests
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-LARGEST = 5000  # clients of a graph that is drawn
+LARGEST = 5000  # clients of a graph that can be drawn
 NOTHING = 65535  # in packed uint16: no value for this client and round
-# Of a run: rounds of graphs, of groups and of weights, rows of a matrix.
+# Limits per run: rounds of graphs and weights, rounds of groups, rows of a matrix.
 _ROUNDS, _HISTORY, _SIDE = 40, 200, 200
-# Of a page, shared equally by its runs: clients of all rounds, cells of all matrices, cells of all histories.
+# Limits per page, shared equally by its runs: clients of all rounds, cells of all matrices, cells of all histories.
 _CLIENTS, _CELLS, _HISTORY_CELLS = 100_000, 1_600_000, 300_000
 # Values that a graph may have for its clients (TFL).
 _VALUES = ("centrality", "prior", "lambda")
-_ALIKE = 0.75  # mean overlap of classes from which clients are treated as having the same
+_ALIKE = 0.75  # from this mean overlap on, clients count as having the same classes
 
 
-# -- numbers made small for the page -----------------------------------------------------------------------------------
+# -- compact numbers for the page --------------------------------------------------------------------------------------
 
 
 def evenly(rounds: Sequence[int], most: int) -> list[int]:
@@ -49,7 +49,7 @@ def evenly(rounds: Sequence[int], most: int) -> list[int]:
 
 
 def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
-    """The pairs (rows, columns; row < column) that are among the `per_node` largest positive weights of a node.
+    """Pairs (rows, columns; row < column) among the `per_node` largest positive weights of at least one of their nodes.
 
     >>> [part.tolist() for part in strongest(np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]), 1)]
     [[0, 1], [1, 2]]
@@ -68,7 +68,7 @@ def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
 
 
 def blocks(matrix: Array, most: int) -> tuple[Array, Indices]:
-    """The matrix with at most `most` rows, as means of neighbouring rows, and the first row of each block.
+    """Shrink a matrix to at most `most` rows by averaging neighbours; returns it with the first row of each block.
 
     >>> blocks(np.arange(16.0).reshape(4, 4), 2)[0]
     array([[ 2.5,  4.5],
@@ -112,7 +112,7 @@ def pack_values(
 
 
 def short(value: float) -> float:
-    """Three digits."""
+    """Round to three significant digits."""
     return float(f"{value:.3g}")
 
 
@@ -122,8 +122,8 @@ def short(value: float) -> float:
 class Follower:
     """Gives the groups of successive rounds stable numbers.
 
-    A round's groups take over the numbers that most of their members had when last seen, each number once
-    (an assignment of largest overlap); a group without such members takes the lowest free number.
+    A round's groups take the former numbers of their members, such that the overlap is largest and each number is used
+    once (an assignment problem); a group that gets none takes the lowest free number.
 
     >>> follower = Follower()
     >>> follower.name({"a": 0, "b": 0, "c": 1})
@@ -137,7 +137,7 @@ class Follower:
         self.moves = 0
 
     def name(self, groups: Mapping[str, int]) -> dict[str, int]:
-        """The next round's groups under their stable numbers; counts the clients that changed group."""
+        """Return the next round's groups with stable numbers; counts the clients that changed group."""
         sizes = Counter(groups.values())
         labels = sorted(sizes, key=lambda label: (-sizes[label], label))
         overlap = Counter((label, self.last[id]) for id, label in groups.items() if id in self.last)
@@ -163,18 +163,18 @@ class Follower:
 
 
 def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
-    """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
+    """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is no graph to draw.
 
     A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
-    `history` uses the groups of all rounds, `verdicts` those of the last graph.
-    runs: how many runs with graphs share the page.
+    `history` uses the groups of all rounds, `verdicts` the groups of the last graph.
+    runs: number of runs with graphs on the page.
     """
     if not run.graphs or len(ids) > LARGEST:
         return None
     number = {id: i for i, id in enumerate(ids)}
     rounds = sorted(run.graphs)
-    # Some methods' graphs hold all clients, not only a round's participants.
+    # Some methods' graphs contain all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in (rounds[0], rounds[-1]))
     per_node = 5 if present <= 60 else 3 if present <= 300 else 2
     side = matrix_side(runs)
@@ -184,7 +184,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
     total, seen = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
-    # Graphs are read one at a time: each of 1,000 clients is 8 MB.
+    # Read graphs one at a time: a graph of 1,000 clients takes 8 MB.
     for round in rounds:
         graph = run.graph_at(round)
         if graph.groups is not None:
@@ -194,7 +194,7 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
             frames.append({"round": round, "until": until[round], **frame})
             total[np.ix_(clients, clients)] += weights / (float(weights.max()) or 1.0)
             seen[np.ix_(clients, clients)] += 1
-    # Places by the mean weight of each pair over the rounds in which both were present.
+    # Positions come from each pair's mean weight over the rounds in which both clients were present.
     mean = total / np.maximum(seen, 1)
     row, column = strongest(mean, 6)
     links = sp.coo_array((mean[row, column], (row, column)), shape=mean.shape)
@@ -213,13 +213,13 @@ def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] |
 
 
 def rounds_kept(clients: int, runs: int) -> int:
-    """Rounds of a graph of so many clients for which a run's part of the page has room."""
+    """The number of rounds, with graphs of this many clients, that fit into a run's part of the page."""
     side = min(clients, matrix_side(runs))
     return max(1, min(_ROUNDS, _CLIENTS // runs // clients, _CELLS // runs // (side * side)))
 
 
 def matrix_side(runs: int) -> int:
-    """Rows of a matrix, so that two rounds' fit into a run's part of the page."""
+    """The number of rows of a matrix such that two rounds fit into a run's part of the page."""
     return max(2, min(_SIDE, isqrt(_CELLS // runs // 2)))
 
 
@@ -236,7 +236,7 @@ def dense(matrix: Any) -> Array:
 def _frame(
     graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, side: int
 ) -> tuple[dict[str, Any], Array, Indices]:
-    """One round, its weights and its clients, sorted by group, so that the matrix has that order."""
+    """Return (the frame of one round, its weights, its clients); clients and matrix are sorted by group."""
     weights = dense(graph.weights)
     weights = np.maximum(weights, weights.T)
     np.fill_diagonal(weights, 0.0)
@@ -245,7 +245,7 @@ def _frame(
     order = np.lexsort((client, group))
     weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
     row, column = strongest(weights, per_node)
-    # A file may hold any values: drawn are those with one finite number per client.
+    # A file may hold any values: draw only values with one finite number per client.
     values = {name: graph.values[name] for name in _VALUES if name in graph.values}
     values = {
         name: each for name, each in values.items()
@@ -265,7 +265,7 @@ def _frame(
 
 
 def _matrix(weights: Array, side: int) -> dict[str, Any]:
-    """The weights in 1/255 of the range between different clients; means of neighbours if there are many."""
+    """Weights in steps of 1/255 of the range between different clients; averaged over neighbours if there are many."""
     matrix, starts = blocks(weights, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
@@ -282,7 +282,7 @@ def _matrix(weights: Array, side: int) -> dict[str, Any]:
 def _history(
     named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], runs: int
 ) -> dict[str, Any]:
-    """Groups [clients, rounds]; NOTHING where a client was not in the round's graph."""
+    """Groups [clients, rounds]; NOTHING if a client was not in the round's graph."""
     rounds = evenly(sorted(named), max(2, min(_HISTORY, _HISTORY_CELLS // runs // len(number))))
     table = np.full((len(number), len(rounds)), NOTHING, dtype=np.uint16)
     for column, round in enumerate(rounds):
@@ -291,11 +291,11 @@ def _history(
     return {"rounds": rounds, "until": [until[round] for round in rounds], "group": pack(table, "u2")}
 
 
-# -- weights beside what clients have in common (MAPL, Fig. 4) ---------------------------------------------------------
+# -- weights compared with what clients have in common (MAPL, Fig. 4) --------------------------------------------------
 
 
 def sharing_of(run: Result, ids: Sequence[str]) -> dict[str, Any] | None:
-    """The page's data: weights and what clients have in common, over the rounds; None without either.
+    """The page's data: weights compared with what clients have in common, over the rounds; None if one is missing.
 
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
     and overlap over pairs; `until`: the last round in which the last graph was valid.
@@ -318,7 +318,7 @@ def sharing_of(run: Result, ids: Sequence[str]) -> dict[str, Any] | None:
 
 
 def learned_weights(graph: Graph) -> Array:
-    """The weights that a method learned; row i is what client i takes from each client (MAPL's W).
+    """The weights that a method learned; row i: the weights that client i gives to each client (MAPL's W).
 
     This is the mixing matrix if the recorded weights are its symmetric mean.
     """
@@ -335,7 +335,7 @@ def _shared(run: Result, ids: Sequence[str]) -> tuple[str, Array] | None:
     """("classes" or "groups", overlap [n, n]): classes if clients differ much in them, else planted groups."""
     classes = [set(run.client_facts[id].get("labels", {})) for id in ids]
     overlap = class_overlap(classes)
-    # With few samples some clients lack a class by chance, which is no structure to follow.
+    # With few samples, some clients lack a class only by chance.
     if all(classes) and len(ids) > 1 and float(overlap[~np.eye(len(ids), dtype=bool)].mean()) < _ALIKE:
         return "classes", overlap
     if run.planted is None or len(set(run.planted.values())) < 2:

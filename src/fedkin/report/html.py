@@ -1,4 +1,4 @@
-"""Pages from templates: texts are escaped, and Python hands over rows of cells."""
+"""Pages from templates: texts are escaped, and Python passes rows of cells."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page from a template of this folder, with its style sheet as `css`."""
+    """Return a page from a template in this folder, with the style sheet as `css`."""
     return _environment().get_template(template).render(css=part("page.css"), **values)
 
 
 def part(name: str) -> str:
-    """Return a file of this folder as text."""
+    """Return a file in this folder as text."""
     return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def small(text: str, below: str) -> Markup:
-    """Return a cell with a small text below its own."""
+    """Return a cell with a small second text below its text."""
     return Markup("{}<small>{}</small>").format(text, below)

@@ -1,4 +1,4 @@
-"""The page: tables as rows of cells for the template, the data as JSON, and the scripts that draw, in one file."""
+"""The report page in one file: tables as rows of cells for the template, data as JSON, and scripts that draw."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "st
 
 
 def page(data: Data, answer: dict[str, Any] | None = None) -> str:
-    """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
+    """The complete report as HTML text, from the data of `collect`, and first the advice from `answer_in`, if any."""
     warnings = [f"Warning: {text}" for text in data["warnings"]]
     warnings += data["events"]
     if data["unfinished"]:
@@ -68,16 +68,16 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def sections(data: Data, answer: bool = False) -> list[tuple[str, str, str]]:
-    """The sections for which there are data, in the page's order: id, name in the contents, and heading.
+    """The sections with data, in the page's order: id, name in the table of contents, and heading.
 
     answer: whether the page begins with an advice.
     """
     runs = data["runs"]
     graphs = [run["graph"] for run in runs if run["graph"]]
     title = data["metric"]["title"][:1].upper() + data["metric"]["title"][1:]
-    # One evaluated round is a point, which the comparison has as figures.
+    # A single evaluated round needs no curve: its figures are in the comparison.
     curves = any(len(run["curve"].get("round") or ()) > 1 for run in runs)
-    # Whether there is something to show, and the section's id, name in the contents, and heading.
+    # (whether there is something to show, the section's id, its name in the table of contents, its heading)
     known: list[tuple[Any, str, str, str]] = [
         (answer, "answer", "Answer", "Who should train with whom"),
         (curves, "accuracy", title, f"{title} over the rounds"),
@@ -106,7 +106,7 @@ def _any(parts: Iterable[Data], name: str) -> bool:
 
 
 def _kinds(data: Data) -> set[str]:
-    """The methods by their own names, whatever their labels."""
+    """The methods' own names, without labels."""
     return {method["method"] for method in data["methods"]}
 
 
@@ -125,7 +125,7 @@ Column = tuple[str, str, str, Writer]
 
 
 def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
-    """Key, heading, explanation, and how a value is written."""
+    """Columns: key, heading, explanation, and a function that writes a value."""
     title, share = metric["title"], metric["share"]
     values = "accuracies" if title == "accuracy" else f"values of {title}"
     value = _as(".1f", 100, " %") if share else _as(".4f")
@@ -163,7 +163,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
 def _comparison(data: Data) -> dict[str, Any]:
     rows = data["table"]
     shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
-    # Where a mean weighted by samples is the figure over all samples, one column says both.
+    # If the mean weighted by samples equals the figure over all samples, one column is enough.
     if all(row["weighted"] == row["pooled"] for row in rows):
         shown = [
             ("pooled", "weighted", "over all test samples together: the mean weighted by them", column[3])
@@ -223,7 +223,7 @@ def _text(value: Any) -> str:
 
 
 class Advice(Form):
-    """What the page has of the file advice.json."""
+    """The parts of the file advice.json that the page shows."""
 
     sentence: str
     why: str
@@ -234,7 +234,7 @@ class Advice(Form):
 
 
 def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
-    """The advice that lies beside these runs: in one of these folders; None if there is none, or more than one."""
+    """The advice in one of these folders; None if there is none, or more than one."""
     paths = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
     if len(paths) != 1:
         return None

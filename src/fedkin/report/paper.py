@@ -18,7 +18,7 @@ from fedkin.report.units import half_interval
 from fedkin.report.words import FEDAVG, LOCAL
 
 PARTS = ("table", "curves", "gains", "graph")
-# Okabe and Ito's colours, as on the page: FedAvg and Local have their own.
+# Okabe and Ito's colours, as on the page; FedAvg and Local always have the same colours.
 _COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#A39600")
 _OWN = {LOCAL: ("#8C8C8C", ":"), FEDAVG: ("#D55E00", "--")}
 _DASHES = ("-", "-.", "--", ":")
@@ -33,18 +33,18 @@ Data = Mapping[str, Any]
 
 
 def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") -> list[Path]:
-    """Write figures and tables about finished runs into a folder; returns the paths, of which the last is a document.
+    """Write figures and tables about finished runs into a folder; returns the paths, with a document as the last one.
 
     parts: separated by commas. table: the methods. curves: training curves. gains: each client's gain. graph: the
-    client graph. Those of one run are about the lowest seed. Raises ConfigError for an unknown part and without
-    matplotlib, and RunError for parts of which the runs have nothing.
+    client graph. Parts about a single run use the lowest seed. Raises ConfigError for an unknown part and without
+    matplotlib, and RunError if the runs have no data for a part.
     """
     names = list(dict.fromkeys(part for part in parts.split(",") if part))
     for name in names:
         if name not in PARTS:
             raise ConfigError(f"--paper {name}: no such part; {nearest(name, PARTS)}")
     if set(names) - {"table"}:
-        imported("matplotlib", "--paper", "paper")  # before the runs are read
+        imported("matplotlib", "--paper", "paper")  # check this before reading the runs
     data = collect(runs)
     out.mkdir(parents=True, exist_ok=True)
     texts: dict[str, str] = {}
@@ -57,7 +57,7 @@ def write_paper(runs: Sequence[Path], out: Path, parts: str = "table,curves") ->
 
         with rc_context(_STYLE):
             for figure_name, figure, caption in _FIGURES[name](data):
-                # Without dates, the same figure gives the same bytes.
+                # Without dates, equal figures give equal bytes.
                 figure.savefig(out / f"{figure_name}.svg", metadata={"Date": None}, bbox_inches="tight")
                 figure.savefig(out / f"{figure_name}.pdf", metadata={"CreationDate": None}, bbox_inches="tight")
                 figures.append(figure_name)
@@ -77,7 +77,7 @@ Figures = Iterator[tuple[str, Any, str]]
 
 
 def _axes(wide: float, high: float) -> tuple[Any, Any]:
-    """A figure of this size in inches, of no window, and its axes."""
+    """Return a figure of this size in inches, without a window, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(wide, high))
@@ -133,7 +133,7 @@ def _curves(data: Data) -> Figures:
 
 
 def _gains(data: Data) -> Figures:
-    """A bar for each client, from most hurt to most helped, coloured by its verdict, with its 95 % interval."""
+    """A bar for each client, from the largest loss to the largest gain, coloured by verdict, with its 95 % interval."""
     scale = 100 if data["metric"]["share"] else 1
     for run in _firsts(data):
         known = sorted((gain, client) for client, gain in enumerate(run["gain"] or ()) if gain is not None)
@@ -203,7 +203,7 @@ def _named(label: str) -> str:
 
 
 def method_table(data: Data) -> str:
-    """A row for each method: means over seeds with half their interval, of those figures that any method has."""
+    """One row per method: means over seeds with half their interval, for figures that at least one method has."""
     title, scale, digits = data["metric"]["title"], *((100, 1) if data["metric"]["share"] else (1, 4))
     unit = r" (\%)" if scale == 100 else ""
     columns = [
@@ -237,13 +237,13 @@ def method_table(data: Data) -> str:
         rf"\begin{{tabular}}{{l{'r' * len(shown)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
         r"\end{tabular}",
     ]  # fmt: skip
-    # A table that is wider than the text is made smaller.
+    # Shrink a table that is wider than the text.
     fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
     return _floating("table", "\n".join([fit, *tabular]) + "}", "; ".join(caption) + ".", "table")
 
 
 def document(title: str, parts: Sequence[str]) -> str:
-    """A document that has all tables and figures, to see them and to copy from."""
+    """A document with all tables and figures, to look at and to copy from."""
     head = [
         r"\documentclass{article}", r"\usepackage[utf8]{inputenc}",
         r"\usepackage{booktabs,graphicx}", r"\usepackage[margin=2cm]{geometry}", r"\begin{document}",
@@ -253,13 +253,13 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Text in which nothing is a command of LaTeX."""
+    """Escape text so that nothing in it is a LaTeX command."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def _floating(kind: str, body: str, caption: str, name: str) -> str:
-    """A figure or a table with its caption, to be put into a paper by `input`."""
+    """A figure or a table with its caption, to include in a paper with `input`."""
     text = latex_text(caption).replace("±", r"$\pm$")
     lines = [rf"\begin{{{kind}}}[htbp]", r"\centering", rf"\caption{{{text}}}", rf"\label{{{kind}:{name}}}", body]
     return "\n".join([*lines, rf"\end{{{kind}}}", ""])

@@ -1,4 +1,4 @@
-"""The methods of a report: their names, gains over Local, and which are told apart over seeds or federations."""
+"""The methods of a report: their names, gains over Local, and which differ significantly over seeds or federations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedkin.report.html import render
 from fedkin.settings import flat
 
 _ALPHA = 0.05
-_MOST_NAMED = 12  # methods of which all pairs are listed
+_MOST_NAMED = 12  # up to this number of methods, all pairs are listed
 _NETWORKED = ("network", "peer")  # engines
 
 RULE = (
@@ -41,7 +41,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class ReportRun:
-    """A run in a report. label, title: of its method there; gain: of its clients over Local, if that ran too."""
+    """A run in a report. label, title: of its method in the report; gain: its clients' gain over Local, if it ran."""
 
     run: Result
     label: str
@@ -50,16 +50,16 @@ class ReportRun:
 
 
 def report_runs(runs: Sequence[Result]) -> list[ReportRun]:
-    """The runs with their labels, titles and gains; runs: no folder twice."""
+    """The runs with their labels, titles and gains; runs: from distinct folders."""
     labels = labels_of(runs)
     titles = titles_of(runs, labels)
     return [ReportRun(run, label, titles[label], gains_of(run, runs)) for run, label in zip(runs, labels, strict=True)]
 
 
 def labels_of(runs: Sequence[Result]) -> list[str]:
-    """The label of each run's method: its name here, plus its folder if this occurs twice for a seed.
+    """The label of each run's method: its name here, plus its folder if several runs have this name and seed.
 
-    No two runs have the same label and seed. runs: no folder twice.
+    No two runs have the same label and seed. runs: from distinct folders.
     """
     names = [called(run) for run in runs]
     taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
@@ -68,7 +68,7 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
     for name in twice:
         numbers = [number for number, other in enumerate(names) if other == name]
         folders = [(runs[number].folder or Path()).resolve() for number in numbers]
-        # The parent tells runs of several comparisons apart, unless it holds a seed twice.
+        # The parent folder distinguishes runs of several comparisons, unless it holds a seed twice.
         beside = Counter((folder.parent, runs[number].seed) for folder, number in zip(folders, numbers, strict=True))
         places = folders if max(beside.values()) > 1 else [folder.parent for folder in folders]
         common = os.path.commonpath(places)
@@ -78,13 +78,13 @@ def labels_of(runs: Sequence[Result]) -> list[str]:
 
 
 def called(run: Result) -> str:
-    """What a run's comparison called it: its label, or else its method and control."""
+    """The name of a run in its comparison: its label, or else its method and control."""
     control = control_of(run)
     return run.label or (run.method if control is None else named(run.method, control))
 
 
 def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
-    """By label, in the order given: the method's name as in its paper, and the label's addition."""
+    """Titles by label, in the given order: the method's name in its paper, with the label's addition."""
     titles = {}
     for run, label in zip(runs, labels, strict=True):
         title = str(METHODS[run.method].title) if run.method in METHODS else run.method
@@ -97,7 +97,7 @@ def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
 
 
 def gains_of(run: Result, runs: Sequence[Result]) -> Gains | None:
-    """Gains over the comparable run of Local; None of Local itself, without such a run, and without a common client."""
+    """Gains over the comparable run of Local; None for Local itself, and without such a run or a common client."""
     alone = None if run.method == "local" else counterpart(run, runs, "local")
     try:
         return None if alone is None else gains_over(run, alone)
@@ -107,9 +107,9 @@ def gains_of(run: Result, runs: Sequence[Result]) -> Gains | None:
 
 
 def verdicts_of(run: Result, runs: Sequence[Result], gains: Gains | None, ids: Sequence[str]) -> dict[str, Any] | None:
-    """Of each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
+    """For each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
 
-    "withheld": why no gain has a verdict; empty if they have one. None if nothing is known of any client.
+    "withheld": why no gain has a verdict; empty if gains have verdicts. None if nothing is known about any client.
     """
     seen = {id: one for id, one in run.outcomes.items() if id not in run.unseen}
     intervals = {id: bounds for id, bounds in run.intervals().items() if id not in run.unseen}
@@ -127,7 +127,7 @@ def verdicts_of(run: Result, runs: Sequence[Result], gains: Gains | None, ids: S
 
 
 def _withheld(run: Result) -> str:
-    """Why the outcomes of single test samples are not known; empty if they are."""
+    """Explain why outcomes of single test samples are unknown; empty if they are known."""
     if run.outcomes:
         return ""
     if run.summary.get("engine") in _NETWORKED:
@@ -142,7 +142,7 @@ def _rounded(bounds: Sequence[float | int | None] | None) -> list[float] | None:
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; None if all are 0.
+    """Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if only one is above 0; None if all are 0.
 
     >>> jain([0.5, 0.5]), jain([1.0, 0.0])
     (1.0, 0.5)
@@ -152,7 +152,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def entropy(values: Sequence[float]) -> float | None:
-    """Entropy of the values' shares of their sum, over log n: 1 if all are equal (as in q-FFL, 2020).
+    """Entropy of the values' shares of their sum, divided by log n: 1 if all are equal (as in q-FFL, 2020).
 
     None for fewer than two values, or if all are 0.
 
@@ -170,7 +170,7 @@ def entropy(values: Sequence[float]) -> float | None:
 
 
 class Entry(NamedTuple):
-    """A run of a method: its federation and seed, and its mean over clients (None: not known)."""
+    """A run of a method: its federation and seed, and its mean over clients (None: unknown)."""
 
     method: str
     federation: str
@@ -181,7 +181,7 @@ class Entry(NamedTuple):
 class Ranking(NamedTuple):
     """A comparison of methods over blocks: federations or seeds.
 
-    what: what the blocks are, in a sentence. diagram: None if no test is possible, which `why` then says.
+    what: a sentence that says what the blocks are. diagram: None if no test is possible; `why` then gives the reason.
     """
 
     what: str
@@ -189,7 +189,7 @@ class Ranking(NamedTuple):
     diagram: Diagram | None = None
 
     def line(self) -> str:
-        """The comparison in a sentence: which methods are not told apart from the one with the best mean rank."""
+        """The comparison in a sentence: which methods do not differ clearly from the one with the best mean rank."""
         diagram = self.diagram
         if diagram is None:
             return self.why
@@ -203,7 +203,7 @@ class Ranking(NamedTuple):
 
 
 def tests_text(diagram: Diagram) -> str:
-    """What the tests say, with the level and for how many tests it is corrected."""
+    """The result of the tests in words, with the level and the number of tests that it is corrected for."""
     alpha = f"alpha = {_ALPHA:g}"
     if diagram.friedman is None:
         p = float(diagram.p[0, 1])
@@ -222,7 +222,7 @@ def tests_text(diagram: Diagram) -> str:
 
 
 def entries(runs: Sequence[Result]) -> list[Entry]:
-    """The runs by method and federation; runs of a method with other settings on one federation are other methods."""
+    """The runs by method and federation; if a method ran with several settings, each setting counts as a method."""
     names = [called(run) for run in runs]
     where = [_federation(run) for run in runs]
     taken = Counter((name, at, run.seed) for name, at, run in zip(names, where, runs, strict=True))
@@ -240,7 +240,7 @@ def _federation(run: Result) -> str:
 
 
 def _variant(run: Result, runs: Sequence[Result]) -> str:
-    """The settings in which a run differs from the other runs of its method."""
+    """The settings that distinguish a run from the other runs of its method."""
     settings = [_method_settings(other) for other in runs if called(other) == called(run)]
     values = _method_settings(run)
     paths = [path for path in values if len({str(one.get(path)) for one in settings}) > 1]
@@ -253,7 +253,7 @@ def _method_settings(run: Result) -> dict[str, Any]:
 
 
 def tested(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
-    """The comparison of methods on one federation in a line, if it is one; results: by method and seed."""
+    """The comparison of methods on one federation, as [line]; empty for one method. results: by method and seed."""
     runs = [(method, seed, run) for method, by_seed in results.items() for seed, run in by_seed.items()]
     comparison = ranking(
         [Entry(method, "", seed, (run.summary[run.metric.name] or {}).get("mean")) for method, seed, run in runs],
@@ -263,9 +263,9 @@ def tested(results: Mapping[str, Mapping[int, Result]]) -> list[str]:
 
 
 def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
-    """Compare the methods over blocks that all methods have; None with one method.
+    """Compare the methods over blocks that all methods have; None if there is only one method.
 
-    Blocks are federations if there are several, each the mean over the seeds that all methods have, else seeds.
+    Blocks are federations if there are several (with the mean over the seeds that all methods have), else seeds.
     """
     runs = list(runs)
     methods = list(dict.fromkeys(run.method for run in runs))
@@ -297,7 +297,7 @@ def ranking(runs: Iterable[Entry], higher: bool) -> Ranking | None:
 
 
 def ranks_section(comparison: Ranking | None) -> dict[str, Any] | None:
-    """What the report's section shows: what the tests say (or `why` there are none), the diagram, all p-values."""
+    """The data of the report's section: the tests' result (or `why` there is none), the diagram, all p-values."""
     if comparison is None:
         return None
     diagram, what = comparison.diagram, comparison.what
@@ -321,7 +321,7 @@ def _p(value: float) -> str:
 
 
 def svg(diagram: Diagram) -> str:
-    """The critical-difference diagram (Demsar, 2006): ranks on an axis, and a bar under methods not told apart."""
+    """The critical-difference diagram (Demsar, 2006): ranks on an axis; bars join methods not told apart."""
     methods, count = diagram.methods, len(diagram.methods)
     side = 16 + 8.4 * (max(map(len, methods)) + 6)  # room for the longest name and its rank, also in wide fonts
     right, axis = max(760.0, 2 * side + 240) - side, 58.0

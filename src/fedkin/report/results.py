@@ -1,6 +1,6 @@
-"""Pages of reproduced tables: what a reader learns, figures, claims with verdicts, and how it was run.
+"""Pages of reproduced tables: a summary, figures, claims with verdicts, and how to run it again.
 
-A page is written from two CSV files beside it: the figures of every row and seed, and the verdicts on the claims.
+A page is written from two CSV files next to it: the figures of every row and seed, and the verdicts on the claims.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ row, it is that row's figure.
 
 
 def figure_rows(done: FinishedPart, table: PaperTable) -> list[dict[str, str]]:
-    """The figures of each row and seed of a federation, what the tuning chose, and gains with their intervals."""
+    """The figures of each row and seed of a federation, the tuned settings, and gains with their intervals."""
     alone, unmatched = done.results.get("local"), done.unmatched_views(table)
     rows: list[dict[str, Any]] = []
     for name, by_seed in done.results.items():
@@ -98,7 +98,7 @@ def _interval(added: Added | None) -> dict[str, float | None]:
 
 
 def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
-    """The verdict on each claim on each federation where it is made; kept: what is known of other federations."""
+    """The verdict on each claim for each of its federations; kept: known verdicts for other federations."""
     ended = {one.part.name: one for one in done}
     known = {(row["claim"], row["federation"]): dict(row) for row in kept}
     rows = []
@@ -119,9 +119,9 @@ def claim_rows(table: PaperTable, done: Sequence[FinishedPart], kept: Iterable[C
 def merged(
     table: PaperTable, done: Sequence[FinishedPart], figures: Sequence[Cells], claims: Sequence[Cells]
 ) -> tuple[list[Cells], list[dict[str, str]]]:
-    """Return the figures and the verdicts of a page: those of `done`, and what is kept of other rows and federations.
+    """Merge `done` into a page's figures and verdicts; returns both. Other rows and federations are kept.
 
-    The figures of each seed judge claims about kept rows, and give their gains over a Local that was run again.
+    The kept rows' figures of each seed serve to judge claims, and to compute gains again if Local was run again.
     """
     order = {name: at for at, name in enumerate(table.names(planted=True))}
     every: list[Cells] = []
@@ -149,7 +149,7 @@ def _claim_row(claim: Claim, part: Part | None, **cells: str) -> dict[str, str]:
 
 
 def _in_paper(claim: Claim, part: Part | None) -> str:
-    """What the paper has for a claim: its own words, or the figures of the two rows."""
+    """The paper's figure for a claim: as the claim states it, or the figures of the two rows."""
     if claim.paper or part is None or claim.ours:
         return claim.paper
     figures = [str(part.paper[name]) for name in (claim.better, claim.than) if name in part.paper]
@@ -185,7 +185,7 @@ def _claim_text(value: float, claim: Claim, share: bool) -> str:
 
 
 def number(value: float, share: bool, sign: str = "") -> str:
-    """A figure as text, of a share in per cent.
+    """A figure as text; a share in per cent.
 
     >>> number(0.1234, True, "+"), number(0.1234, False)
     ('+12.3', '0.123')
@@ -194,12 +194,12 @@ def number(value: float, share: bool, sign: str = "") -> str:
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
-    """The rows of a CSV file, by the names in its first line."""
+    """The rows of a CSV file, as dicts with the names in its first line."""
     return [{name: cell or "" for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
 
 def rows_csv(rows: Sequence[Cells], names: Sequence[str] = ()) -> str:
-    """The CSV file of these rows: the columns `names`, then the others in the order in which they come."""
+    """The CSV text of these rows: first the columns `names`, then the others in order of appearance."""
     text = io.StringIO()
     columns = dict.fromkeys([*names, *(name for row in rows for name in row)])
     table = csv.DictWriter(text, list(columns), lineterminator="\n")
@@ -211,10 +211,10 @@ def rows_csv(rows: Sequence[Cells], names: Sequence[str] = ()) -> str:
 def read_pages(
     name: str, table: PaperTable, how: str, pages: Path, without: Sequence[str] = ()
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The figures and claims that a table's pages have of federations other than those in `without`.
+    """Read the figures and claims from a table's pages, except for the federations in `without`.
 
-    how: the settings of this definition (`settings_text`). Raises ConfigError if the pages are of another definition,
-    or a file is missing.
+    how: the settings of this definition (`settings_text`). Raises ConfigError if the pages come from another
+    definition, or a file is missing.
     """
     path, figures, claims = (pages / f"{name}{end}" for end in (".md", ".csv", "-claims.csv"))
     if not path.exists():
@@ -280,13 +280,13 @@ def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], h
 
 
 def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
-    """Four sentences: how long runs are, how many claims hold, which method is best, to which the exchange adds."""
+    """Up to four sentences: length of runs, number of claims that hold, the best method, and where exchange adds."""
     counts = {word: sum(row["verdict"] == word for row in claims) for word in _COUNTED}
     sentences = []
     if lengths := {row["federation"]: row["length"] for row in claims if row["length"]}:
         texts = [text.replace(" of ", " of the paper's ") + on for text, on in _shared(lengths).items()]
         sentences.append(f"Length: {'; '.join(texts)}.")
-    if table.paper is None and any(counts.values()):  # the claims of a paper are in the index
+    if table.paper is None and any(counts.values()):  # the index has the claims of papers
         told = ", ".join(f"{_SHORT.get(word, word)} {count}" for word, count in counts.items() if count)
         sentences.append(f"Claims: {told}.")
     best: list[str] = []
@@ -313,7 +313,7 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
-    """The different texts, each with the federations that it is of, unless it is of all.
+    """The distinct texts, each with the names of its federations; no names if all federations have the same text.
 
     >>> _shared({"MNIST": "a", "CIFAR-10": "b", "eICU": "a"}), _shared({"MNIST": "a", "CIFAR-10": "a"})
     ({'a': ' on MNIST and eICU', 'b': ' on CIFAR-10'}, {'a': ''})
@@ -323,7 +323,7 @@ def _shared(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
-    """A line per row of a federation, with its controls' means beside it."""
+    """One line per row of a federation, with its controls' means."""
     metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
     by_row = _by("row", rows)
     controls = [one for one in CONTROLS[1:] if any(parted(name)[1] == one for name in by_row)]
@@ -363,7 +363,7 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
 
 
 def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
-    """A line per tested claim, with a verdict for each federation."""
+    """One line per tested claim, with a verdict for each federation."""
     printed = {claim.text: f"paper: {claim.paper}" for claim in table.claim if claim.paper}
     tested = [row for row in claims if row["federation"]]
     parts = [part.name for part in table.federation if any(row["federation"] == part.name for row in tested)]
@@ -386,13 +386,13 @@ def _untested(claims: Sequence[Cells]) -> list[str]:
 
 
 def _verdict(row: Cells, printed: bool) -> str:
-    """A verdict with the figure, and the paper's figure on this federation unless it is `printed` beside the claim."""
+    """A verdict with the figure, and the paper's figure on this federation unless it is `printed` next to the claim."""
     text = f"**{_SHORT.get(row['verdict'], row['verdict'])}** {_short(row['found'])}".strip()
     return text if printed or not row["paper"] else f"{text} (paper: {row['paper']})"
 
 
 def _short(found: str) -> str:
-    """A figure with its interval, which is symmetric, as ±; one in several units stays as it is.
+    """Write a figure's symmetric interval as ±; a figure with several units stays unchanged.
 
     >>> _short("+11.3 (+10.8 to +11.8)"), _short("+163.1 MB (+163.1 MB to +163.1 MB)"), _short("0.4")
     ('+11.3±0.5', '+163.1 MB', '0.4')
@@ -440,7 +440,7 @@ def _setting(part: Part, presets: Path) -> str:
 
 
 def _rates(part: Part, table: PaperTable, presets: Path) -> str:
-    """The rates of the first candidates of all rows on a federation; none if nothing was tuned."""
+    """The learning rates of the first candidates of all rows on a federation; empty if nothing was tuned."""
     if table.tune is None:
         return ""
     experiment = load(presets / part.preset).with_changes(**part.set)
@@ -454,7 +454,7 @@ def _rates(part: Part, table: PaperTable, presets: Path) -> str:
 
 
 def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
-    """What was told to a row. A number of groups that was tuned was not told."""
+    """The prior knowledge given to a row, in brackets; a tuned number of groups is no prior knowledge."""
     row, _ = table.row_of(name)
     tuned = table.tune is not None and "method.clusters" in tunables(METHODS[row.method], "method")
     told = list(dict.fromkeys(text for one in rows for text in one["given"].split(GIVEN) if text))
@@ -462,7 +462,7 @@ def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
 
 
 def _by(name: str, rows: Iterable[Cells]) -> dict[str, list[Cells]]:
-    """The lines with each value in this column."""
+    """Group rows by their value in this column."""
     lines: dict[str, list[Cells]] = {}
     for row in rows:
         lines.setdefault(row[name], []).append(row)
@@ -474,7 +474,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(cells: Sequence[str], share: bool, interval: bool = True, digits: int | None = None) -> str:
-    """A mean over seeds, with half its interval."""
+    """A mean over seeds, ± half its 95 % interval."""
     if not cells:
         return ""
     values = [float(cell) for cell in cells]
@@ -550,7 +550,7 @@ def _length(rows: Sequence[Cells]) -> str:
 
 
 def _counted(rows: Sequence[Cells]) -> str:
-    """How many claims hold, and the others, by federation."""
+    """The number of claims with each verdict, over all federations."""
     verdicts = [row["verdict"] for row in rows if row["federation"]]
     known = [*(word for word in _COUNTED if word in verdicts), *sorted(set(verdicts) - set(_COUNTED))]
     return ", ".join(f"{_SHORT.get(word, word)} {verdicts.count(word)}" for word in known)

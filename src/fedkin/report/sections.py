@@ -1,4 +1,4 @@
-"""Data and tables of sections of the report: risks, what a run sent, what it missed, and its further metrics."""
+"""Data and tables for sections of the report: risks, traffic, missing messages, and further metrics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedkin.report.html import NONE, small
 from fedkin.report.ranks import ReportRun
 from fedkin.report.units import half_interval, megabytes
 
-# -- whether the predicted risks are true ------------------------------------------------------------------------------
+# -- calibration of predicted risks ------------------------------------------------------------------------------------
 
-# A point of a calibration curve with fewer events says little; with many, ten points are enough to see a bend.
+# With fewer events, a point of a calibration curve says little; ten points are enough to see the curve's shape.
 _EVENTS_OF_A_POINT, _POINTS = 5, 10
 
 RISK_HEADS = (
@@ -40,7 +40,7 @@ def risks_of(run: Result) -> dict[str, Any] | None:
     """Calibration and decision curve over the last test outcomes of all participating clients; None if no risk task.
 
     bins: [mean risk, share of events, its interval, samples] of 2 to 10 groups of about equal size, by risk. slope and
-    large: with Wald's intervals, None where there is none. net: the net benefit at the thresholds 0.01 to 0.99.
+    large: with Wald's intervals, None if undefined. net: the net benefit at the thresholds 0.01 to 0.99.
     """
     if (pair := risks_in(one for id, one in run.outcomes.items() if id not in run.unseen)) is None:
         return None
@@ -56,7 +56,7 @@ def risks_of(run: Result) -> dict[str, Any] | None:
 
 
 def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[list[str]]:
-    """The table's rows, a method each: means over its seeds, with intervals (`over_seeds`)."""
+    """The table's rows, one per method: means over seeds, with intervals (`over_seeds`)."""
     rows = []
     for label, title in titles.items():
         mine = [run["risks"] for run in runs if run["label"] == label and run["risks"]]
@@ -73,11 +73,11 @@ def risk_rows(runs: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
 
 
 def over_seeds(fits: Sequence[Sequence[float]]) -> tuple[float, Interval]:
-    """The mean of estimates [value, low, high] of the seeds, and its interval by Rubin's rules (1987).
+    """The mean over seeds of estimates [value, low, high], and its interval by Rubin's rules (1987).
 
-    The seeds share the test samples or draw them from one data set, so that more seeds do not make the samples' part
-    of the variance smaller: it is the mean of the seeds' variances. To it, (1 + 1/m) of the variance between the m
-    seeds is added.
+    The seeds share the test samples or draw them from one data set, so more seeds do not reduce the samples' part of
+    the variance: this part is the mean of the seeds' variances. The variance between the m seeds is added, times
+    (1 + 1/m).
 
     >>> mean, (low, high) = over_seeds([[1.0, 0.5, 1.5], [1.0, 0.5, 1.5]])
     >>> mean, round(low, 6), round(high, 6)
@@ -111,13 +111,13 @@ _ROWS = 200  # clients in a table
 
 
 def phases_in(run: Result) -> list[dict[str, Any]]:
-    """Return what each phase sent in each direction ("up", "down", "peer") of a run, in the order of first occurrence.
+    """Return the traffic of each phase and direction ("up", "down", "peer") of a run, in the order of first occurrence.
 
-    rounds: the number of rounds with such messages; once: whether no client went through the phase twice, and it
-    occurred in fewer than half of the rounds.
+    rounds: the number of rounds with such messages; once: whether every client did the phase at most once, and the
+    phase occurred in fewer than half of the rounds.
     """
     table, rounds = run.message_table, run.summary["rounds"]
-    # What was never sent has no bytes.
+    # Messages that were never sent have no bytes.
     table = table.filter(pc.greater(table.column("bytes"), 0))
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), SERVER))
@@ -125,7 +125,7 @@ def phases_in(run: Result) -> list[dict[str, Any]]:
     # A single thread keeps the order of first occurrence.
     figures = [("bytes", "count"), ("bytes", "sum"), ("floats", "sum"), ("round", "count_distinct")]
     total = table.group_by(keys, use_threads=False).aggregate(figures).to_pylist()
-    # Number of rounds for each sender and receiver; more than one makes a phase a repeated one.
+    # Number of rounds for each sender and receiver: a phase with more than one is repeated.
     pairs = table.group_by([*keys, "from", "to"]).aggregate([("round", "count_distinct")])
     most = pairs.group_by(keys).aggregate([("round_count_distinct", "max")]).to_pylist()
     often = {tuple(row[key] for key in keys): row["round_count_distinct_max"] for row in most}
@@ -141,7 +141,7 @@ def phases_in(run: Result) -> list[dict[str, Any]]:
 
 
 def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any]]:
-    """Each method's phases, mean over its runs; `once`: whether a phase is one-off in all runs that have it."""
+    """Each method's phases, mean over its runs; `once`: whether the phase is `once` in all runs that have it."""
     rows = []
     for label, reported in by_label.items():
         runs = [one.run for one in reported]
@@ -160,7 +160,7 @@ def phases_of(by_label: Mapping[str, Sequence[ReportRun]]) -> list[dict[str, Any
 
 
 def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Two tables: what each method sends once beside what it repeats, and every phase."""
+    """Two tables: one-time and repeated traffic of each method, and the traffic of every phase."""
     heads = [
         "method",
         ("once, a client", "what is sent once, over the number of clients"),
@@ -204,7 +204,7 @@ def _both(amount: Mapping[str, float], parts: float = 1) -> str:
 
 
 def missing_of(reported: Sequence[ReportRun]) -> list[dict[str, Any]]:
-    """What is missing in each run that lacks something."""
+    """The missing messages of each run that has any."""
     return [
         {"label": one.label, "seed": one.run.seed, **one.run.summary["missing"]}
         for one in reported if one.run.summary.get("missing")
@@ -227,7 +227,7 @@ def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, st
 
 
 def measures_of(by_label: Mapping[str, Sequence[ReportRun]]) -> dict[str, Any] | None:
-    """Further metrics (`run.metrics`): a table of methods, and one of clients; None if no run has any."""
+    """Further metrics (`run.metrics`): a table of methods and a table of clients; None if no run has any."""
     measured = {label: [one.run.summary.get("metrics") or {} for one in runs] for label, runs in by_label.items()}
     metrics = {name: one for each in measured.values() for run in each for name, one in run.items()}
     if not metrics:

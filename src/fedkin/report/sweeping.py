@@ -12,10 +12,10 @@ from fedkin.tasks import METRICS
 
 
 def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path, *, title: str) -> None:
-    """Write a page with a line for each method and each combination of the settings but the first.
+    """Write a page with a plot: one line for each method and combination of all settings except the first.
 
-    rows: as of `fedkin.running.grid.rows`. settings: paths of the settings, of which the first is the horizontal
-    axis. Bars are the sample standard deviation over seeds.
+    rows: from `fedkin.running.grid.rows`. settings: paths of the settings; the first one is the horizontal axis. Bars
+    are the sample standard deviation over seeds.
     """
     import plotly.graph_objects as go
 
@@ -41,7 +41,7 @@ def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path,
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows with a known mean by the name of their line."""
+    """The rows with a known mean, by the name of their line in the plot."""
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["mean"] is not None:

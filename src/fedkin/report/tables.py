@@ -48,7 +48,7 @@ def one_run(result: Result) -> Table:
 
 
 def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The metrics of the clients' models, and those of unseen clients."""
+    """The metrics of the clients' models, also on unseen clients."""
     metric = metric_of(summary)
     title, own = metric.title, summary[metric.name]
     if own.get("mean") is not None:
@@ -75,7 +75,7 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     """One row per method, in 80 columns; with several seeds, means ± half their 95 % interval.
 
-    Columns that no method fills are left out; those that do not fit are in a second table.
+    Columns without any value are left out; columns that do not fit are in a second table.
     """
     seeds = rows[0]["seeds"]
     over_seeds = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
@@ -122,7 +122,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def _that_fit(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
-    """The columns in as few parts as 80 columns of a terminal allow; first: the width of the methods' names."""
+    """Split the columns into as few tables of 80 characters as possible; first: the width of the methods' names."""
     parts: list[dict[str, list[str]]] = [{}]
     left = _WIDTH - max(first, len("method"))
     for head, cells in columns.items():
@@ -154,7 +154,7 @@ def _titled_table(title: str | None, caption: str | None, heads: Sequence[str]) 
 
 
 def profiled(summary: Mapping[str, Any]) -> Table:
-    """Where a run's time went; the rest, in no row, is set-up, sampling and averaging outside the flows."""
+    """How a run spent its time; the rest, without a row, is set-up, sampling and averaging outside the flows."""
     titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
               "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
     seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
@@ -172,7 +172,7 @@ def profiled(summary: Mapping[str, Any]) -> Table:
 
 
 def training_paths(summary: Mapping[str, Any]) -> list[Table]:
-    """How each net was trained with each loss, and why not stacked; nothing if it is not known."""
+    """How each net was trained with each loss, and why not stacked; empty if unknown."""
     table = Table("how nets were trained", "loss", "path", "why", box=None, pad_edge=False)
     for each in summary.get("training_paths") or ():
         table.add_row(*(Text(str(each[part])) for part in ("net", "loss", "path", "why")))
@@ -201,7 +201,7 @@ def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table
 
 
 def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float, sign: str = "") -> str:
-    """A mean over seeds; half: by which its standard deviation is multiplied, 0 for one seed."""
+    """A mean over seeds, ± its standard deviation times `half`; half: 0 for one seed."""
     if value is None:
         return "-"
     mean, deviation = (value["mean"], value["sd"]) if isinstance(value, Mapping) else value
@@ -210,7 +210,7 @@ def figure_text(value: Sequence[float] | Mapping[str, float] | None, half: float
 
 
 def _added(value: Mapping[str, Any] | None) -> str:
-    """A mean difference, over seeds with half its interval, which is symmetric."""
+    """A mean difference; with several seeds, ± half its symmetric interval."""
     if value is None:
         return "-"
     half = 0.0 if value["high"] is None else value["high"] - value["mean"]
@@ -222,7 +222,7 @@ def _plain(value: tuple[float, float] | None, digits: int) -> str:
 
 
 def _verdict_counts(counts: Mapping[str, float]) -> str:
-    """Counts of the verdicts, means over seeds rounded: gained/hurt/cannot be told apart, and the too few if any.
+    """Numbers of clients per verdict, rounded means over seeds: gained/hurt/cannot be told apart[/too few].
 
     >>> _verdict_counts({"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0})
     '31/0/9'

@@ -29,7 +29,7 @@ def many(number: int, word: str) -> str:
 
 
 def student(count: int) -> float:
-    """What the standard deviation of so many values is multiplied by for half the 95 % interval of their mean.
+    """Factor from the standard deviation of `count` values to half the 95 % interval of their mean (Student).
 
     >>> round(student(2), 2), student(1)
     (8.98, 0.0)

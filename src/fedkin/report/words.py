@@ -1,4 +1,4 @@
-"""The headline and the sentence of a report, and what tests said of a run's groups: in words and as data."""
+"""The headline and the sentence of a report, and the tests behind a run's groups, in words and as data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fedkin.tasks import Metric
 
 LOCAL, FEDAVG = "local", "fedavg"
 _TEST = "the test samples"
-# Nodes of a drawn tree, rows of the table of groups, and members that a row names.
+# Largest numbers of nodes of a drawn tree, rows of the table of groups, and members named in a row.
 _NODES, _ROWS, _NAMED = 63, 12, 16
-# The word for groups of several leaves: tests told these apart.
+# The verdict for groups of several leaves of the tree, which tests told apart.
 _NEAR = "near"
 _MEANINGS = MEANINGS | {_NEAR: "differ, but by too little to pay for the samples lost apart: one model"}
-# What a sentence says of the clients inside a group.
+# What a sentence says about the clients inside a group.
 _INSIDE = {
     "same": "no difference is significant",
     _NEAR: "clients differ too little for separate models to be better",
@@ -44,10 +44,10 @@ _LEVELS = ("all", "branches", "groups")  # in the order of their numbers in figu
 
 @dataclass(frozen=True)
 class Subject:
-    """The runs of the method that headline and sentence are about, among all runs of a report.
+    """The method that headline and sentence are about, with its runs, chosen among all runs of a report.
 
-    label: of its runs. gains: of each of its runs. candidates: of how many methods it was chosen, 0 if there was no
-    choice. chosen_on: on what, in words. means: of all methods by label, over seeds; None if a run has none.
+    label: of the method. gains: of each of its runs. candidates: number of methods it was chosen from, 0 without a
+    choice. chosen_on: the data it was chosen on, in words. means: of all methods by label, over seeds; None if unknown.
     """
 
     label: str
@@ -60,13 +60,13 @@ class Subject:
 
     @classmethod
     def of(cls, by_label: Mapping[str, Sequence[ReportRun]]) -> Subject:
-        """The best method besides Local and FedAvg: on held-out data, if a tuning judged all of them, else on test."""
+        """Choose the best method other than Local and FedAvg: on held-out data if a tuning judged all, else on test."""
         means: dict[str, float | None] = {}
         for label, reported in by_label.items():
             values: list[Any] = [one.run.figures.get("mean") for one in reported]
             means[label] = None if None in values else statistics.fmean(values)
         methods = {label: reported[0].run.method for label, reported in by_label.items()}
-        # A control is there to judge its method by.
+        # A control only serves to judge its method.
         methods = {label: method for label, method in methods.items() if "@" not in label} or methods
         others = [label for label, method in methods.items() if method not in (LOCAL, FEDAVG)]
         candidates = others or [label for label, method in methods.items() if method == FEDAVG] or list(methods)
@@ -96,11 +96,11 @@ class Subject:
 
     @property
     def tuned(self) -> bool:
-        """Whether a tuning chose the settings of all methods among which it was chosen."""
+        """Whether a tuning judged all methods that this one was chosen from."""
         return self.chosen_on != _TEST
 
     def known_gains(self) -> list[Gains]:
-        """The gains of all runs; empty if those of any are not known."""
+        """The gains of all runs; empty if any run's gains are unknown."""
         known = [gain for gain in self.gains if gain is not None]
         return known if len(known) == len(self.gains) else []
 
@@ -119,7 +119,7 @@ def headline(about: Subject) -> str:
 
 
 def sentence(about: Subject) -> str:
-    """Sentences: who gains with the method, its groups, and what it chose."""
+    """Sentences: which clients gain with the method, its groups, and what it chose."""
     head = f"With {about.title}"
     if about.candidates > 1:
         head += f", chosen of {about.candidates} methods on {about.chosen_on}"
@@ -146,7 +146,7 @@ def _who_gains(about: Subject) -> str:
 
 
 def _fates(gains: Sequence[Gains]) -> tuple[str, str, list[str]]:
-    """Number of clients; "surely " if they have verdicts; and how many have each (better, worse, not told apart, few).
+    """(number of clients, "surely " if they have verdicts, [better, worse, not told apart, too few samples]).
 
     Numbers are means over the runs.
     """
@@ -170,7 +170,7 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
 
 
 def _groups(runs: Sequence[Result]) -> str:
-    """The groups of the last graphs, how they compare with the planted ones, and what was told to the method."""
+    """The groups of the last graphs, their agreement with planted groups, and the method's prior knowledge."""
     summaries = [(run.summary.get("groups") or {}) for run in runs]
     given = ", ".join(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
     if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in runs):
@@ -193,7 +193,7 @@ def _against(ari: Sequence[float | None]) -> str:
     equal = sum(value > 1 - 1e-9 for value in known)
     if equal == len(known):
         return ", equal to the planted ones"
-    # Never rounded up to 1, which would mean equal.
+    # Do not round up to 1, which would mean equal.
     text = f"ARI {min(statistics.fmean(known), 0.99):.2f} to the planted ones"
     return f" ({text})" if len(known) == 1 else f" ({text}, equal with {equal} of {len(known)} seeds)"
 
@@ -206,13 +206,13 @@ def _value(value: float, metric: Metric) -> str:
     return f"{100 * value:.1f} %" if metric.share else f"{value:.3g}"
 
 
-# -- the choice of the method that it is about -------------------------------------------------------------------------
+# -- the choice of the headline's method -------------------------------------------------------------------------------
 
 
 def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -> str:
-    """The candidate with the best mean; of equal ones, that which says why it made its groups.
+    """The candidate with the best mean; in a tie, the first whose groups have verdicts.
 
-    candidates: a run of each, by its label.
+    candidates: one run of each method, by label.
     """
     worth = {
         label: -math.inf if (mean := means[label]) is None else run.metric.better(mean, 0.0)
@@ -223,14 +223,14 @@ def _best(candidates: Mapping[str, Result], means: Mapping[str, float | None]) -
 
 
 def _validation(runs: Sequence[Result], candidates: Sequence[str]) -> reading.Validation | None:
-    """What a tuning found, kept beside the runs; None unless it judged every method that may be chosen."""
+    """The results of a tuning, stored next to the runs; None unless it judged every candidate."""
     homes = {run.folder.resolve().parent for run in runs if run.folder is not None}
     held = validation_in(homes.pop()) if len(homes) == 1 else None
     return held if held is not None and set(candidates) <= set(held.means) else None
 
 
 def validation_in(folder: Path) -> reading.Validation | None:
-    """What a tuning found, as it is kept in this folder; None if there is no such file. Raises RunError."""
+    """The results of a tuning, stored in this folder; None if there is no such file. Raises RunError."""
     path = folder / reading.VALIDATION
     if not path.is_file():
         return None
@@ -243,7 +243,7 @@ def _on(held: reading.Validation) -> str:
 
 
 def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher: bool) -> str:
-    """What to heed when the best of these methods is taken, in a line; empty if there is no choice."""
+    """A line for readers who want to take the best of these methods; empty if there is no choice."""
     candidates = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
     if len(candidates) < 2:
         return ""
@@ -258,10 +258,10 @@ def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher:
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A group with its verdict. number: on the page, from 0. node: of the tree of tests, whose clients are this group.
+    """A group with its verdict. number: on the page, from 0. node: the node in the tree of tests with these clients.
 
     verdict: "same", "shares", "offsets", "alone", or "near": clients that tests tell apart, but hardly.
-    placed: members that are in none of the tree's tests, but were placed in the group after them.
+    placed: number of members that took part in no test, and were placed in the group afterwards.
     """
 
     number: int
@@ -272,7 +272,7 @@ class JudgedGroup:
 
 
 def judged_groups(graph: Graph, named: Mapping[str, int] | None = None) -> list[JudgedGroup]:
-    """The groups with their verdicts, largest first; empty if the graph has none. named: the page's numbers."""
+    """The groups with their verdicts, largest first; empty if the graph has no verdicts. named: the page's numbers."""
     if graph.groups is None or "verdict" not in graph.values or graph.values["verdict"].dtype.kind != "U":
         return []
     members: dict[int, list[str]] = {}
@@ -302,22 +302,22 @@ def _judged_group(number: int, members: Sequence[str], verdict: str, tests: Evid
 
 
 def _alone(groups: Iterable[JudgedGroup]) -> list[str]:
-    """Ids of the clients that are in no group."""
+    """Ids of the clients that are alone."""
     return sorted(id for group in groups if group.verdict == "alone" for id in group.members)
 
 
 def _node(group: JudgedGroup, tests: Evidence | None) -> Node | None:
-    """The tests of the whole group; None if its clients were never tested together."""
+    """The tests of the complete group; None if its clients were never tested together."""
     node = None if tests is None or group.node is None else tests.nodes[group.node]
     return node if node is not None and node.p else None
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a run's tests found, counted: groups by verdict, clients alone, and the tests inside groups that are "same".
+    """Counts from a run's tests: groups by verdict, clients that are alone, and the tests inside groups "same".
 
-    p, tests: the smallest p-value of these tests and their number. clients: all of them. placed: those in no test.
-    warnings: what makes the tests see less.
+    p, tests: the smallest p-value of these tests and their number. clients: number of all clients. placed: number of
+    clients in no test. warnings: reasons why the tests have less power.
     """
 
     kinds: Mapping[str, int]
@@ -331,7 +331,7 @@ class Told:
 
     @classmethod
     def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Told:
-        """Counts of these groups."""
+        """Count these groups and tests."""
         kinds = Counter(group.verdict for group in groups if group.verdict != "alone")
         nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
         p = [value for node in nodes if node is not None for value in node.p.values()]
@@ -341,7 +341,7 @@ class Told:
 
 
 def told_of(run: Result) -> Told | None:
-    """What tests found of the last graph of a run; None without verdicts."""
+    """The tests' findings about a run's last graph; None without verdicts."""
     if not run.graphs:
         return None
     graph = run.graph_at(max(run.graphs))
@@ -350,7 +350,7 @@ def told_of(run: Result) -> Told | None:
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
-    """What the tests found, in a run or in one of each seed. against: words about planted groups.
+    """The tests' findings in words, for one run or one run per seed. against: words about planted groups.
 
     >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
     '4 groups found by tests: within groups no difference is significant'
@@ -384,7 +384,7 @@ def _inside(seeds: Sequence[Told]) -> str:
 
 
 def _tests_seen(seeds: Sequence[Told]) -> str:
-    """How many clients the tests saw, in brackets, where these are not all."""
+    """The number of tested clients, in brackets; empty if all were tested."""
     if not any(one.placed for one in seeds):
         return ""
     one = seeds[0]
@@ -395,7 +395,7 @@ def _tests_seen(seeds: Sequence[Told]) -> str:
 def choice_words(rounds: Sequence[Mapping[str, Any]], leads: bool = True) -> str | None:
     """What a method chose for the clients (figures `level`, `pull_.._`, `lead_.._` of the last round), or None.
 
-    leads: say also how much better than other levels that was on held-out samples.
+    leads: whether to say how much better the chosen level was than other levels on held-out samples.
 
     >>> choice_words([{"figures": {"level": 0, "pull_weights": 1.0, "pull_bias": 1.0}}])
     'chosen: one model for all, a head for each client (pull 1)'
@@ -434,7 +434,7 @@ def _figures(rounds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _level(figures: Mapping[str, Any]) -> str | None:
-    """The name of the level that was chosen; None: there is none yet, or none at all."""
+    """The name of the chosen level; None if no level was chosen."""
     number = figures.get("level")
     return _LEVELS[number] if isinstance(number, int) and 0 <= number < len(_LEVELS) else None
 
@@ -445,7 +445,7 @@ def _level_words(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def groups_in_terminal(label: str, runs: Sequence[Result]) -> list[str]:
-    """A line or two about a method's tested groups, over all its seeds; none without verdicts."""
+    """Lines about a method's tested groups, over all its seeds; empty without verdicts."""
     told = {run.seed: one for run in runs if (one := told_of(run)) is not None}
     if not told:
         return []
@@ -464,7 +464,7 @@ def drawn_tests(
 ) -> dict[str, Any] | None:
     """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
 
-    rounds: lines of rounds.jsonl, of which the last one says what was chosen.
+    rounds: lines of rounds.jsonl; the last one says what was chosen.
     """
     groups = judged_groups(graph, named)
     if not groups:
@@ -499,14 +499,14 @@ def _levels_at(graph: Graph, tests: Evidence, figures: Mapping[str, Any]) -> dic
     if "branches" in tried and graph.groups is not None:
         branches = {node for node in tests.branches(graph.groups).values() if node is not None}
         nodes |= dict.fromkeys(sorted(branches), ("one model for this branch", level == "branches"))
-    # A branch that is the root has the same clients as all: the level of branches is then not tried.
+    # A branch that is the root contains all clients, so the level of branches is not tried then.
     return nodes | ({0: (SHARING["all"], level == "all")} if "all" in tried else {})
 
 
 def _tree(
     tests: Evidence, groups: Sequence[JudgedGroup], number: Mapping[str, int], levels: Mapping[int, tuple[str, bool]]
 ) -> dict[str, Any]:
-    """At most `_NODES` nodes, those with most clients, each after its parent; and the last one of each client."""
+    """The `_NODES` nodes with most clients, each after its parent, and the last drawn node of each client."""
     by_client = {id: group for group in groups for id in group.members}
     whole = {group.node: group for group in groups if group.node is not None}
     ends = {leaf: by_client[id] for id, leaf in tests.leaf.items()}
@@ -514,7 +514,7 @@ def _tree(
     # A parent has more clients than a child, and a lower number.
     kept = sorted(sorted(range(len(tests.nodes)), key=lambda node: (-tests.sizes[node], node))[:_NODES])
     place = {node: at for at, node in enumerate(kept)}
-    # The place of each node, or of the nearest node above it that is drawn.
+    # The place of each node, or of its nearest ancestor that is drawn.
     shown: list[int] = []
     for node, one in enumerate(tests.nodes):
         shown.append(place[node] if node in place else shown[one.parent or 0])

@@ -58,16 +58,16 @@ def run(
 ) -> Result:
     """Run `method` on `federation` and return its figures, per client and per round.
 
-    method: a name of `fedkin list methods`, or a method object; options: the hyper-parameters of a named method.
+    method: a name from `fedkin list methods`, or a method object; options: the hyper-parameters of a named method.
     model: a name, also FILE.py:CLASS; a Model; a torch module, or a (body, head) pair of them (training starts from
     their values); a class of modules, or a function of the task that makes either (initialised from the seed).
-    head: the name of the submodule that is the head of a whole module, such as "fc"; else its last Linear is.
+    head: the name of the submodule that is the head of a single module, such as "fc"; default: its last Linear.
     rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
     training: local optimisation (Training or its fields); settings: fields of RunSettings (the default mode is "fast").
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
-    metrics: further metrics of each client in every evaluation: names of `fedkin list metrics`, FILE.py:NAME, or what
-    `fedkin.metric` made of a function.
+    metrics: further metrics of each client in every evaluation: names from `fedkin list metrics`, FILE.py:NAME, or
+    objects that `fedkin.metric` made of functions.
     data_root: folder of the data sets that the server owns, for methods that need one.
     progress: whether the rounds done, the metric and the time left are shown: a bar on a terminal and in a notebook,
     else ten plain lines on standard error.
@@ -97,7 +97,7 @@ def run(
     with closing(stop):
         result = run_experiment(experiment, root, folder, watcher=watcher, trackers=tracker_list)
     missing = result.summary.get("missing", {})
-    # Who only looks at the result must not miss clients that failed, unless a setting had them fail.
+    # A user who looks only at the result must learn that clients failed, unless a setting made them fail.
     if missing.get("kinds", {}).get("failed") and not experiment.faults.crash:
         stop_at = "settings={'errors': 'stop'} ends the run at the first, with its cause"
         warnings.warn(f"{missing_sentence(missing)}; {stop_at}", RuntimeWarning, stacklevel=2)
@@ -105,7 +105,7 @@ def run(
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments that `run`, `compare` and `sweep` have in common; `run` says what they are."""
+    """Arguments that `run`, `compare` and `sweep` have in common; `run` documents them."""
 
     rounds: int | None
     model: AnyModel | None
@@ -121,7 +121,7 @@ def handed_over(
     clients: Federation | Callable[[int], Federation], method: ServerMethod | PeerMethod, *, seed: int,
     **options: Unpack[RunOptions],
 ) -> Experiment:  # fmt: skip
-    """Return the experiment of a method on clients, or on those that a function makes for a seed; raises ConfigError.
+    """Return the experiment of a method on clients, or on a function that makes them for a seed; raises ConfigError.
 
     The other arguments are those of `run`.
     """
@@ -153,7 +153,7 @@ def handed_over(
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
-    """The method object; raises ConfigError for what is none, and for options beside an object."""
+    """The method object; raises ConfigError for other values, and for options given with an object."""
     if not isinstance(method, (str, ServerMethod, PeerMethod)):
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
@@ -173,7 +173,7 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
 
 
 def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
-    """Return (the names of metrics, of which those in files are read; those that are objects); raises ConfigError."""
+    """Return (the names of metrics, after reading their files; the metric objects); raises ConfigError."""
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
     metrics = list(metrics) if several else metrics
     if not several or not all(isinstance(each, (str, Measure)) for each in metrics):

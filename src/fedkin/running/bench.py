@@ -1,4 +1,4 @@
-"""Where a method stands: its figures on a suite of federations, among the stored results of all methods.
+"""Benchmark a method: its figures on a suite of federations, compared with the stored results of all methods.
 
 Methods see neither test samples nor planted groups here.
 """
@@ -36,14 +36,14 @@ from fedkin.running.tune import RATE, best, tune
 
 Line = dict[str, Any]
 BySeed = Mapping[int, Line]
-# Simple methods that are told nothing: the best of them, by its mean, is what a method has to reach.
+# Simple methods without prior knowledge of groups: the one with the best mean is the baseline.
 REFERENCE = ("local", "fedavg", "fedavg-ft", "ditto", "fedper")
 _HELD = HoldOut("samples", 0.2)
-_DECIMALS = 2  # of a client's figure
+_DECIMALS = 2  # stored digits of a client's figure
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the runs in a file, which may be a .gz; none if there is no file."""
+    """Return the runs in a file, which may be a .gz; an empty list if there is no file."""
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -52,7 +52,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def points(federation: Federation, result: Result) -> dict[str, float | None]:
-    """Return each client's figure, higher is better, by id; None for a client without one.
+    """Return each client's figure by id; higher is better, and None means that it is not determined.
 
     100 x accuracy, 100 x ROC-AUC, or percent of variance explained: 100 (1 - squared error / variance of all clients'
     training targets, summed over targets).
@@ -73,14 +73,14 @@ def points(federation: Federation, result: Result) -> dict[str, float | None]:
 def _lines(
     suite: Suite, name: str, method: ServerMethod | PeerMethod, label: str, folder: Path, hears: Hears | None
 ) -> list[Line]:
-    """Choose the rate of a method on a federation, and run it and its controls; a line for each run."""
+    """Choose a method's learning rate on a federation, run it and its controls, and return a line for each run."""
     entry = suite.federations[name]
     federation = lru_cache(maxsize=8)(entry.make)
     key: Line = {"federation": name, "method": label, "stage": "rate", "lr": None, "seed": suite.seeds[0], "mean": None,
                  "points": {}}  # fmt: skip
 
     def clients(seed: int) -> Federation:
-        """The clients without their groups, which no method is told."""
+        """The clients without their planted groups, which no method may know."""
         made = federation(seed)
         return Federation([replace(client, group=None) for client in made.values()], made.task)
 
@@ -117,7 +117,7 @@ def _lines(
 
 
 def _figures(federation: Federation, result: Result) -> Line:
-    """What is kept of a run."""
+    """The figures of a run that are stored."""
     values, groups, planted = points(federation, result), result.groups, federation.planted
     judged = [value for value in values.values() if value is not None]
     return {
@@ -135,14 +135,14 @@ def _figures(federation: Federation, result: Result) -> Line:
 # -- places -----------------------------------------------------------------------------------------------------------
 
 
-# What bench.json has of a method on one federation.
+# The fields of bench.json for a method on one federation.
 #
-# mean: its figure. rank: among all methods with results, 1 is the best; of: how many they are. reference: the best
-# simple method, and gain: the paired difference from it. adds: the paired difference from each control, by its name.
-# hurt: clients whose mean over seeds lies below that of Local; surely: those of them whose interval does too; clients:
-# how many there are. lr: the chosen rate; border: whether it is the first or last that was tried. trained: samples in
-# all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of its groups with the planted
-# ones.
+# mean: its figure. rank: among all methods with results, 1 is the best; of: number of these methods. reference: the
+# best simple method; gain: the paired difference from it. adds: the paired difference from each control, by its name.
+# hurt: number of clients whose mean over seeds is below Local's; surely: those whose whole interval is below it;
+# clients: number of all clients. lr: the chosen rate; border: whether it is the smallest or largest that was tried.
+# trained: samples in all local steps, as a multiple of FedAvg's. bytes: sent up and down. ari: agreement of the
+# method's groups with the planted groups.
 _UNKNOWN: Line = {
     "mean": None, "rank": None, "of": 0, "reference": None, "gain": None, "adds": {}, "hurt": None, "surely": None,
     "clients": 0, "lr": None, "border": False, "trained": None, "bytes": None, "ari": None, "failed": "",
@@ -150,7 +150,7 @@ _UNKNOWN: Line = {
 
 
 def standing(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
-    """Return (the method's place on each federation, the ranks of all methods that are finished on all, if any)."""
+    """Return (the method's place on each federation; ranks of methods that finished on all federations, or None)."""
     table: dict[str, dict[str, dict[int, Line]]] = {name: {} for name in suite.federations}
     for line in lines:
         if line["stage"] == "run" and line["mean"] is not None and line["federation"] in table:
@@ -217,7 +217,7 @@ def difference(one: BySeed, other: BySeed) -> dict[str, Any] | None:
 
 
 def _lost(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
-    """Of each client (points lost over seeds, whether Student's 95 % interval says that they are lost)."""
+    """For each client: (points lost, mean over seeds; whether Student's 95 % interval is all above 0)."""
     gaps = {seed: _gaps(line, other[seed]) for seed, line in one.items() if seed in other}
     lost = []
     for id in sorted(set().union(*gaps.values())):
@@ -228,7 +228,7 @@ def _lost(one: BySeed, other: BySeed) -> list[tuple[float, bool]]:
 
 
 def _gaps(one: Line, other: Line) -> dict[str, float]:
-    """The difference of each client that has both figures."""
+    """The difference for each client that has both figures."""
     return {
         id: value - other["points"][id] for id, value in one["points"].items()
         if value is not None and other["points"].get(id) is not None
@@ -238,13 +238,13 @@ def _gaps(one: Line, other: Line) -> dict[str, float]:
 def bench(
     suite: Suite, method: ServerMethod | PeerMethod, label: str, out: Path, hears: Hears | None = None
 ) -> dict[str, Any]:  # fmt: skip
-    """Run a method on a suite and place it; writes runs.jsonl and bench.json in `out`, and returns what this holds.
+    """Run a method on a suite and rank it; writes runs.jsonl and bench.json in `out`, and returns bench.json's content.
 
-    It goes on where it was stopped.
+    The same call resumes a stopped benchmark.
     """
     mine: list[Line] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rates that are too large for a method are part of what is tried
+        warnings.simplefilter("ignore")  # some candidate rates are too large on purpose
         for name in suite.federations:
             mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), hears)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
@@ -275,7 +275,7 @@ def bench(
 
 
 def store(suite: Suite, label: str, out: Path) -> None:
-    """Put the runs of a method into the stored results of its suite, in the place of those that it had."""
+    """Replace a method's runs in the stored results of its suite by its new runs."""
     others = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
     mine = [line for line in read_lines(out / "runs.jsonl") if parted(line["method"])[0] == label]
     kept = [line for line in mine if line["stage"] == "run"]

@@ -1,4 +1,4 @@
-"""Experiment files: TOML in which every field is checked, and can be set as `section.field=value`."""
+"""Experiment files in TOML: every field is checked, and can be set as `section.field=value`."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class RunSettings(EngineSettings):
     it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
     "float32" computes in `dtype`.
     evaluate_every, checkpoint_every: in rounds.
-    embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
+    embeddings_every: in rounds. Evaluated rounds divisible by it store class means of features for the report. The last
     round always stores them (0: only the last round).
-    models: "last" keeps each client's model after the last round with the run, "none" keeps none. Clients with equal
+    models: "last" stores each client's model after the last round with the run, "none" stores none. Clients with equal
     models share a file. models_limit_mb: if all different models together are larger (in MB of 2^20 bytes), none is
-    kept, and a warning says so.
+    stored, and a warning says so.
     metrics: further metrics of each client's model in every evaluation:
     names of `fedkin list metrics`, or FILE.py:NAME.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
-    label: what the report calls the method where a comparison gave it another name: "mu=1"; its control is "mu=1@self".
+    label: the method's name in the report, if a comparison gave it another one: "mu=1"; its control is "mu=1@self".
     """
 
     seed: int = Field(0, ge=0, lt=10**18)
@@ -161,7 +161,7 @@ def nets_for(
 
 
 def check_padding(source: Source, nets: Iterable[Net]) -> None:
-    """Raise ConfigError if a net takes another id for padding than the one with which the source fills texts up."""
+    """Raise ConfigError if a net's padding id differs from the id with which the source pads texts."""
     given = getattr(source, "padding", None)
     if given is None or getattr(source, "tokens", None) is None:
         return
@@ -175,7 +175,7 @@ def check_padding(source: Source, nets: Iterable[Net]) -> None:
 
 
 def public_from(data_root: Path) -> Callable[[str], Dataset]:
-    """Return a function that reads the named data sets in this folder, each of them once."""
+    """Return a function that reads a data set in this folder by its name, and caches it."""
 
     @lru_cache(maxsize=4)
     def public(name: str) -> Dataset:
@@ -196,8 +196,8 @@ _LOG = logging.getLogger("fedkin")
 def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Experiment:
     """Return the experiment of a table with changes `section.field=value`; raises ConfigError.
 
-    Without a value, a setting of the table is unset: it then has its default. Another kind of data, scenario, model or
-    method drops the settings in the table that only the former kind has, which is logged. where: the file, for errors.
+    A change without a value resets a setting to its default. If a change chooses another kind of data, scenario, model
+    or method, settings that only the former kind has are dropped, with a log message. where: the file, for errors.
     """
     new, paths = copy.deepcopy(dict(table)), set()
     for change in changes:
@@ -241,7 +241,7 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 
 def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[dict[str, Any], list[str]]:
-    """Return (changes by path with the names of parts for FILE.py:NAME, the files of these, for `own`).
+    """Return (changes by path, with a part's name in place of each FILE.py:NAME; the files read, for `own`).
 
     Files are relative to `folder`, by default the working folder.
     """
@@ -256,7 +256,7 @@ def _with_files(table: Mapping[str, Any], files: Sequence[str]) -> Mapping[str, 
 
 
 def setting_value(text: str, where: str) -> Any:
-    """Read the text of a setting as a TOML value if it is one, else as the text itself; raises ConfigError."""
+    """Read a setting's text as a TOML value if it is one, else keep the text; raises ConfigError."""
     try:
         text.encode()
         return toml_of(f"value = {text}")["value"]
@@ -267,7 +267,7 @@ def setting_value(text: str, where: str) -> Any:
 
 
 def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
-    """Drop, where another kind was chosen, settings of the file that this kind does not have."""
+    """If another kind was chosen, drop the file's settings that this kind does not have."""
     for section, (field, registry, _) in KINDS.items():
         old_settings, settings = before.get(section), new.get(section)
         if f"{section}.{field}" not in changed_paths or not isinstance(old_settings, Mapping):
@@ -292,10 +292,10 @@ _HANDED = ("name", "data", "scenario", "model")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HandedOver:
-    """Clients and a net from a program: they stand for the sections [data], [scenario] and [model] of a file.
+    """Clients and a net from a program, in place of a file's sections [data], [scenario] and [model].
 
-    clients: a federation, or a function that makes one for a seed. settings: of the net; modules, head: the net, if it
-    has none; see `fedkin.run`. measures: metrics beside those of `run.metrics`.
+    clients: a federation, or a function that makes one for a seed. settings: the net's settings; modules, head: the net
+    if it has no settings; see `fedkin.run`. measures: metrics in addition to `run.metrics`.
     """
 
     clients: Federation | Callable[[int], Federation]
@@ -303,14 +303,14 @@ class HandedOver:
     modules: Modules | None = None
     head: str | None = None
     measures: Sequence[Measure] = ()
-    name = ""  # of the federation that a seed has
+    name = ""  # each seed's federation has its own name
     pooled = False
 
     def load(self, root: Path) -> None:
         """Read nothing: the clients are there already."""
 
     def federation(self, dataset: None, seed: int) -> Federation:
-        """The clients of this seed."""
+        """Return the clients for this seed."""
         federation = self.clients if isinstance(self.clients, Federation) else self.clients(seed)
         if not isinstance(federation, Federation):
             raise ConfigError(f"the function of the seed has to return a Federation, and returned {federation!r:.80}")
@@ -324,9 +324,9 @@ class HandedOver:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment; `table` is the table from which it was made, and from which it can be made again.
+    """A checked experiment; `table` is the table that it was made from, and that can make it again.
 
-    handed: clients and net of a program, which are then also `data`, `scenario` and, without settings, `model`.
+    handed: clients and net from a program; then also the value of `data`, `scenario` and, without settings, `model`.
     """
 
     name: str
@@ -346,7 +346,7 @@ class Experiment:
     def of(cls, table: Mapping[str, Any], handed: HandedOver | None = None) -> Experiment:
         """Check a table; raises one ConfigError naming every field that is wrong, in all sections.
 
-        Where clients and net are handed over, the table has none, and its method may be missing: Local then.
+        handed: clients and net in place of the table's sections; the method may then be missing, and is Local.
         """
         add_installed()
         if handed is None:
@@ -358,7 +358,7 @@ class Experiment:
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
 
-        A control, such as "flt@self", has the method's changes, then those that make the control, then its own.
+        A control, such as "flt@self", gets the method's changes, then the changes that make the control, then its own.
         """
         table, changes = _table_of(self.table, method)
         try:
@@ -367,7 +367,7 @@ class Experiment:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_own(self, files: Sequence[str]) -> Experiment:
-        """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
+        """Return the experiment with further files of own parts, as `named_in` returns them."""
         return self if not files else Experiment.of(_with_files(self.table, files), self.handed)
 
     def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
@@ -383,9 +383,9 @@ class Experiment:
         return experiment
 
     def with_changes(self, **changes: Any) -> Experiment:
-        """Return the experiment with other values of some fields, which are written `section.field`.
+        """Return the experiment with other values of some fields, named `section.field`.
 
-        Files that these name (FILE.py:NAME) are read, relative to the working folder.
+        Files that the values name (FILE.py:NAME) are read, relative to the working folder.
         """
         table, (values, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
         for path, value in values.items():
@@ -402,7 +402,7 @@ class Experiment:
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
-        # A simulation does not read [network]: it is there only if it was given.
+        # A simulation does not read [network], so the table has this section only if it was given.
         given = [*(["privacy"] if self.privacy != Privacy() else []), *(["network"] if "network" in self.table else [])]
         for section in ("faults", "run", *given):
             table[section] = getattr(self, section).model_dump(mode="json")
@@ -411,11 +411,11 @@ class Experiment:
 
     @property
     def settings_of_net(self) -> Model | None:
-        """The settings from which the net can be made again; None of modules that a program handed over."""
+        """The settings from which the net can be made again; None for modules from a program."""
         return self.model if type(self.model) in MODELS.values() else None
 
     def _objects(self, handed: HandedOver) -> dict[str, Any]:
-        """What is written of clients, net and metrics that a program handed over: names, and the net's fingerprint."""
+        """Describe clients, net and metrics from a program, for the records: names, and the net's fingerprint."""
         federation, run = self.federation(Path()), self.run
         table: dict[str, Any] = {"federation": federation.name}
         if self.settings_of_net is None:
@@ -430,15 +430,15 @@ class Experiment:
     def claimed(
         self, folder: Path, data_root: Path | None, plan: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[None]:
-        """Hold `folder` as the folder of this experiment against other processes: a new one, or one that is it already.
+        """Lock `folder` for this experiment: a new folder, or one that was begun with the same experiment.
 
-        plan: what plan.json of a new folder has. Raises RunError.
+        plan: the content of plan.json for a new folder. Raises RunError.
         """
         root = None if data_root is None else str(data_root.resolve())
         return claimed(folder, self.to_toml(), plan=plan, data_root=root)
 
     def check_claim(self, folder: Path) -> None:
-        """Check that `folder` is the folder of this experiment; raises RunError."""
+        """Check that `folder` was begun with this experiment; raises RunError."""
         check_claim(folder, self.to_toml())
 
     def federation(self, data_root: Path | None) -> Federation:
@@ -462,10 +462,10 @@ class Experiment:
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError.
+    """Read the experiment in a TOML file, with changes `section.field=value` as in `changed`; raises ConfigError.
 
-    path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read, relative to
-    its folder; those of changes to the working folder.
+    path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read relative to
+    its folder, and files that changes name relative to the working folder.
     """
     path = preset_or_file(path)
     return changed(taken_in(read_table(path), path.parent), changes, str(path))
@@ -482,7 +482,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def names_a_folder(name: str) -> bool:
-    """Whether a folder can have this name on every system."""
+    """Whether this is a valid folder name on every operating system."""
     usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
     return usual and len(name.encode()) <= 200
 
@@ -497,7 +497,7 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
 
 
 def _sections(table: Mapping[str, Any], handed: Sequence[str]) -> dict[str, Any]:
-    """Return the parts of an experiment by field; raises one ConfigError naming all that is wrong.
+    """Return the parts of an experiment by field; raises one ConfigError naming every error.
 
     handed: sections that a program handed over as objects.
     """
@@ -514,7 +514,7 @@ def _sections(table: Mapping[str, Any], handed: Sequence[str]) -> dict[str, Any]
 
 
 def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return (the parts of an experiment by field, what is wrong); the sections of methods are not looked at."""
+    """Return (the parts of an experiment by field, the errors); ignores the sections [methods.NAME]."""
     wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
     wrong += [f"{name}: handed over by a program, so that no setting changes it" for name in handed if name in table]
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
@@ -523,7 +523,7 @@ def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str,
     except ConfigError as error:
         wrong += error.args
     parts: dict[str, Any] = {}
-    # That a section is missing says nothing new where its name was misspelt.
+    # If a section's name was misspelt, do not also report the section as missing.
     for section in SECTIONS:
         if section in handed or section in misspelt or section in ("own", "methods"):
             continue
@@ -552,7 +552,7 @@ def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], di
 
 
 def _wrong_for(table: Mapping[str, Any], method: str, already_named: Sequence[str], handed: Sequence[str]) -> list[str]:
-    """What is wrong in the section of a method, beyond what is known to be wrong in the experiment."""
+    """The errors in a method's section, without the errors already found in the experiment."""
     try:
         changes_of(method, "methods")
         _, wrong = _checked(_table_of(table, method)[0], handed)
@@ -583,6 +583,6 @@ def _part(table: Mapping[str, Any], section: str) -> Any:
     if field not in settings:
         raise ConfigError(f"{section}.{field}: missing, and it has no default")
     part = choose(registry, settings[field], f"{section}.{field}")
-    if section == "method":  # whose name is no setting
+    if section == "method":  # the name is no setting of the method
         del settings[field]
     return parse(part, settings, section)

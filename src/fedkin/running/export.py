@@ -33,9 +33,9 @@ _SAYS = {
 
 
 class Answer(nn.Module):
-    """A model with what comes before and after it: stored values in, probabilities or numbers in their units out.
+    """A model with its pre- and postprocessing: stored values in, probabilities or numbers in their units out.
 
-    names: of the model's inputs, if it takes a dict of them.
+    names: names of the model's inputs, if it takes a dict.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Answer(nn.Module):
 
 
 def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> list[Path]:
-    """Write a client's model to `out`, and beside it a .json with its inputs and outputs, and a .py.
+    """Write a client's model to `out`, and next to it a .json with its inputs and outputs, and a .py.
 
-    The .py is `fedkin.running.exported`: with it, a frame goes in and predictions come out, and no fedkin is needed.
-    Any number of rows can go in. Returns the three paths. Raises ConfigError for a form that cannot be written here, a
-    file that exists, and inputs that are several arrays with bytes among them.
+    The .py is a copy of `fedkin.running.exported`: it predicts from a frame with any number of rows, without fedkin.
+    Returns the three paths. Raises ConfigError for a form that cannot be written here, a file that exists, and inputs
+    that are several arrays with bytes among them.
     """
     for name in _NEEDS if to == "onnx" else ():
         imported(name, "--to onnx", "onnx")
@@ -92,7 +92,7 @@ def export_model(models: Loaded, client: str | None, to: Form, out: Path) -> lis
 
 
 def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
-    """(the model with what comes before and after, its inputs as the .json names them)."""
+    """Return (the model with its pre- and postprocessing, its inputs as named in the .json)."""
     task, target, scale = models.task, models.target, models.index.scale(client)
     several = isinstance(task.shape, Mapping)
     if several and scale is not None:
@@ -105,7 +105,7 @@ def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     names = list(task.shapes) if several else []
     model = models.model(client).float()
     if isinstance(model, BodyHead):
-        model.precision = "float32"  # float32, on whatever machine the program runs
+        model.precision = "float32"  # compute in float32 on every machine
     return Answer(model, task.kind, scale, names, *moments, target is not None), inputs
 
 
@@ -114,10 +114,10 @@ def _exported(whole: Answer, inputs: Sequence[Mapping[str, Any]]) -> torch.expor
     example = tuple(torch.zeros(2, *one["shape"][1:], dtype=types[one["dtype"]]) for one in inputs)
     rows = torch.export.Dim("n", min=1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch about itself
+        warnings.simplefilter("ignore")  # torch warns about itself
         try:
             return torch.export.export(whole.eval(), example, dynamic_shapes=(tuple({0: rows} for _ in inputs),))
-        except Exception as error:  # torch raises many kinds for modules that it cannot follow
+        except Exception as error:  # torch raises many types for modules that it cannot trace
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"export: torch cannot follow this model ({reason}); load it with fedkin.load") from None
 
@@ -133,7 +133,7 @@ def _as_onnx(program: torch.export.ExportedProgram, names: Sequence[str]) -> byt
 
 
 def columns_of(encoding: Encoding) -> list[dict[str, Any]]:
-    """Return the columns of a table as the .json has them: how each becomes inputs."""
+    """Describe the columns of a table for the .json: how each column becomes inputs."""
     return [
         {"name": name, "kind": kind, "flagged": name in encoding.flagged, "values": list(encoding.values.get(name, ()))}
         | ({"mean": encoding.means[name], "spread": encoding.spread(name)} if kind == "number" else {})

@@ -1,7 +1,7 @@
-"""Predict with an exported model: rows in, a prediction for each of them out. Needs no fedkin.
+"""Predict with an exported model: rows in, one prediction per row out. Needs no fedkin.
 
-Beside this file are a program of the same name (.pt2 needs torch, .onnx needs onnxruntime) and a .json that says what
-goes in and what comes out. With `fedkin export` it is copied under the name of the model:
+Next to this file are a program of the same name (.pt2 needs torch, .onnx needs onnxruntime) and a .json that describes
+its inputs and outputs. `fedkin export` copies this file under the name of the model:
 
     python NAME.py rows.csv                          prints a prediction for each row
     import NAME; NAME.predict({"age": [70, None]})   a frame of pandas or polars, a dict of columns, or arrays
@@ -29,7 +29,7 @@ _START = datetime.datetime(1970, 1, 1)
 
 
 def predict(rows: Any, place: Path = Path(__file__)) -> Any:
-    """Return [n, ...] what the model predicts: class names or labels, the probability of an event, or numbers.
+    """Return predictions [n, ...]: class names or labels, the probability of an event, or numbers.
 
     rows: for a model of a table, its columns by name; else an array [n, ...], or a dict of arrays. Raises ValueError
     for rows that do not fit.
@@ -44,7 +44,7 @@ def predict(rows: Any, place: Path = Path(__file__)) -> Any:
 
 
 def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
-    """Return [n, ...] what the program gives: for a classification [n, classes] probabilities."""
+    """Return the program's outputs [n, ...]: for a classification, probabilities [n, classes]."""
     model = about(place)
     arrays, run = arrays_of(rows, model), _program(place)
     count = len(arrays[0])
@@ -56,7 +56,7 @@ def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
 
 @lru_cache
 def about(place: Path = Path(__file__)) -> dict[str, Any]:
-    """Return what the .json beside this file says of the model."""
+    """Return the description of the model, from the .json next to this file."""
     content: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
     return content
 
@@ -82,7 +82,7 @@ def _program(place: Path) -> Any:
 
 
 def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
-    """Return the arrays that the program takes; told: what `about` returns."""
+    """Return the program's input arrays; told: the description from `about`."""
     if told["columns"] is None:
         return [_array(rows, one, len(told["inputs"]) > 1) for one in told["inputs"]]
     columns = {one["name"]: list(_column(rows, one["name"])) for one in told["columns"]}
@@ -94,7 +94,7 @@ def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
 
 
 def _encoded(values: list[Any], one: Mapping[str, Any], far: float) -> list[Any]:
-    """Return what the values of a column become: a number, or a 0 or 1 for each category; and whether it is missing."""
+    """Encode a column's values: as a number, or 0 or 1 for each category; and, if flagged, whether it is missing."""
     if one["kind"] == "number":
         given = np.array([_number(value, one["name"], row) for row, value in enumerate(values)])
         missing = ~np.isfinite(given)
@@ -113,7 +113,7 @@ def _column(rows: Any, name: str) -> Any:
         return rows[name]
     except (KeyError, IndexError, TypeError, ValueError):
         raise ValueError(f"no column {name!r}; expected a table with it") from None
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library has its own types of exceptions
         raise ValueError(f"no column {name!r} ({type(error).__name__}); expected a table with it") from None
 
 
@@ -132,7 +132,7 @@ def _missing(value: Any) -> bool:
 
 
 def _number(value: Any, name: str, row: int) -> float:
-    """Return a value as a number: days since 1970 for dates and times, NaN for what is missing."""
+    """Return a value as a number: days since 1970 for dates and times, NaN for a missing value."""
     value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
     if isinstance(value, np.datetime64 | np.timedelta64):
         if np.isnat(value):
@@ -160,7 +160,7 @@ def _number(value: Any, name: str, row: int) -> float:
 
 
 def _read(text: str, name: str, row: int) -> Any:
-    """Return what a cell of a CSV file means: a number, a boolean or a date."""
+    """Parse a cell of a CSV file as a number, a boolean or a date."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for read in (float, datetime.datetime.fromisoformat, datetime.time.fromisoformat):
@@ -172,7 +172,7 @@ def _read(text: str, name: str, row: int) -> Any:
 
 
 def _code(value: Any, places: Mapping[str, int]) -> int:
-    """Return the place of a category, one past the last for one that is not known, -1 for what is missing."""
+    """Return the index of a category, the number of categories for an unknown one, -1 for a missing value."""
     value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
     if not isinstance(value, str) and _missing(value):
         return -1
@@ -180,7 +180,7 @@ def _code(value: Any, places: Mapping[str, int]) -> int:
     if isinstance(value, float) and value.is_integer():
         texts.append(str(int(value)))
     elif isinstance(value, str) and value.endswith(".0"):
-        # A column of whole numbers with gaps, as pandas writes it.
+        # pandas writes whole numbers in a column with gaps as "3.0".
         texts.append(value[:-2])
     return next((places[text] for text in texts if text in places), len(places))
 

@@ -20,7 +20,7 @@ from fedkin.running.loop import Watcher
 from fedkin.running.networked import serve, settings_of
 
 _PACKAGE = "fedkin_app"
-# Seconds for which a client keeps a message back while it works: each message more costs seconds.
+# Seconds for which a client may delay its answer while it works: each additional message costs seconds.
 _HOLD = 300.0
 _SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLink."""
 
@@ -39,7 +39,7 @@ app = client_app()
 
 
 def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None = None) -> None:
-    """Write the app of an experiment that `flwr run` accepts; raises ConfigError for what cannot run there.
+    """Write an app for an experiment that `flwr run` accepts; raises ConfigError for experiments that cannot run there.
 
     out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
     """
@@ -69,7 +69,7 @@ def _check(plan: Experiment) -> None:
 
 
 def _check_models(plan: Experiment) -> None:
-    """Raise ConfigError for a relative path: Flower starts an app in a folder of its own."""
+    """Raise ConfigError for a relative path: Flower starts an app in Flower's own folder."""
     model = plan.table.get("model", {})
     nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
     for where, net in {"model": model, **nets}.items():
@@ -103,9 +103,9 @@ def _project(plan: Experiment, out: Path, root: Path) -> dict[str, Any]:
 def run_app(
     experiment: Path, calls: GridCalls, config: Mapping[str, Any], say: Callable[[str], None], watcher: Watcher
 ) -> tuple[Result, Path]:  # fmt: skip
-    """Run an app's experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
+    """Run or resume an app's experiment with a deployment's nodes as clients; returns (the result, its folder).
 
-    config: `out` and `data-root`, folders of this machine.
+    config: `out` and `data-root`, folders on this machine.
     """
     plan = load(experiment)
     _check(plan)

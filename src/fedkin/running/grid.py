@@ -39,9 +39,9 @@ __all__ = [
     "listed", "numbers", "rows", "sweep", "words",
 ]  # fmt: skip
 
-FAILED = "failed.json"  # in the folder of a run whose method failed
-_LONGEST = 100  # characters of a folder's name
-_MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
+FAILED = "failed.json"  # a file in the folder of a run whose method failed
+_LONGEST = 100  # bytes of a folder's name
+_MOST_SEEDS = 10_000  # in one range: a typing error must not plan a year's work
 
 _EXPECTED = "expected section.field=value,value or METHOD:section.field=value,value"
 
@@ -54,7 +54,7 @@ Hears = Callable[[str, int, int], Watcher]
 
 
 def listed(text: str, option: str) -> list[str]:
-    """The parts of a comma-separated text, none of them empty; raises ConfigError."""
+    """The parts of a comma-separated text; raises ConfigError for an empty part."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise ConfigError(f"{option} {text!r}: expected names separated by commas")
@@ -84,7 +84,7 @@ def numbers(text: str, option: str = "--seeds") -> list[int]:
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting and the values to try, with absolute paths of files; method: the only method that it is for."""
+    """A setting and the values to try, with absolute paths of files; method: the one method to try it for, or None."""
 
     path: str
     values: tuple[Any, ...]
@@ -105,7 +105,7 @@ class Choice:
 
 
 def _values(text: str, where: str) -> list[Any]:
-    """Read values with commas between them: those of a TOML list, else texts; raises ConfigError for an empty one."""
+    """Read comma-separated values: as a TOML list if possible, else as texts; raises ConfigError for an empty one."""
     try:
         values: list[Any] = toml_of(f"values = [{text}]")["values"]
     except ValueError:
@@ -116,7 +116,7 @@ def _values(text: str, where: str) -> list[Any]:
 
 
 def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
-    """Return all combinations of the values for a method, or for a control, which has those of its method.
+    """Return all combinations of the values for a method; a control has the combinations of its method.
 
     >>> combinations([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
     [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
@@ -128,7 +128,7 @@ def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]
 
 
 def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
-    """Raise ConfigError for no choice, one that is there twice, and one for a method which does not run here."""
+    """Raise ConfigError if there is no choice, a choice is repeated, or its method does not run here."""
     _check_once(option, [(choice.method, choice.path) for choice in choices])
     running = list(dict.fromkeys(parted(name)[0] for name in methods))
     for choice in choices:
@@ -145,7 +145,7 @@ def _check_once(option: str, names: Sequence[Any]) -> None:
 
 
 def check_plan(folder: Path | None, plan: Plan) -> None:
-    """Raise ConfigError for methods or seeds that are missing or there twice; RunError for a folder of another plan."""
+    """Raise ConfigError for missing or repeated methods or seeds; RunError if the folder has another plan."""
     _check_once("--methods", plan.methods)
     _check_once("--seeds", plan.seeds)
     if folder is None or not (folder / "experiment.toml").exists() or not (folder / "plan.json").exists():
@@ -158,7 +158,7 @@ def check_plan(folder: Path | None, plan: Plan) -> None:
     )  # fmt: skip
 
 
-# -- held-out training samples or clients, on which the candidates of a tuning are judged ------------------------------
+# -- held-out training samples or clients, which judge the candidates of a tuning --------------------------------------
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,12 @@ class HoldOut:
 
 
 def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
-    """Return the clients that take part, with some of their training samples as test samples.
+    """Return the seen clients, with some of their training samples as test samples.
 
     By samples: `share` of each client's training samples become test samples, at least one and never all; a client with
     one sample is not tested. By clients: `share` of the clients become unseen, and are tested on all their training
-    samples. The draws are keyed by the seed and the client's id. The original test samples and unseen clients are not
-    in the result.
+    samples. The draws are keyed by the seed and the client's id. The result has neither the original test samples nor
+    the original unseen clients.
     """
     seen = federation.seen
     unseen: set[str] = set()
@@ -229,11 +229,10 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """What a cell runs with each seed: an experiment.
+    """An experiment that a cell runs with each seed.
 
-    given: methods that were handed over as objects, by the names that they have here. names: by a name that is only
-    used here, that of the method or control in the experiment. hold: what the runs are judged on in place of test
-    samples.
+    given: method objects from a program, by their label. names: the name of a method or control in the experiment, by
+    its label. hold: the held-out data on which runs are judged, in place of test samples.
     """
 
     experiment: Experiment
@@ -244,7 +243,7 @@ class Runs:
     loaded: dict[str, Dataset] = field(default_factory=dict)
 
     def for_method(self, name: str) -> Self:
-        """Return the same for one method, or a control of one."""
+        """Return the same runs for one method or control."""
         base, control = parted(name)
         method = self.given.get(base)
         experiment = self.experiment if method is None else self.experiment.with_method(method)
@@ -255,11 +254,11 @@ class Runs:
         return runs if real_name == name else runs.with_changes(**{"run.label": name})
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return the same with other values of some settings, which are written `section.field`."""
+        """Return the same runs with other values of some settings, named `section.field`."""
         return replace(self, experiment=self.experiment.with_changes(**changes))
 
     def check(self, cells: Sequence[Self], seed: int) -> None:
-        """Check all that these cells would run with, of which this is the base; raises ConfigError."""
+        """Check the federation and the setup of each cell; raises ConfigError."""
         federations: dict[str, Federation] = {}
         for cell in cells:
             key = repr((cell.experiment.data, cell.experiment.scenario))
@@ -268,25 +267,25 @@ class Runs:
             cell.experiment.setup(federations[key], self.data_root).equipped()
 
     def run(self, seed: int, folder: Path | None, watcher: Watcher | None) -> Result:
-        """Run it, or read the finished run in this folder."""
+        """Run or resume the experiment with this seed, or read the finished run in this folder."""
         return run_experiment(
             self.experiment.with_changes(**{"run.seed": seed}), self.data_root, folder, watcher=watcher,
             federation=lambda: self.federation(seed),
         )  # fmt: skip
 
     def claimed(self, folder: Path, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Hold the folder of all runs."""
+        """Lock the folder of all runs."""
         whole = self.experiment
         for name, method in self.given.items():
             whole = whole.with_method(method) if name == method.name else whole
         return whole.claimed(folder, self.data_root, plan)
 
     def planted(self, seed: int) -> bool:
-        """Whether the clients' groups are known, so that there is an oracle."""
+        """Whether the clients' planted groups are known, so that the control `oracle` exists."""
         return self.federation(seed).planted is not None
 
     def federation(self, seed: int) -> Federation:
-        """The clients of this seed."""
+        """The clients for this seed."""
         scenario, dataset = self.experiment.scenario, self.dataset()
         if self.hold is None:
             return scenario.federation(dataset, seed)
@@ -295,7 +294,7 @@ class Runs:
         return pooled(judged) if scenario.pooled else judged
 
     def dataset(self) -> Dataset:
-        """The data of the experiment; those read last are kept."""
+        """The data set of the experiment; the last one that was read is cached."""
         key = repr(self.experiment.data)
         if key not in self.loaded:
             dataset = self.experiment.data.load(self.data_root or Path())
@@ -314,7 +313,7 @@ class GridRun:
 
 
 class Cell(NamedTuple):
-    """What runs with every seed. folder: of its runs, without the seed, in that of the grid."""
+    """A method with settings, to be run with every seed. folder: name of its run folders, without the seed."""
 
     method: str
     settings: Mapping[str, Any]
@@ -326,10 +325,10 @@ def run_cells(
     cells: Sequence[Cell], seeds: Sequence[int], folder: Path | None, kept: Callable[[Result], T], hears: Hears | None,
     failed: Callable[[str], T] | None = None,
 ) -> list[dict[int, T]]:  # fmt: skip
-    """Run every cell with every seed, all cells of one seed after another; returns what is kept of each, by seed.
+    """Run every cell with every seed, first all cells of the first seed; returns `kept(result)` by seed for each cell.
 
-    A finished run in `folder` is read, and a begun one goes on. failed: what is kept where the method failed, from the
-    reason, which the run's folder keeps; None: the error is raised.
+    A finished run in `folder` is read, and an unfinished one is resumed. failed: the value to return for a method that
+    failed, from the reason, which is stored in the run's folder; None: the error is raised.
     """
     results: list[dict[int, T]] = [{} for _ in cells]
     total = len(cells) * len(seeds)
@@ -346,7 +345,7 @@ def run_cells(
 
 
 def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Result | str:
-    """Run it; returns why its method failed, now or before."""
+    """Run an experiment; returns its result, or the reason if its method failed now or before."""
     if (folder / FAILED).exists():
         runs.experiment.with_changes(**{"run.seed": seed}).check_claim(folder)
         if damage := faults(folder, seal_of(folder).files, [FAILED]):
@@ -368,10 +367,10 @@ def run_plan(
     failed: Callable[[str], T] | None = None, before: Mapping[str, bytes] | None = None,
     further: Callable[[list[dict[int, T]]], Sequence[Cell]] = lambda results: (),
 ) -> list[dict[int, T]]:  # fmt: skip
-    """Do `run_cells` in a folder with this plan, or go on with it; all is checked before the first run.
+    """Run or resume `run_cells` in a folder with this plan; everything is checked before the first run.
 
-    before, outputs: files of the folder that are written first, and at the end. further: the cells that are run next,
-    from the results so far, until it returns none. Raises ConfigError and RunError.
+    before, outputs: files to write to the folder at the start, and at the end. further: a function from the results so
+    far to the cells to run next; called until it returns none. Raises ConfigError and RunError.
     """
 
     def run() -> list[dict[int, T]]:
@@ -405,8 +404,8 @@ def compare(
 ) -> dict[str, dict[int, Result]]:  # fmt: skip
     """Run each method with each seed; returns the results by method and seed.
 
-    validation: what a tuning of these methods found on held-out data (`fedkin.records.reading.Validation`), which
-    `folder` keeps for the report's headline. hears(what, runs done, runs in all) returns the watcher of a run.
+    validation: the results of a tuning of these methods on held-out data (`fedkin.records.reading.Validation`), stored
+    in `folder` for the report's headline. hears(what, runs done, runs in all) returns the watcher of a run.
     `folder` gets `experiment.toml`, `plan.json` (methods and seeds) and a folder per run. At the end it gets
     `compare.json` (the summaries of the runs) and `compare.csv` (a line per method).
     """
@@ -424,14 +423,14 @@ def compare(
 
 
 def without_group(experiment: Experiment, group: str) -> Experiment:
-    """Return the experiment with this group of clients unseen; a source that fits to samples does not use theirs."""
+    """Return the experiment with this group unseen; a source that fits an encoding ignores these clients' samples."""
     if "unseen" in type(experiment.data).model_fields:
         return experiment.with_changes(**{"data.unseen": [group]})
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
 
 
 def hearing(hears: Hears | None, stage: str, before: int = 0, whole: int | None = None) -> Hears | None:
-    """What hears of the runs of a stage, of which `before` runs of the `whole` are done (None: those of the stage)."""
+    """Report a stage's runs to `hears`, after `before` runs of `whole` in all (None: the stage's own number)."""
     if hears is None:
         return None
     return lambda what, done, total: hears(f"{stage}: {what}", before + done, whole or total)
@@ -447,9 +446,9 @@ def leave_out(
     *,
     hears: Hears | None = None,
 ) -> dict[str, Mapping[str, Mapping[int, Result]]]:
-    """Run `compare` with each group left out; returns its results by the group that was left out.
+    """Run `compare` with each group left out; returns the results by the group that was left out.
 
-    groups: the groups to leave out (None: all groups of the federation). hears: as of `compare`. `folder` gets
+    groups: the groups to leave out (None: all groups of the federation). hears: as in `compare`. `folder` gets
     `experiment.toml`, `plan.json`, and for each group a folder of `compare` with its name. Raises ConfigError for an
     unknown group, or if the experiment itself names unseen clients.
     """
@@ -483,11 +482,11 @@ def sweep(
     base: Runs, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
     hears: Hears | None = None,
 ) -> list[GridRun]:  # fmt: skip
-    """Run every method with every combination of the values that are for it, and with every seed.
+    """Run every method with every combination of its values, and with every seed.
 
     `folder` gets `experiment.toml`, `plan.json`, a folder of runs for each combination, and at the end `sweep.json` and
-    `sweep.csv`, a line for each method and combination. A sweep that was stopped goes on, and finished runs are
-    read. Everything is checked before the first run; raises ConfigError.
+    `sweep.csv`, a line for each method and combination. A stopped sweep is resumed, and finished runs are read.
+    Everything is checked before the first run; raises ConfigError.
     """
     check_choices(choices, methods, "--grid")
     cells = [
@@ -508,14 +507,14 @@ def sweep(
 
 
 def values_of(choices: Sequence[Choice]) -> list[tuple[str | None, str, list[Any]]]:
-    """Return what a plan has of these choices."""
+    """Return these choices as a plan stores them."""
     return [(choice.method, choice.path, list(choice.values)) for choice in choices]
 
 
 def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
-    """Return a row as of `fedkin.records.comparison.table` for each method and combination, and its settings.
+    """Return a row of `fedkin.records.comparison.table` for each method and combination, with its settings.
 
-    gain and hurt are against Local with the same settings and seed, where Local was swept with them.
+    gain and hurt compare with Local for the same settings and seed, if the sweep has it.
     """
     lines = []
     for cell in grid:
@@ -528,12 +527,12 @@ def rows(grid: Sequence[GridRun]) -> list[dict[str, Any]]:
 
 
 def titled(method: str, settings: Mapping[str, Any], seed: int) -> str:
-    """Name a run of several."""
+    """Name a run among several, for the progress."""
     return " ".join([method, *([words(settings)] if settings else []), f"seed {seed}"])
 
 
 def words(settings: Mapping[str, Any], between: str = "=") -> str:
-    """Settings in one line, by their last names.
+    """Write settings in one line, by the last parts of their names.
 
     >>> words({"training.lr": 0.1, "method.q": "all"}), words({}, " ")
     ('lr=0.1, q=all', 'as it is')
@@ -545,13 +544,13 @@ def _folder_name(settings: Mapping[str, Any]) -> str:
     """Return the name of a combination's folder."""
     whole = words(settings)
     name = re.sub(r"[^\w.=+-]+", "_", whole)
-    # Where other characters were lost, two combinations could share this name.
+    # If characters were replaced, two combinations could share this name.
     longest = _LONGEST if name == whole.replace(", ", "_") else 0
     return _short_name(name, json.dumps(dict(settings), default=str), longest)
 
 
 def _short_name(name: str, whole: str, longest: int) -> str:
-    """Return a folder's name; one of more bytes than `longest` is cut, and ends in a hash of the whole."""
+    """Return a folder's name; a name longer than `longest` bytes is cut and ends in a hash of `whole`."""
     if len(name.encode()) <= longest:
         return name
     return f"{name[:40]}-{blake2b(whole.encode(), digest_size=6).hexdigest()}"

@@ -1,4 +1,4 @@
-"""A first experiment for data of one's own: tables, an archive of arrays, a folder of images, a saved dataset."""
+"""A first experiment for your own data: tables, an archive of arrays, a folder of images, a saved dataset."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
 
-# Nets of convolutions need as many pixels a side.
+# Convolutional nets need images with at least this many pixels on each side.
 _LEAST = 8
-# Where data say nothing of clients: as many, of at least so many samples.
+# For data without clients: the largest number of clients, and the least number of samples of each.
 _CLIENTS, _SAMPLES = 10, 20
 _FOLDERS = (
     'Each folder is a client. For domains that several share: data.folders = "domains", scenario.name = "domains".'
 )
-# Settings of CSV files alone.
+# Settings that only CSV files have.
 _CSV = ("decimal", "thousands", "missing", "dates")
 _SCALED = "mean and std are those of all clients' training samples."
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What somebody says of the data; what is needed, and what means nothing, depends on their kind."""
+    """What the user says about the data; which options are needed or allowed depends on the kind of data."""
 
     target: str | None = None
     client: str | None = None
@@ -61,12 +61,12 @@ class DataOptions:
     dates: str | None = None
 
     def given(self) -> dict[str, Any]:
-        """What is said, by name."""
+        """The options that the user gave, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
 
     def only(self, names: Collection[str], instead: str) -> None:
-        """Raise ConfigError for anything but these."""
+        """Raise ConfigError if any other option than these was given."""
         for name in self.given():
             if name not in names:
                 raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
@@ -74,7 +74,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class FirstExperiment:
-    """A first experiment. table: as in an experiment file; federation: its clients, where they had to be made."""
+    """A first experiment. table: as in an experiment file; federation: its clients, if they had to be made."""
 
     table: dict[str, Any]
     findings: tuple[Finding, ...] = ()
@@ -93,7 +93,7 @@ class FirstExperiment:
 
 
 def kind_of(data: Path) -> Kind:
-    """The source that reads this path; raises ConfigError if none does."""
+    """The name of the source that reads this path; raises ConfigError if there is none."""
     tables: tuple[Any, ...] = (Csv, Parquet)
     endings = {each: parse(each, {"path": str(data), "target": ""}, "data").endings for each in tables}
     names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
@@ -122,9 +122,9 @@ def _holds_images(data: Path, pattern: str) -> bool:
 
 
 def first_experiment(data: Path, options: DataOptions) -> FirstExperiment:
-    """A first experiment on these data, which runs.
+    """Return a first experiment on these data, ready to run.
 
-    Raises ConfigError for what was options and does not fit, or is missing, and DataError for data that cannot be read.
+    Raises ConfigError for options that do not fit the data or are missing, and DataError for data that cannot be read.
     """
     kind = kind_of(data)
     if kind in ("csv", "parquet"):
@@ -154,8 +154,8 @@ def _named(data: Path) -> str:
 def _table(
     name: str, data: Mapping[str, Any], scenario: Mapping[str, Any], model: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
-    """An experiment. size: of a typical client."""
-    # Nets of convolutions are trained faster one by one.
+    """The table of an experiment. size: number of samples of a typical client."""
+    # Convolutional nets train faster one by one.
     return {
         "name": name,
         "data": {name: value for name, value in data.items() if value is not None},
@@ -183,7 +183,7 @@ def table_source(data: Path, options: DataOptions) -> TableSource:
 
 
 def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
-    """What the columns are for, and a look at the table."""
+    """Return (the roles of the columns, an inspection of the table)."""
     table, owner = source.table(Path())
     reading = source.reading(owner)
     return reading, inspected(table, reading, str(data))
@@ -218,7 +218,7 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
 
 
 def _checked(name: str, settings: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> FirstExperiment:
-    """The experiment with a scenario and a net that fit the data set, of which clients and net were made once."""
+    """The experiment with a scenario and a net that fit the data set; makes clients and net once, as a check."""
     owner, count = dataset.train.client, len(dataset.train)
     if owner is not None:
         scenario: dict[str, Any] = {"name": "natural"}
@@ -253,7 +253,7 @@ def _model(dataset: Dataset) -> dict[str, Any]:
 
 
 def _unusual(dataset: Dataset) -> list[Finding]:
-    """Numbers to predict that a rate of .1 does not fit; those of a table are standardised."""
+    """Find regression targets whose scale does not fit a rate of .1; targets of a table are standardised already."""
     if dataset.task.kind != "regression" or dataset.target is not None:
         return []
     y = dataset.train.y.double()

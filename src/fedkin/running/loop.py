@@ -35,7 +35,7 @@ class Watcher(Protocol):
     """An observer of a run, which can also stop it."""
 
     def started(self, rounds: int, done: int) -> None:
-        """Called at the start of a run of `rounds`, of which `done` are already done."""
+        """Called at the start of a run of `rounds` rounds; the first `done` rounds are already done."""
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Called after each round; `row` is its line in rounds.jsonl."""
@@ -53,7 +53,7 @@ class Stop(Exception):
 
 
 def check_measures(measures: Sequence[Measure]) -> None:
-    """Raise ConfigError for two metrics of one name."""
+    """Raise ConfigError if two metrics have the same name."""
     names = [each.name for each in measures]
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise ConfigError(f"metrics: {twice[0]!r} twice")
@@ -69,8 +69,8 @@ def execute(
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     make: a function that makes the engine, instead of the one that `run.engine` names. model: the settings of the net,
-    if it has any. measures: further metrics, beside those of `run.metrics`. settings: what trackers are told, besides
-    of the clients. about: what the models need to be used again, if the engine's setup has no samples.
+    if it has any. measures: metrics in addition to `run.metrics`. settings: a function that returns the settings for
+    trackers. about: what the models need to be used again, if the engine's setup has no samples.
     """
     begun = time.perf_counter()
     every = (*(MEASURES[each] for each in run.metrics), *measures)
@@ -96,7 +96,7 @@ def execute(
         if about is None and isinstance(final.clients, Federation):
             about = ModelContext.of(final, final.federation, model)
         kept = about is not None and run.models == "last" and records.keep_models(models, about, run.models_limit_mb)
-        # After the engine's own files are gone: nothing comes back to a finished run to remove them.
+        # First close the engine, which removes its files: nothing would remove them from a finished run.
         records.conclude(summary)
         tracking.ended(summary)
     finally:
@@ -113,7 +113,7 @@ def execute(
 class _Loop:
     """The rounds of one run, from its begin or its last checkpoint to its summary.
 
-    seconds_before, paths_before: what was before a resume.
+    seconds_before, paths_before: times and training paths from before a resume.
     """
 
     engine: Engine
@@ -134,7 +134,7 @@ class _Loop:
         self.total = self.engine.setup.training.rounds
 
     def begin(self, name: str) -> None:
-        """Go back to the last checkpoint if there is one, and tell watcher and trackers."""
+        """Restore the last checkpoint if there is one, and inform watcher and trackers."""
         resumed = self.records.begin(self.engine.everyone.task, self.engine.facts)
         if resumed is not None:
             self.done, state = resumed
@@ -151,7 +151,7 @@ class _Loop:
         self.tracking.started(about, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
 
     def run_rounds(self) -> None:
-        """Run the rounds that are left; raises Stop."""
+        """Run the remaining rounds; raises Stop."""
         for number in range(self.done + 1, self.total + 1):
             outcome = self._round(number)
             last = number == self.total
@@ -181,7 +181,7 @@ class _Loop:
         )
 
     def _round(self, number: int) -> Outcome:
-        """Run a round; if too few clients answer and the run is to stop, write a checkpoint of the round before."""
+        """Run a round; if the engine raises TooFew, write a checkpoint of the previous round."""
         try:
             return self.engine.round(number)
         except TooFew as error:
@@ -191,7 +191,7 @@ class _Loop:
             raise TooFew(f"{error}{'' if folder is None else f'; go on with --resume {folder}'}") from None
 
     def _record(self, outcome: Outcome, keep_features: bool) -> None:
-        """Add a round to the records, and tell trackers and watcher."""
+        """Add a round to the records, and inform trackers and watcher."""
         self.outcome = outcome
         with self.clock.of("records"):
             row = round_line(outcome, self.scores, self.engine)
@@ -208,15 +208,15 @@ class _Loop:
         return {"engine": self.engine.state(), "seconds": self._seconds(), "training_paths": paths}
 
     def _training_paths(self) -> list[dict[str, str]]:
-        """Return how nets were trained, also before a resume."""
+        """Return how nets were trained, including before a resume."""
         new = [path._asdict() for path in self.engine.site.training_paths]
         return self.paths_before + [path for path in new if path not in self.paths_before]
 
     def _seconds(self) -> dict[str, float]:
-        """Return the time spent, also before a resume."""
+        """Return the time spent, including before a resume."""
         now = {"total": time.perf_counter() - self.begun, **self.engine.clock.seconds, **self.clock.seconds}
         before = self.seconds_before
-        # In the order of the names: a run that went on met its phases in another order.
+        # Sort by name: a resumed run meets its phases in another order.
         names = ["total", *sorted({*now, *before} - {"total"})]
         return {name: round(now.get(name, 0.0) + before.get(name, 0.0), 3) for name in names}
 
@@ -226,10 +226,10 @@ def run_experiment(
     watcher: Watcher | None = None, federation: Callable[[], Federation] | None = None,
     trackers: Sequence[str | Tracker] = (),
 ) -> Result:  # fmt: skip
-    """Run one experiment; a run of it in `folder` is resumed, or read if it is finished.
+    """Run one experiment; resumes an unfinished run in `folder`, and reads a finished one.
 
-    Data and settings are checked before the folder is made. federation: a function that makes
-    the clients, by default those of the experiment.
+    Data and settings are checked before the folder is made. federation: a function that makes the clients; by default
+    the experiment makes them.
     """
     clients = partial(experiment.federation, data_root) if federation is None else federation
     if folder is not None and (done := finished(experiment, folder, clients)) is not None:
@@ -244,9 +244,9 @@ def run_experiment(
 
 
 def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federation] | None = None) -> Result | None:
-    """Read the run in this folder if it is a finished run of this experiment; None if it is not.
+    """Read the run in this folder if it is finished, else return None; raises RunError for another experiment's folder.
 
-    clients: what makes the clients; those that a program handed over must be the same.
+    clients: a function that makes the clients; clients from a program must be the same as in the run.
     """
     if not (folder / "summary.json").exists():
         return None
@@ -255,6 +255,6 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
         federation = clients()
         with held(folder):
             Records(folder).describe(federation.task, partial(facts_of, federation))
-    with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
+    with suppress(RunError), held(folder):  # the run can be read even if tidying fails
         tidy(folder)
     return read_run(folder)

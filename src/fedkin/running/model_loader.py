@@ -33,11 +33,11 @@ _BATCH = 1024
 
 
 def load(run: Path | str, model: Modules | None = None, head: str | None = None, own: bool = False) -> Loaded:
-    """The models of the finished run in this folder, or a participant's own in its folder of a federation.
+    """Load the models of the finished run in this folder, or a participant's own model from its federation folder.
 
     model: the torch module, the (body, head) pair, or the function of the task that makes either, with which the run
-    was started; it is needed if the run's net has no name in `fedkin list models`. head: as in `fedkin.run`. own: if
-    files of one's own that the run names (FILE.py:CLASS) are read, which runs their code; they must be as they were.
+    was started; it is needed if the run's net has no name in `fedkin list models`. head: as in `fedkin.run`. own:
+    whether to read the user's files that the run names (FILE.py:CLASS), which runs their code; they must be unchanged.
     Raises RunError for a folder without models.
 
     >>> import fedkin, tempfile
@@ -57,14 +57,14 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None,
 class Loaded(Mapping[str, nn.Module]):
     """The models of a run by client id, in evaluation mode, in the precision of the run. See `fedkin.load`.
 
-    encoding, target: how columns became inputs, and what the targets mean; None if the run had arrays.
+    encoding, target: how columns become inputs, and what the targets mean; None if the run had arrays.
     """
 
     encoding: Encoding | None
     target: Target | None
 
     def __init__(self, folder: Path, modules: Modules | None = None, head: str | None = None) -> None:
-        # A participant of a federation has its model, and not the run.
+        # A participant of a federation has its own model, but no finished run.
         if not (folder / "summary.json").exists() and INDEX not in seal_of(folder).files:
             if is_state(folder):
                 raise RunError(
@@ -79,7 +79,7 @@ class Loaded(Mapping[str, nn.Module]):
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The ids of the clients that have a model, sorted."""
+        """The sorted ids of the clients that have a model."""
         return tuple(sorted(self.stored))
 
     def __getitem__(self, id: str) -> nn.Module:
@@ -98,15 +98,15 @@ class Loaded(Mapping[str, nn.Module]):
     def model(self, client: str | None = None) -> nn.Module:
         """The model of a client, in evaluation mode: inputs [n, ...] to outputs [n, classes] (logits) or [n, targets].
 
-        client: may be left out if all clients have the same model. Raises ConfigError for one that is not known.
+        client: may be left out if all clients have the same model. Raises ConfigError for an unknown client.
         """
         return self._model(self.client_id(client))
 
     def predict(self, x: Any, client: str | None = None) -> Values:
-        """What a client's model predicts for these rows.
+        """Predict with a client's model for these rows.
 
         x: for a run on a table, a frame with the columns of its inputs (pandas, polars, Arrow, or a dict of columns),
-        or encoded inputs [n, d]; else an array [n, ...] of stored values, as the client's samples have them.
+        or encoded inputs [n, d]; else an array [n, ...] of stored values, in the form of the client's samples.
 
         classification   [n] class names of the table, else labels from 0
         risk             [n] the probability of the event, from 0 to 1
@@ -114,7 +114,7 @@ class Loaded(Mapping[str, nn.Module]):
         segmentation     [n, height, width] labels of pixels
 
         Missing values and unknown categories are treated as in training. Raises DataError for inputs that do not fit,
-        ConfigError for a client that is not known.
+        ConfigError for an unknown client.
         """
         outputs = self._outputs(x, self.client_id(client))
         if self.task.kind == "risk":
@@ -129,18 +129,18 @@ class Loaded(Mapping[str, nn.Module]):
         return np.asarray(labels)
 
     def probabilities(self, x: Any, client: str | None = None) -> Values:
-        """[n, classes] the probability of each class, in the order of `target.classes` or of the labels."""
+        """Return the probability of each class, [n, classes], in the order of `target.classes` or of the labels."""
         self.task.need_labels("probabilities", "a probability of each class")
         return np.asarray(torch.softmax(self._outputs(x, self.client_id(client)), 1).numpy())
 
     def inputs(self, x: Any, client: str | None = None) -> Any:
-        """What the net is given for these rows: a tensor, or a dict of tensors."""
+        """Return the net's inputs for these rows: a tensor, or a dict of tensors."""
         return self._inputs(x, self.client_id(client))
 
     # -- nets ------------------------------------------------------------------------------------------------------
 
     def client_id(self, client: str | None) -> str:
-        """The id of this client, or of any if all have the same model; raises ConfigError for one that is not known."""
+        """The id of this client, or any id if all have the same model; raises ConfigError for an unknown client."""
         if client is None:
             if self.index.alike:
                 return next(iter(self.stored))
@@ -162,7 +162,7 @@ class Loaded(Mapping[str, nn.Module]):
         return module
 
     def _net(self, number: int) -> Net:
-        """The net of this number, with what training does not change."""
+        """The net with this number, including its frozen tensors."""
         facts = self.index.nets[number]
         was = " ".join(facts.modules.split())
         if facts.model is None and self._modules is None:
@@ -191,7 +191,7 @@ class Loaded(Mapping[str, nn.Module]):
         return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)
 
     def _need_own(self, what: str) -> None:
-        """Raise ConfigError if the run read files of its user's: they are code, and are run only on request."""
+        """Raise ConfigError if the run read the user's own files: they are code, and run only on request."""
         path = self.folder / "experiment.toml"
         if path.exists() and (own_files := reading.settings_in(path).get("own")):
             files = ", ".join(str(each).partition("#")[0] for each in own_files)
@@ -201,7 +201,7 @@ class Loaded(Mapping[str, nn.Module]):
             )
 
     def _equipped(self, net: Net) -> Net:
-        """The net with what the run's method added to it."""
+        """The net with the modules that the run's method added."""
         table = dict(self.index.method)
         name = table.pop("name", None)
         add_installed()

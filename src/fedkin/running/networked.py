@@ -1,4 +1,4 @@
-"""A federation over a network, from an experiment file: the settings that all have in common, and the server's run."""
+"""A federation over a network, from an experiment file: the common settings, the server's run and a peer's run."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
 
-# The settings of [data] that say how a table is read; the others say where it is.
+# The settings of [data] that say how to read a table; the others say where it is.
 _READING = (
     "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",
     "least", "seed",
 )  # fmt: skip
-# Those that say how images become inputs.
+# The settings of [data] that say how images become inputs.
 _SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
@@ -63,7 +63,7 @@ _COMMON = ("seed", "dtype", "precision", "network", "errors", "largest_n", "mess
 
 
 def experiment_of(join: Join) -> Experiment:
-    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
+    """Return the experiment in a join file; its clients are the file's members unless it sets `network.clients`."""
     return _with_members(Experiment.of(toml_of(join.experiment)), join)
 
 
@@ -77,7 +77,7 @@ def _with_members(experiment: Experiment, join: Join) -> Experiment:
 
 
 def invited(experiment: Experiment, join: Join) -> Experiment:
-    """Return the experiment with the clients of a join file; raises ConfigError if they were invited to another one."""
+    """Return the experiment with a join file's clients; raises ConfigError if the file is of another experiment."""
     there = experiment_of(join)
     if words := unlike(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
         raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
@@ -87,7 +87,7 @@ def invited(experiment: Experiment, join: Join) -> Experiment:
 
 
 def check_invited(experiment: Experiment, join: Join) -> None:
-    """Raise ConfigError, before anybody joins, if the experiment's clients are not those of a join file."""
+    """Raise ConfigError, before anybody joins, if the experiment's clients do not fit the members of a join file."""
     names = sorted(set(join.participants) - {join.server})
     clients = _with_members(experiment, join).network.clients
     if isinstance(clients, int):
@@ -109,7 +109,7 @@ def check_invited(experiment: Experiment, join: Join) -> None:
 
 
 def check_own(experiment: Experiment) -> None:
-    """Raise ConfigError for parts from files: what others send names no file."""
+    """Raise ConfigError for parts from files: over a network, no file may be named."""
     parts: list[Any] = [type(experiment.data), type(experiment.model), type(experiment.method)]
     parts += stages_of(experiment.method.model_dump())
     parts += [MEASURES[name] for name in experiment.run.metrics]
@@ -121,9 +121,9 @@ def check_own(experiment: Experiment) -> None:
 
 
 def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> str:
-    """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's.
+    """Return the settings common to all participants, as TOML; raises ConfigError for settings of a simulation.
 
-    names: of all peers, or clients (None: those of `network.clients`); where bodies differ, they decide who has which.
+    names: all peers or clients (None: `network.clients`); if bodies differ, the names decide who has which body.
     """
     check_own(experiment)
     if experiment.run.adversaries != "none":
@@ -154,7 +154,7 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
 
 def _check_reread(experiment: Experiment) -> None:
-    """Raise ConfigError where samples may not change during a run."""
+    """Raise ConfigError if samples may not change during a run of this experiment."""
     data, why = experiment.data, ""
     if isinstance(experiment.method, PeerMethod):
         why = f"method {experiment.method.name!r} has no server that counts the new rows"
@@ -174,7 +174,7 @@ def _model_in(table: Mapping[str, Any]) -> Model:
 
 
 def plan_of(text: str, task: Task) -> Setup:
-    """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
+    """Return the plan from a text of `settings_of`; raises ConfigError for other texts."""
     add_installed()
     try:
         table = toml_of(text)
@@ -200,19 +200,19 @@ def plan_of(text: str, task: Task) -> Setup:
 def take_home(
     folder: Path, settings: str, plan: Setup, client: Client, shared: SharedEncoding | None, params: Params, round: int
 ) -> str:  # fmt: skip
-    """Keep a client's model of a round in its own folder, as a run keeps models; returns its hash. Raises RunError.
+    """Store a client's model of a round in its own folder, as a run stores models; returns its hash. Raises RunError.
 
-    `fedkin.load` and `fedkin export` take the folder. settings: those of the federation. shared: how all encode their
-    tables, if they have tables.
+    `fedkin.load` and `fedkin export` accept the folder. settings: those of the federation. shared: the common encoding
+    of all clients' tables, if they have tables.
     """
-    (folder / SEAL).unlink(missing_ok=True)  # a model counts when its seal is written
+    (folder / SEAL).unlink(missing_ok=True)  # a model is valid only once its seal is written
     files = keep_models(folder, {client.id: params}, _context_of(settings, plan, client, shared), math.inf)
     write_seal(folder / SEAL, files, round)
     return digest_of(params)
 
 
 def _context_of(settings: str, plan: Setup, client: Client, shared: SharedEncoding | None) -> ModelContext:
-    """Return what one participant's model needs to be used again."""
+    """Return the information that is needed to use one participant's model again."""
     table, alone = toml_of(settings), Federation([client], plan.task)
     if shared is not None:
         alone.encoding, alone.target = shared.encoding, shared.target
@@ -225,8 +225,8 @@ def serve(
 ) -> Result:  # fmt: skip
     """Run an experiment as its server, with the clients on this link; a finished run in `folder` is read instead.
 
-    The records are those of a simulation. A checkpoint is written after every round, because clients keep the states of
-    their last three. data_root: the folder of data sets that the server owns.
+    The records are those of a simulation. A checkpoint is written after every round, because clients keep only their
+    last three states. data_root: the folder of data sets that the server owns.
     """
     if isinstance(experiment.method, PeerMethod):
         raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin net join")
@@ -264,13 +264,13 @@ def serve(
 
 
 def keep(folder: Path, shared: Shared) -> None:
-    """Keep the encoding on which all agreed, with a run or with a participant's states."""
+    """Store the agreed common encoding in the folder of a run or of a participant's states."""
     told = {"agreed": shared.agreed.to_json(), "columns": shared.columns.to_json()}
     write_json(folder / _ENCODING, {"clients": list(shared.clients), **told})
 
 
 def shared_in(folder: Path) -> Shared | None:
-    """Return the encoding that is kept in a folder; None if there is none. Raises RunError."""
+    """Return the encoding that is stored in a folder; None if there is none. Raises RunError."""
     path = folder / _ENCODING
     if not path.exists():
         return None
@@ -288,10 +288,10 @@ def exchange(
     consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
     stop: Event | None = None, ledger: Ledger | None = None,
 ) -> Result:  # fmt: skip
-    """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
+    """Run one peer's part of an experiment among `names`; its records cover itself and its messages.
 
-    samples: ready, or a table that is encoded as all agree. ledger: of all that it released under `[privacy]` (None: in
-    memory). Raises Left if it is to leave before the others are there.
+    samples: ready samples, or a table to encode with the common encoding. ledger: all that the peer has released under
+    `[privacy]` (None: in memory). Raises Left if the peer leaves before all others are there.
     """
     if not isinstance(experiment.method, PeerMethod):
         raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin net serve")

@@ -1,4 +1,4 @@
-"""`fedkin new`: a first file for a method, a scenario or a metric of one's own, with its test."""
+"""`fedkin new`: write a first file for your own method, scenario or metric, with a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedkin.untrusted import shown
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
-# Of each kind of part, what uses one: a command, its option, and the option's value.
+# How to use a part of each kind: a command, its option, and the option's value.
 KINDS = {
     "method": ("compare", "--methods", "local,{path}:{part}"),
     "scenario": ("run", "--set", "scenario.name={path}:{part}"),
@@ -26,7 +26,7 @@ _IMPORT = (ast.Import, ast.ImportFrom)
 
 
 def _words_of(name: str) -> list[str]:
-    """The words of a name in settings; raises ConfigError if it cannot be that of a module.
+    """Split a name in settings into words; raises ConfigError if it is no valid module name.
 
     >>> _words_of("my-method")
     ['my', 'method']
@@ -42,8 +42,8 @@ def _words_of(name: str) -> list[str]:
 def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     """Write the file of a new part and its test; returns their paths and a command that uses the part.
 
-    name: its name in settings, such as "my-method"; the file is my_method.py. Raises ConfigError for a name that cannot
-    be that of a module, or is another part's or module's, and for files that exist.
+    name: the part's name in settings, such as "my-method"; the file is my_method.py. Raises ConfigError for a name that
+    is no valid module name, for the name of another part or module, and for files that exist.
     """
     if kind not in KINDS:
         raise ConfigError(f"new: no kind {shown(kind, 40)!r}; {nearest(kind, KINDS)}")
@@ -68,14 +68,14 @@ def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
 
 
 def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> str:
-    """Who has this name already, so that the file could not be used; empty if nobody has."""
+    """Explain why this name is taken already, so that the file could not be used; empty if it is free."""
     if module in sys.stdlib_module_names or find_spec(module) is not None:
         return f"there is a Python module {module!r} already"
     imports = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, _IMPORT)]
     others = [one for node in imports if getattr(node, "module", "") != module for one in node.names]
     if part in {one.asname or one.name for one in others}:
         return f"the file imports {part!r} from elsewhere"
-    from fedkin.learning.metrics import metric  # these import torch, for which a typo does not wait
+    from fedkin.learning.metrics import metric  # imports torch, which is slow: check for typing errors first
     from fedkin.running.plugins import KINDS as PARTS
     from fedkin.running.plugins import add_installed
 
@@ -83,5 +83,5 @@ def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> st
     if name in PARTS[kind].known:
         return f"there is a {kind} {name!r} already"
     if kind == "metric":
-        metric(higher=True, name=name)(lambda outputs, targets: None)  # raises for the name of a column
+        metric(higher=True, name=name)(lambda outputs, targets: None)  # raises if the name is that of a column
     return ""

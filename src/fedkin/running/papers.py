@@ -1,4 +1,4 @@
-"""Definitions of the papers' tables, a TOML file each: federations, rows, tuning, the paper's figures and claims."""
+"""Definitions of the papers' tables, one TOML file each: federations, rows, tuning, the paper's figures and claims."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari
 
 
 class Equally(Settings):
-    """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
+    """Tuning of every row with the same budget: equally many candidates and seeds, each with all rounds.
 
-    rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning.
+    rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: the seeds of the tuning.
     """
 
     candidates: int = Field(6, ge=2)
@@ -37,7 +37,7 @@ class Equally(Settings):
     hold_out: str = "samples:0.2"
 
     def equal(self, fixed: tuple[str, ...] = ()) -> Equal:
-        """The candidates for one row, whose own settings stay `fixed`."""
+        """The candidates for one row; its own settings `fixed` are not tuned."""
         return Equal(self.candidates, self.rates, fixed=fixed)
 
     @field_validator("hold_out")
@@ -52,8 +52,8 @@ class Equally(Settings):
 class Row(Settings):
     """A row of the table: a method with its settings.
 
-    tuned_as: another row whose tuned settings it takes. hold_out: what its candidates are judged on, if it is not what
-    the others are judged on (Local has no model for held-out clients).
+    tuned_as: another row whose tuned settings it takes. hold_out: held-out data that judge its candidates, if other
+    than for the other rows (Local has no model for held-out clients).
     """
 
     name: str = Field(pattern=r"^[\w+.-]+$")
@@ -68,9 +68,9 @@ def _viewed(row: Row) -> bool:
 
 
 class Part(Settings):
-    """A federation of the table: an experiment file (a path from the definition's folder), and changes of its settings.
+    """A federation of the table: an experiment file (relative to the definition's folder), and changes of its settings.
 
-    paper: the paper's figure of each row, as printed there. paper_rounds: the paper's rounds; None: it does not say.
+    paper: the paper's figure of each row, as printed there. paper_rounds: the paper's rounds; None: not stated.
     """
 
     name: str = Field(pattern=r"^[\w+.,' -]+$")
@@ -81,11 +81,11 @@ class Part(Settings):
 
 
 class Claim(Settings):
-    """A sentence of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
+    """A claim of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
 
-    by: how much better at least; below 0: how much worse at most. on: federations where it is claimed (None: all).
-    paper: the paper's figure, where it is not that of the two rows. untestable: why it is not tested. A text that
-    begins with "ours:" is no claim of the paper.
+    by: how much better at least; below 0: how much worse at most. on: federations of the claim (None: all). paper: the
+    paper's figure, if other than those of the two rows. untestable: why the claim is not tested. A text that begins
+    with "ours:" is our claim, not the paper's.
     """
 
     text: str
@@ -109,17 +109,17 @@ class Claim(Settings):
 
     @property
     def ours(self) -> bool:
-        """Whether it is no claim of the paper."""
+        """Whether the claim is ours, not the paper's."""
         return self.text.startswith(OURS)
 
     @property
     def needed(self) -> float:
-        """What the difference, or the figure itself, must lie above."""
+        """The value that the difference, or the figure itself, must exceed."""
         return self.by if self.least is None else self.least
 
 
 class Quick(Settings):
-    """What `--quick` changes: settings of every federation, and fewer seeds and candidates."""
+    """The changes of `--quick`: settings of every federation, and fewer seeds and candidates."""
 
     set: dict[str, Any] = Field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1)
@@ -127,10 +127,10 @@ class Quick(Settings):
 
 
 class PaperTable(Settings):
-    """A table of a paper. paper: which of the four. summary: a sentence for the index, what of the paper holds.
+    """A table of a paper. paper: which of the four. summary: a sentence for the index: which results of the paper hold.
 
-    apart: how far this setting is from the paper's. methods: rows with the methods as they are.
-    controls: the controls that every row has. seeds: those of the compared runs.
+    apart: how this setting differs from the paper's. methods: rows of methods without changed settings.
+    controls: the controls that every row has. seeds: the seeds of the compared runs.
     """
 
     title: str
@@ -171,7 +171,7 @@ class PaperTable(Settings):
 
     @model_validator(mode="after")
     def _views(self) -> Self:
-        """Refuse methods that train on views beside others that do not, without Local on the same views."""
+        """Refuse methods that train on views (augmented samples) unless a row has Local on the same views."""
         beside = [row.set["training.augment"] for row in self.rows() if row.method == "local" and _viewed(row)]
         for row in self.rows():
             if "augment" not in METHODS[row.method].model_fields:
@@ -186,24 +186,24 @@ class PaperTable(Settings):
         return self
 
     def rows(self) -> tuple[Row, ...]:
-        """The rows without controls: the methods as they are, then the others."""
+        """The rows without controls: first the methods without changed settings, then the others."""
         return (*(Row(name=name, method=name) for name in self.methods), *self.row)
 
     def names(self, planted: bool) -> list[str]:
-        """The names of all rows, each with its controls behind it; `oracle` only where planted groups are known."""
+        """The names of all rows, each followed by its controls; `oracle` only if planted groups are known."""
         kinds = {row.name: METHODS[row.method] for row in self.rows()}
         names = with_controls(list(kinds), planted, kinds)
         return [name for name in names if parted(name)[1] in (None, *self.controls)]
 
     def row_of(self, name: str) -> tuple[Row, str | None]:
-        """The row and the control that a name stands for."""
+        """Return (the row, the control or None) for a name."""
         base, control = parted(name)
         return next(row for row in self.rows() if row.name == base), control
 
     def only(self, methods: Collection[str]) -> PaperTable:
         """The table with the rows of these methods and of Local; claims about other rows are not tested.
 
-        Raises ConfigError for a method without a row, and for a row that is tuned as one that is left out.
+        Raises ConfigError for a method without a row, and for a row tuned as another row that is left out.
         """
         of = {row.name: row.method for row in self.rows()}
         for name in methods:
@@ -225,7 +225,7 @@ class PaperTable(Settings):
         return self.model_copy(update={"methods": some, "row": rows, "claim": claims})
 
     def shortened(self) -> PaperTable:
-        """The table for `--quick`: every row once, with few rounds, seeds and candidates, which takes minutes."""
+        """The table for `--quick`, which takes minutes: every row, with few rounds, seeds and candidates."""
         quick, tune = self.quick, self.tune
         parts = tuple(part.model_copy(update={"set": part.set | quick.set}) for part in self.federation)
         less = None if tune is None else tune.model_copy(
@@ -235,7 +235,7 @@ class PaperTable(Settings):
 
 
 def table_folder(given: Path | None) -> Path:
-    """The folder of the definitions: the one given, presets/tables here, or that of fedkin; raises ConfigError."""
+    """The folder of the definitions: `given`, else presets/tables here, else fedkin's own; raises ConfigError."""
     if given is not None and not given.is_dir():
         raise ConfigError(f"--tables {given}: no such folder; without it the tables that come with fedkin are used")
     here = Path("presets/tables")
@@ -243,6 +243,6 @@ def table_folder(given: Path | None) -> Path:
 
 
 def known_tables(folder: Path) -> dict[str, PaperTable]:
-    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field."""
+    """The definitions in a folder, by name, sorted; raises ConfigError naming file and field."""
     add_installed()
     return {path.stem: parse(PaperTable, read_table(path), str(path)) for path in sorted(folder.glob("*.toml"))}

@@ -1,7 +1,7 @@
-"""Parts that are not fedkin's own: methods, scenarios, sources, models, metrics, graph stages of files and packages.
+"""Plug-ins: methods, scenarios, sources, models, metrics and graph stages from the user's files and other packages.
 
-They are put among the built-in ones under the name that they give themselves, and are then used as those are. A file is
-read only where its user names it, in an experiment file or on the command line; never by what comes over a network.
+They are registered next to the built-in parts, under the name that they declare, and are used in the same way. A file
+is read only if the user names it in an experiment file or on the command line, never because of network data.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
-# A path may have an "@" itself; a control of a method follows its name.
+# A path may contain "@" itself; after a method's name, "@" begins the control.
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)(?P<control>@.*)?")
 _LOG = logging.getLogger("fedkin")
-# Entry points fedkin.GROUP, also the kinds of `fedkin list`, and the section of an experiment that names such a part.
+# Groups of entry points (fedkin.GROUP) and kinds of `fedkin list`, with the experiment section that names such a part.
 GROUPS = {
     "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
     "graph": "graph",
@@ -43,23 +43,23 @@ GROUPS = {
 
 
 class Kind(NamedTuple):
-    """Parts of one kind: the field of their section that names one, all by name, and what they are made from."""
+    """Parts of one kind: the field in their section that names one, all known parts by name, and their base classes."""
 
     field: str
     known: dict[str, Any]
     bases: tuple[type, ...]
 
     def has(self, part: Any, module: str) -> bool:
-        """Whether this is meant to be such a part, and is defined in this module."""
+        """Whether `part` looks like a part of this kind and is defined in this module."""
         if isinstance(part, type):
             defined_here = part.__module__ == module and not isabstract(part)
             return defined_here and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
         return isinstance(part, self.bases) and _home(part) == module
 
     def taken(self, part: Any) -> tuple[str, Any]:
-        """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
+        """Return (the name that a part declares, the part); raises ConfigError for an invalid or unnamed part.
 
-        A torch module as a model becomes settings of it.
+        A torch module as a model is wrapped in a class of settings.
         """
         if self.known is MODELS and _is_module(part):
             part = plain(part)
@@ -108,7 +108,7 @@ _FILES: dict[str, _Read] = {}
 def add_installed() -> None:
     """Add the parts of other packages, by their entry points in `GROUPS`.
 
-    One that cannot be used harms nobody: a warning names its package.
+    For a part that cannot be used, only a warning is logged, which names its package.
     """
     for group, section in GROUPS.items():
         kind = KINDS[section]
@@ -121,12 +121,12 @@ def add_installed() -> None:
                 name, part = kind.taken(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
-            except Exception as error:  # whatever another package does
+            except Exception as error:  # other packages may raise anything
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
 
 
 def placed(value: Any) -> Any:
-    """Return a setting with absolute paths in each FILE.py:NAME, so that it means the same in every working folder."""
+    """Return a setting with absolute paths in each FILE.py:NAME, so that the working folder does not matter."""
     if isinstance(value, Mapping):
         return {name: placed(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -136,21 +136,21 @@ def placed(value: Any) -> Any:
 
 
 def origin(part: Any) -> str:
-    """Return where a part comes from: "fedkin", a file, or the package that brings it."""
+    """Return where a part comes from: "fedkin", a file, or the name of another package."""
     module = _home(part)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
 
 
 def _home(part: Any) -> str:
-    """Return the module whose code a part is; empty for what is none."""
+    """Return the module that defines a part; empty if there is none."""
     if isinstance(part, Measure):
         return part.home
     return getattr(part if isinstance(part, type) else getattr(part, "part", None), "__module__", None) or ""
 
 
 def files_of(parts: Iterable[Any]) -> list[str]:
-    """Return the files that these parts are from, as `own` lists them; none for those that are from no file."""
+    """Return the user's files that define these parts, as listed in `own`; parts from packages are left out."""
     places = dict.fromkeys(origin(part) for part in parts)
     return [f"{place}#{_FILES[place].digest}" for place in places if place in _FILES]
 
@@ -158,7 +158,7 @@ def files_of(parts: Iterable[Any]) -> list[str]:
 def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
     """Read the files that settings name in `own`; returns them with their hashes.
 
-    Raises ConfigError, also for one that has changed since its hash was noted.
+    Raises ConfigError, also for a file that has changed since its hash was noted.
     """
     listed = table.get("own", [])
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
@@ -178,7 +178,7 @@ def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def check_read(own: object) -> None:
-    """Raise ConfigError for files that were not read: what came from elsewhere than its user may not name files."""
+    """Raise ConfigError for files in `own` that were not read: only the user may name files."""
     for text in own if isinstance(own, list) else [own]:
         path, _, digest = str(text).partition("#")
         if path not in _FILES or _FILES[path].digest != digest:
@@ -187,7 +187,7 @@ def check_read(own: object) -> None:
 
 
 def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
-    """Say why what a file has under this name is no part of this kind."""
+    """Explain why the object `label` in a file is no part of this kind."""
     if hasattr(module, label):
         try:
             KINDS[section].taken(getattr(module, label))
@@ -199,7 +199,7 @@ def _why_none(section: str, label: str, file: _Read, module: Any) -> str:
 
 
 def _read(place: str, where: str) -> _Read:
-    """Import a file and put its parts among the others; returns what it has."""
+    """Import a file and register its parts; returns its hash and parts."""
     try:
         digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
     except OSError as error:
@@ -223,7 +223,7 @@ def _read(place: str, where: str) -> _Read:
                 if parts.setdefault((section, name), part) is not part or kind.known.get(name, part) is not part:
                     raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
-                if _is_module(thing):  # which may be there only for others to use
+                if _is_module(thing):  # it may be only a building block of others
                     continue
                 raise ConfigError(f"{where}: {place}: {error}") from None
             file.parts[section, label] = name
@@ -234,7 +234,7 @@ def _read(place: str, where: str) -> _Read:
 
 
 def _module(place: str, where: str) -> Any:
-    """Import a file as the module of its name, so that processes that are started later can import it too."""
+    """Import a file as the module of the same name, so that processes that start later can import it too."""
     name, folder = Path(place).stem, str(Path(place).parent)
     if not name.isidentifier():
         raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
@@ -268,9 +268,9 @@ _FIELDS = {f"{section}.{kind.field}": section for section, kind in KINDS.items()
 
 
 def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an experiment's table with the name of the class for each FILE.py:CLASS, after reading the file.
+    """Read the files of an experiment's table; returns the table with part names in place of FILE.py:CLASS.
 
-    `own` lists the files then, with their hashes. Files that it lists already are read as well. Paths are relative to
+    Its `own` then lists the files with their hashes. Files that `own` already lists are read too. Paths are relative to
     `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
     """
     files = read_own(table, folder)
@@ -279,15 +279,15 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def taken_value(path: str, value: Any, folder: Path, files: list[str]) -> Any:
-    """Return the value of a setting with the names of parts for FILE.py:NAME; their files are added to `files`.
+    """Return a setting's value with part names in place of FILE.py:NAME; adds the files that were read to `files`.
 
-    path: of the setting, such as "model.name" or "methods.mine.method.graph.groups".
+    path: the setting's path, such as "model.name" or "methods.mine.method.graph.groups".
     """
     return _taken(value, "".join(path.split(".", 2)[2:]) if path.startswith("methods.") else path, path, folder, files)
 
 
 def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) -> Any:
-    """Do `taken_value`; path: without [methods.NAME], below which there are the same sections again; where: with it."""
+    """Do `taken_value`; path: without the prefix `methods.NAME`, where sections repeat; where: the complete path."""
     if isinstance(value, Mapping):
         changed: dict[str, Any] = {}
         for key, inner in value.items():
@@ -308,12 +308,12 @@ def _taken(value: Any, path: str, where: str, folder: Path, files: list[str]) ->
     section = _FIELDS.get(path) or ("graph" if path.startswith("method.") else None)
     if section is None or not isinstance(value, str):
         return value
-    # Only in a section of a graph a text can be nothing but a stage; elsewhere in a method it may be any text.
+    # A text in a method's graph section must be a stage; elsewhere in a method it may be any text.
     return _named(value, section, folder, where, files, sure=path in _FIELDS or ".graph." in path)
 
 
 def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
-    """Return the graph stages of one's own that a method's settings name."""
+    """Return the registered graph stages that a method's settings name."""
     stages = []
     for value in settings.values():
         if isinstance(value, Mapping):
@@ -324,15 +324,15 @@ def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
 
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
-    """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
+    """Return (names, with part names in place of FILE.py:CLASS; the files that were read, for `own`)."""
     files: list[str] = []
     return [_named(name, section, folder, where, files) for name in names], files
 
 
 def _named(name: str, section: str, folder: Path, where: str, files: list[str], sure: bool = True) -> str:
-    """Return the name of a part for FILE.py:NAME, reading the file, which is added to `files`; others as they are.
+    """Read the file of FILE.py:NAME, add it to `files`, and return the part's name; other names stay unchanged.
 
-    sure: whether it can be nothing but a part. Raises ConfigError, then also for a file without a name.
+    sure: whether `name` must be a part. Raises ConfigError; if sure, also for FILE.py without a NAME.
     """
     split = _IN_FILE.fullmatch(name)
     if split is None:

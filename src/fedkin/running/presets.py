@@ -1,4 +1,4 @@
-"""The experiments that come with fedkin, by the names of their files."""
+"""The experiment files that come with fedkin (presets), by name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def preset_names() -> list[str]:
 
 
 def preset_or_file(path: Path) -> Path:
-    """Return the file of a preset for its name, and any other path as it is.
+    """Return a preset's file for its name; any other path stays unchanged.
 
-    A name is a path without folder and suffix for which there is no file. Raises ConfigError if no preset has it.
+    A path without folder and suffix is a name if no such file exists. Raises ConfigError if no preset has this name.
     """
     if path.name != str(path) or path.suffix or path.exists():
         return path
@@ -35,7 +35,7 @@ def preset_or_file(path: Path) -> Path:
 
 
 def missing(path: Path) -> ConfigError:
-    """Return the error for an experiment file that is not there."""
+    """Return the error for an experiment file that does not exist."""
     near = sorted(other.name for other in path.parent.glob("*.toml")) if path.parent.is_dir() else []
     hint = nearest(path.name, near) if near else "there is no such folder, or no experiment in it"
     return ConfigError(f"{path}: no such experiment file; {hint}")

@@ -1,4 +1,4 @@
-"""How far runs are: a bar on a terminal or in a notebook, else ten plain lines on standard error."""
+"""Progress of runs: a bar on a terminal or in a notebook, else ten plain lines on standard error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedkin.untrusted import shown
 if TYPE_CHECKING:
     from fedkin.running.loop import Watcher
 
-_LINES = 10  # without a terminal, of a command
+_LINES = 10  # lines per command without a terminal
 
 
 def make_console(**options: Any) -> Console:
-    """Return a console for tables and plain text. stderr=True: write errors never end a command."""
+    """Return a console for tables and plain text. With stderr=True, write errors never end a command."""
     if options.pop("stderr", False):
         options["file"] = _BestEffort(sys.stderr)
     return _PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
@@ -63,9 +63,9 @@ class StopFlag:
 
 
 class Progress:
-    """A watcher of a run: a bar with round, time left and figures, or without a terminal ten lines.
+    """A watcher of a run: a bar with round, time left and figures; ten lines without a terminal.
 
-    stop: set by whoever asks to stop. watcher: another watcher, which is told the same and which may stop the run.
+    stop: the flag that asks to stop. watcher: another watcher, which receives the same calls and may stop the run.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Progress:
         self.figures = ""
 
     def started(self, rounds: int, done: int) -> None:
-        """Show the bar, with the rounds that are done already."""
+        """Show the bar, starting at the rounds that are already done."""
         self.rounds = rounds
         if self.watcher is not None:
             self.watcher.started(rounds, done)
@@ -131,9 +131,9 @@ class Progress:
 
 
 class ProgressOfSeveral:
-    """The progress of several runs one after another, with the time left for all; without a terminal ten lines in all.
+    """The progress of several runs in sequence, with the time left for all; ten lines in all without a terminal.
 
-    Runs of a resumed comparison that are only read are not counted; of the others, the mean time of a round is used.
+    The time left comes from the mean time of a round, without finished runs that a resumed comparison only reads.
     """
 
     def __init__(self, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
@@ -143,14 +143,14 @@ class ProgressOfSeveral:
         self.begun = 0.0
 
     def next(self, title: str, done: int, of: int) -> Progress:
-        """The progress of the next run; done: how many are before it, of all."""
+        """Return the progress of the next run; done: number of runs before it; of: number of all runs."""
         now = time.monotonic()
         if self.last is not None and self.last.fresh:
             self.seconds += now - self.begun
             self.rounds += self.last.fresh
             self.longest = max(self.longest, self.last.rounds)
         self.begun = now
-        # A line at the end of those runs that complete a tenth of all.
+        # Print a line after each run that completes another tenth of all runs.
         lines = max(1, _LINES // of) if (done + 1) * _LINES // of > done * _LINES // of else 0
         self.last = Progress(
             f"{title} ({done + 1} of {of}{self._left(of - done)})", self.stop, self.quiet, self.console, lines
@@ -158,7 +158,7 @@ class ProgressOfSeveral:
         return self.last
 
     def _left(self, runs: int) -> str:
-        """The time for this many runs, if one has ended."""
+        """The estimated time for this many runs; empty until a run has ended."""
         if not self.rounds:
             return ""
         seconds = self.seconds / self.rounds * self.longest * runs
@@ -166,7 +166,7 @@ class ProgressOfSeveral:
 
 
 def figured(row: Mapping[str, Any]) -> str:
-    """The figures of a round on a line: the metric of seen and unseen clients, and the groups."""
+    """The figures of a round in one line: the metric of seen and unseen clients, and the groups."""
     from fedkin.records.metrics import metric_of
 
     parts = []
@@ -181,7 +181,7 @@ def figured(row: Mapping[str, Any]) -> str:
 
 
 def grouped(groups: Mapping[str, Any], word: str = "") -> str:
-    """The number of groups, by verdict if there are verdicts, and their agreement with the planted ones."""
+    """The number of groups, also by verdict if there are verdicts, and their agreement with planted groups."""
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
     ari = groups["ari"]
     some = f" ({verdicts})" if verdicts else ""
@@ -189,7 +189,7 @@ def grouped(groups: Mapping[str, Any], word: str = "") -> str:
 
 
 class _PlainConsole(Console):
-    """A console that removes control characters from rendered segments, so that styles are kept."""
+    """A console that removes control characters from the text but keeps styles."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for part in super().render(renderable, options):

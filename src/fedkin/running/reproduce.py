@@ -1,4 +1,4 @@
-"""Tables of papers, run: every row tuned with the same budget, then all rows and their controls over the seeds."""
+"""Run the tables of papers: tune every row with the same budget, then run all rows and controls with all seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tune import at_the_border, best, tune
 from fedkin.tasks import METRICS, Metric
 
-# In the CSV of a page.
+# Columns of a page's CSV.
 FIGURES = ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
 GIVEN = "; "
 
@@ -29,8 +29,8 @@ GIVEN = "; "
 class Run:
     """One run of a row.
 
-    clients: their number. figures: by name, without those that are not known. given: what was told to the method.
-    values: the metric of each client that takes part, by id, None if it has none.
+    clients: their number. figures: known figures by name. given: prior knowledge that the method was given.
+    values: the metric of each client that takes part, by id; None if it is not determined.
     """
 
     metric: Metric
@@ -41,7 +41,7 @@ class Run:
 
     @classmethod
     def of(cls, result: Result) -> Self:
-        """Return what is kept of a result."""
+        """Extract a run's figures from its result."""
         summary, figures = result.summary, {**figures_of(result, None), "bytes": result.sent}
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
         known_figures = {each: float(value) for each, value in figures.items() if value is not None}
@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def by_row(cls, rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, Self]]:
-        """Return the runs by row and seed from the CSV of a page, which has no figures of single clients."""
+        """Return the runs by row and seed from a page's CSV, which has no figures of single clients."""
         runs: dict[str, dict[int, Self]] = {}
         for row in rows:
             figures = {name: float(row[name]) for name in FIGURES if row.get(name)}
@@ -69,13 +69,13 @@ class Run:
         return gains
 
 
-# Figures of which less is better.
+# Figures for which less is better.
 _LESS = ("std", "variance", "bytes")
 
 
 @dataclass(frozen=True)
 class TunedRow:
-    """What the tuning of a row chose: changed settings; which of them are at the border of what was tried; failures."""
+    """The result of a row's tuning: changed settings, those at the border of the tried values, number of failures."""
 
     settings: Mapping[str, Any]
     border: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class TunedRow:
 class FinishedPart:
     """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning.
 
-    failed: why a row, or a control, failed in training. It has no results.
+    failed: why a row or a control failed in training; it then has no results.
     """
 
     part: Part
@@ -101,7 +101,7 @@ class FinishedPart:
         return next(iter(next(iter(self.results.values())).values()))
 
     def unmatched_views(self, table: PaperTable) -> list[str]:
-        """Return the rows that train on views, as tuned, that no row of Local has."""
+        """Return the rows that train on views, as tuned, for which no row has Local on the same views."""
         chosen = self.chosen
         experiments = {
             row.name: _changed(self.experiment, row, chosen[row.name].settings)
@@ -113,7 +113,7 @@ class FinishedPart:
 
     @property
     def share(self) -> bool:
-        """Whether the metric is a share, which is written in points."""
+        """Whether the metric is a share, so that differences are written in points."""
         return self.first.metric.share
 
 
@@ -126,10 +126,10 @@ def reproduce(
     finished: bool = False,
     hears: Hears | None = None,
 ) -> Iterator[FinishedPart]:
-    """Run a table, federation after federation; begun runs in `folder` are resumed, and finished runs are read.
+    """Run a table, one federation after another; resumes what `folder` holds and reads finished runs.
 
-    presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
-    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
+    presets: the folder of the definition. finished: run nothing, and leave out unfinished federations.
+    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, like `tune` and
     `run_experiment`.
     """
     runs = _TableRuns(table, data_root, folder, not finished, hears)
@@ -146,7 +146,7 @@ def reproduce(
 class _TableRuns:
     """The runs of a table.
 
-    light: remove models and states of finished runs. done: runs so far, for the progress.
+    light: whether to remove models and states of finished runs. done: number of runs so far, for the progress.
     """
 
     table: PaperTable
@@ -166,7 +166,7 @@ class _TableRuns:
         )
 
     def finish(self, part: Part, base: Runs, names: Sequence[str]) -> FinishedPart:
-        """Tune every row that is not tuned as another one, then run all rows and controls with every seed."""
+        """Tune every row without `tuned_as`, then run all rows and controls with every seed."""
         chosen = {row.name: TunedRow({}) for row in self.table.rows()}
         chosen |= {row.name: self._tune(part, base, row) for row in _tuned_rows(self.table)}
         chosen |= {row.name: chosen[row.tuned_as] for row in self.table.rows() if row.tuned_as is not None}
@@ -218,7 +218,7 @@ class _TableRuns:
         return self.folder / re.sub(r"[^\w.+-]+", "-", part.name)
 
     def _lighten(self, folder: Path) -> None:
-        """Remove models and states of finished runs here: they take most of the space, and no page needs them."""
+        """Remove models and states of finished runs: they take most of the space, and no page needs them."""
         if self.light:
             for path in folder.rglob("summary.json"):
                 lighten(path.parent)
@@ -228,33 +228,33 @@ class _TableRuns:
 
 
 def _tuned_rows(table: PaperTable) -> list[Row]:
-    """The rows that have a tuning of their own."""
+    """The rows with their own tuning."""
     return [row for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
 
 
 def runs_of(table: PaperTable) -> int:
-    """How many runs a table has at most: candidates and compared ones."""
+    """The largest number of runs of a table: candidates and compared runs."""
     tries = 0 if table.tune is None else len(_tuned_rows(table)) * _tries(table.tune)
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
 
 
 def _tries(how: Equally) -> int:
-    """The runs of one row's tuning."""
+    """The number of runs of one row's tuning."""
     return len(how.seeds) * how.candidates
 
 
 def _changed(
     base: Experiment, row: Row, chosen: Mapping[str, Any] | None = None, control: str | None = None
 ) -> Experiment:
-    """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
+    """The experiment of a row: the preset's settings for its method, then tuned ones, the row's, and the control's."""
     last = {} if control is None else changes_of(named(row.method, control))
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
 
 
 def judged(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
-    """What a claim is about, with its interval over the seeds, to be held against `claim.needed`; None if unknown.
+    """The value of a claim with its interval over seeds, to compare with `claim.needed`; None if unknown.
 
-    It is the difference of the two rows, above 0 if `better` is the better one, or without `than` the figure itself.
+    The value is the difference of the two rows, above 0 if `better` is better; without `than`, the figure itself.
     The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
     """
     assert claim.better is not None

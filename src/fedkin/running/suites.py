@@ -1,6 +1,6 @@
 """Suites of `fedkin bench`: federations on which methods are compared, with one budget of tuning, seeds and rounds.
 
-A suite of one's own is a Python file with `SUITE = Suite(...)`; its stored results lie beside it, in NAME.jsonl.
+Your own suite is a Python file with `SUITE = Suite(...)`; its stored results are next to it, in NAME.jsonl.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float64]
 class Entry:
     """A federation of a suite.
 
-    make: the federation of a seed. model: the net, or its name. rates: those that are tried.
+    make: a function that makes the federation for a seed. model: the net, or its name. rates: learning rates to try.
     """
 
     make: Callable[[int], Federation]
@@ -42,8 +42,8 @@ class Entry:
 class Suite:
     """Federations by name, and how methods run on them; stored: the file with the results of all methods.
 
-    Each method has one rate for each federation: the best of the entry's on a fifth of all training samples held out,
-    with the first seed and half of the rounds. controls: those of a method's controls that run too, with its rate.
+    Each method has one learning rate per federation: the best of the entry's rates on a held-out fifth of all training
+    samples, with the first seed and half of the rounds. controls: controls that also run, with the method's rate.
     """
 
     name: str
@@ -68,7 +68,7 @@ def _dealt(
     seed: int, change: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]], group: Callable[[int], Any],
     clients: int = 16, train: int = 80, test: int = 30,
 ) -> Federation:  # fmt: skip
-    """Clients with digits drawn without replacement; change(client's number, x, y) gives what it sees."""
+    """Clients with digits drawn without replacement; change(client's number, x, y) returns the client's samples."""
     x, y = _digits()
     order = torch.from_numpy(rng(seed, "deal").permutation(len(y)))
     made = []
@@ -89,7 +89,7 @@ def _rotated(seed: int) -> Federation:
 
 
 def _swapped(seed: int) -> Federation:
-    """Each client swaps one pair of labels of its own: clients differ by degrees."""
+    """Each client swaps its own pair of labels: clients differ by degrees."""
 
     def change(number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         one, other = rng(seed, "pair", number).choice(10, 2, replace=False).tolist()
@@ -105,7 +105,7 @@ def _iid(seed: int) -> Federation:
 
 
 def _all_different(seed: int) -> Federation:
-    """Each client sees the pixels in an order of its own."""
+    """Each client sees the pixels in its own random order."""
 
     def change(number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         order = torch.from_numpy(rng(seed, "pixels", number).permutation(64))
@@ -121,7 +121,7 @@ def _client(number: int, x: Array, y: Any, train: int) -> Client:
 
 
 def _mixture(seed: int) -> Federation:
-    """Marfoq et al., NeurIPS 2021: three linear models, each client's samples from them in shares of its own."""
+    """Marfoq et al., NeurIPS 2021: three linear models; each client mixes samples from them in its own shares."""
     draw = rng(seed, "mixture")
     models = draw.normal(size=(3, 10)) * 2
     clients = []
@@ -135,7 +135,7 @@ def _mixture(seed: int) -> Federation:
 
 
 def _hospitals(seed: int, kind: str) -> Federation:
-    """Twelve hospitals of 40 to 300 patients: one linear model, with an intercept and slopes of their own."""
+    """Twelve hospitals of 40 to 300 patients: variations of one linear model, with own intercepts and slopes."""
     draw = rng(seed, "hospitals", kind)
     common = draw.normal(size=8)
     clients = []
@@ -171,7 +171,7 @@ SUITES = {
 
 
 def suite_of(name: str) -> Suite:
-    """Return the suite of this name, or of a Python file; raises ConfigError."""
+    """Return the suite with this name, or in this Python file; raises ConfigError."""
     if name in SUITES:
         return SUITES[name]
     path = Path(name)

@@ -1,4 +1,4 @@
-"""The line of a round (rounds.jsonl) and the summary of a run (summary.json), from what the engine and records have."""
+"""The line of a round (rounds.jsonl) and the summary of a run (summary.json), from the engine and the records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fedkin.records.run import bytes_by_client
 from fedkin.running.experiment import RunSettings
 
 _SUMMARY_ONLY = ("title", "higher", "share", "values")
-# A loss that ends at more than so many times its first value did not just overfit.
+# A loss that grows by more than this factor needs a warning.
 _GROWN = 10.0
 
 
 def round_line(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
-    """Return the line of a round, in which nothing depends on the speed of the machine."""
+    """Return the line of a round; nothing in it depends on the speed of the machine."""
     line: dict[str, Any] = {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
@@ -61,7 +61,7 @@ def summary_of(
     engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
     seconds: Mapping[str, float], training_paths: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what summary.json holds. What is empty (no warnings, nothing missing, ...) is left out."""
+    """Return the content of summary.json, without empty entries (no warnings, nothing missing, ...)."""
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
     seen = {id: score for id, score in scores.items() if id not in set(everyone.unseen)}
     settings = setup.method.model_dump(mode="json")
@@ -131,7 +131,7 @@ def _groups(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def given(method: Mapping[str, Any], network: str) -> list[str]:
-    """Return what was told to a method, from its settings and `run.network`; empty if nothing was.
+    """Return the prior knowledge that a method was given, from its settings and `run.network`; empty if none.
 
     >>> given({"clusters": 4}, "complete"), given({"graph": {"groups": "planted"}}, "complete")
     (['4 groups, given'], ['planted groups, given'])
@@ -153,7 +153,7 @@ def given(method: Mapping[str, Any], network: str) -> list[str]:
 
 
 def _group_count(value: Any) -> int | None:
-    """The number of groups that a setting names."""
+    """The number of groups that a setting fixes; None if it fixes none."""
     if isinstance(value, str):
         name, _, number = value.partition(":")
         return int(number) if name in ("hierarchical", "kmeans") and number.isdigit() else None
@@ -170,7 +170,7 @@ def cautions(
     metric: str,
     precision: str = "float32",
 ) -> list[str]:
-    """Warnings about a run, each a sentence with what to do. lines: those of rounds.jsonl; scores: the last ones."""
+    """Warnings about a run, each with what to do. lines: of rounds.jsonl; scores: of the last evaluation."""
     warnings = []
     if precision != "float32":
         warnings.append(

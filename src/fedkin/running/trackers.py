@@ -30,8 +30,8 @@ __all__ = [
 def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a line of rounds.jsonl that trackers log; unknown figures are left out.
 
-    They are NAME/mean and NAME/worst10 of the task's metric, the mean of the task's further metrics, metrics/NAME with
-    the mean of each in `run.metrics`, loss (on test samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity;
+    They are NAME/mean and NAME/worst10 of the task's metric; the means of the task's further metrics; metrics/NAME, the
+    mean of each of `run.metrics`; loss (on test samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity;
     bytes/up and /down of this round; and method/... with the figures of the method.
     """
     metric = metric_of(row).name
@@ -47,7 +47,7 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a whole run that the built-in trackers log.
+    """Return the figures of a complete run that the built-in trackers log.
 
     They are total/seconds, /bytes_up, /bytes_down, /flops, /parameters and /ari_mean.
     """
@@ -68,17 +68,17 @@ def _finite(value: Any) -> bool:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A tracker of a run; if it raises, one warning is given, and the run goes on without it."""
+    """A tracker of a run; if it raises, a warning is given, and the run continues without it."""
 
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         """Called when a run begins, or is resumed after round `done` (0: from the start).
 
-        settings: all settings of the run, by dotted names such as "training.lr". An interrupted run is resumed from its
-        last checkpoint, so rounds above `done` that were logged before come again, with the same figures.
+        settings: all settings of the run, by dotted names such as "training.lr". An interrupted run resumes from its
+        last checkpoint, so rounds after `done` may be logged a second time, with the same figures.
         """
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
-        """Called after each round with the figures of `figures_of`, all of them finite.
+        """Called after each round with the figures from `figures_of`, all of them finite.
 
         A round without evaluation has no accuracy.
         """
@@ -90,29 +90,29 @@ class Tracker(Protocol):
 class PackageTracker(Tracker):
     """A tracker that needs a package, and by default a run folder to write to.
 
-    package: name of the package, which is also the name of the extra that installs it. last: the last round that the
-    package has, so that a resumed run repeats none.
+    package: name of the package, and of the extra that installs it. last: the last round that the package has received,
+    so that a resumed run repeats none.
     """
 
     package: ClassVar[str]
 
     def __init__(self, folder: Path | None) -> None:
         self.folder, self.last = folder, -1
-        # The file that keeps the id of the package's run.
+        # The file with the id of the package's run.
         self.id_file = None if folder is None else folder / f"{self.package}.json"
 
     def place(self) -> Path:
-        """The package's folder in that of the run; raises ConfigError if there is none."""
+        """The package's folder in the run's folder; raises ConfigError if the run has no folder."""
         if self.folder is None:
             raise ConfigError(f"trackers: {self.package!r} writes into the run's folder: give the run one (out=...)")
         return self.folder / self.package
 
     def read_id(self) -> str | None:
-        """Return the id of the package's run of an earlier start, if there is one."""
+        """Return the id of the package's run from an earlier start, or None."""
         return str(read_json(self.id_file)["run"]) if self.id_file is not None and self.id_file.exists() else None
 
     def write_id(self, id: str) -> None:
-        """Keep the id of the package's run."""
+        """Store the id of the package's run."""
         if self.id_file is not None:
             write_json(self.id_file, {"run": id})
 
@@ -122,7 +122,7 @@ class PackageTracker(Tracker):
             self.last = round
 
     def send(self, round: int, figures: Mapping[str, float]) -> None:
-        """Log the figures of a round that the package does not have."""
+        """Log the figures of a round that the package has not received yet."""
 
     def log_earlier(self, done: int) -> None:
         """Log rounds 1 to `done` from the records of a resumed run."""
@@ -132,7 +132,7 @@ class PackageTracker(Tracker):
 
 
 class TensorBoard(PackageTracker):
-    """Event files in the run's folder, under `tensorboard/`; a resumed run goes on in the same curves."""
+    """Event files in the run's folder, under `tensorboard/`; a resumed run continues the same curves."""
 
     package = "tensorboard"
 
@@ -144,7 +144,7 @@ class TensorBoard(PackageTracker):
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Readers go by the names of files, not by their order: all is written anew into one.
+        # Readers sort files by name, not by time, so write everything again into one file.
         for old in Path(self.events).glob("events.out.tfevents.*"):
             old.unlink()
         self.writer = SummaryWriter(self.events)
@@ -155,7 +155,7 @@ class TensorBoard(PackageTracker):
     def send(self, round: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.writer.add_scalar(name, value, round)
-        self.writer.flush()  # for who watches the run
+        self.writer.flush()  # so that users see the round at once
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
@@ -207,7 +207,7 @@ class MLflow(PackageTracker):
             for first in range(0, len(params), 100):
                 self.client.log_batch(self.run, params=params[first : first + 100])
             self.write_id(self.run)
-        # The store may have been unreachable in some of these rounds.
+        # The tracking store may have been unreachable in some of these rounds.
         self.log_earlier(done)
 
     def send(self, round: int, figures: Mapping[str, float]) -> None:
@@ -221,7 +221,7 @@ class MLflow(PackageTracker):
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
             self.send(summary["rounds"], totals_of(summary))
-        # MLflow prints the address of the run. On stdout this could break a summary that a program reads.
+        # MLflow prints the run's address. On stdout this could break a summary that another program reads.
         with contextlib.redirect_stdout(sys.stderr):
             self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
 
@@ -232,9 +232,9 @@ def _plain(name: str) -> str:
 
 
 class WandB(PackageTracker):
-    """A run of Weights & Biases, online or offline by WANDB_MODE.
+    """A run of Weights & Biases, online or offline as WANDB_MODE says.
 
-    Without WANDB_MODE it is online if there are credentials, else offline in the run's folder.
+    Without WANDB_MODE, the run is online if there are credentials, else offline in the run's folder.
     """
 
     package = "wandb"
@@ -247,7 +247,7 @@ class WandB(PackageTracker):
         import wandb
 
         env = os.environ
-        # Neither the user nor the network is asked for credentials.
+        # Do not ask the user or the network for credentials.
         offline = not env.get("WANDB_MODE") and not wandb.login(prompt=False, verify=False)
         self.run = wandb.init(
             project=None if env.get("WANDB_PROJECT") else "fedkin",
@@ -258,18 +258,18 @@ class WandB(PackageTracker):
             dir=str(self.folder) if self.folder is not None else None,
             config=dict(settings),
             mode="offline" if offline else None,
-            # A run that the user has started stays as it is, and nothing is printed.
+            # Do not touch a run that the user has started, and print nothing.
             reinit="create_new",
             settings=wandb.Settings(console="off"),
         )
         if self.run.disabled:
             return
         self.write_id(self.run.id)
-        # The step after the last one on the server; offline 0. Figures that were logged in the last seconds before a
-        # kill were neither written nor sent.
+        # starting_step follows the last step on the server; it is 0 offline. wandb loses figures that were logged in
+        # the last seconds before a kill.
         self.last = self.run.starting_step - 1
         self.log_earlier(done)
-        # All rounds were logged again, so the offline files of an interrupted run are superseded.
+        # All rounds were logged again, so the offline files of the interrupted run are no longer needed.
         for old in self.place().glob(f"offline-run-*-{self.run.id}") if self.folder is not None else ():
             if old.resolve() != Path(self.run.dir).parent.resolve():
                 shutil.rmtree(old)
@@ -298,7 +298,7 @@ class Tracking:
 
     def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
         self.live: list[tuple[str, Tracker]] = []
-        # Objects are compared by identity: they may have no hash, and equal ones may write to two places.
+        # Compare objects by identity: they may have no hash, and equal objects may write to different places.
         for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
             if isinstance(each, str):
                 check_trackers([each])
@@ -312,19 +312,19 @@ class Tracking:
         self.over = False
 
     def started(self, settings: Callable[[], Mapping[str, Any]], name: str, done: int) -> None:
-        """Pass on that the run begins or is resumed."""
+        """Tell all trackers that the run begins or is resumed."""
         if self.live:
             by_name = flat(settings())
             self._tell(lambda tracker: tracker.start(by_name, name, done))
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Pass on a round; `row` is its line in rounds.jsonl."""
+        """Tell all trackers about a round; `row` is its line in rounds.jsonl."""
         if self.live:
             figures = figures_of(row)
             self._tell(lambda tracker: tracker.log(row["round"], figures))
 
     def ended(self, summary: Mapping[str, Any] | None) -> None:
-        """Pass on, once, that the run has ended; with None it was stopped or failed."""
+        """Tell all trackers, once, that the run has ended; None: it was stopped or failed."""
         if not self.over:
             self.over = True
             self._tell(lambda tracker: tracker.finish(summary))

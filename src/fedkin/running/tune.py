@@ -25,7 +25,7 @@ from fedkin.settings import Span, flat, tunables
 __all__ = ["RATE", "Candidate", "Equal", "at_the_border", "best", "plan_choices", "tune"]
 
 RATE = "training.lr"
-_RATE_FACTOR = 10.0  # rates reach from the experiment's divided by this to its product with it
+_RATE_FACTOR = 10.0  # rates reach from lr / factor to lr * factor, for the experiment's lr
 Range = Span | tuple[Any, ...]
 
 
@@ -36,12 +36,12 @@ Range = Span | tuple[Any, ...]
 class Equal:
     """The same number of candidates for every method; rates: the range of `training.lr`, None: a tenth to ten times.
 
-    The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
-    by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
-    Then the best candidate is tried with twice its rate, and with half of it if no other rate is smaller, with at most
-    as many candidates again. A candidate counts as the worse of itself and of its twin with twice the rate, so that a
-    rate beside those that diverge is not chosen: training on all samples, or with another seed, may diverge there.
-    fixed: settings, or sections of them, that stay as they are, by path.
+    The first candidate is the experiment's method unchanged. The others spread evenly (Halton's sequence, scrambled
+    by `seed`) over the rate and the method's own settings; a method without own settings gets more rates instead.
+    Then the best candidate is tried with twice its rate, and with half of it if it has the smallest rate; this repeats
+    with at most `candidates` further candidates. A candidate counts as the worse of itself and of its twin with twice
+    the rate, because next to a rate that diverges, training on all samples or with another seed may diverge too.
+    fixed: paths of settings or sections that are not tuned.
     """
 
     candidates: int
@@ -51,7 +51,7 @@ class Equal:
 
     @classmethod
     def parse(cls, text: str, rates: str | None = None) -> Equal:
-        """Read "12", and "0.003,1" for the rates; raises ConfigError."""
+        """Read the number of candidates ("12") and the rates ("0.003,1"); raises ConfigError."""
         if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 10_000:
             raise ConfigError(f"--equal {text!r}: expected a number of candidates, from 2 to 10,000")
         if rates is None:
@@ -65,7 +65,7 @@ class Equal:
         return cls(int(text), (low, high))
 
     def ranges(self, experiment: Experiment) -> dict[str, Range]:
-        """Return what is tuned of the experiment's method, by path."""
+        """Return the range or values of each tuned setting, by path."""
         lr = experiment.training.lr
         if self.rates is None and lr <= 0:
             raise ConfigError("--equal: training.lr is 0; give --rates LOW,HIGH")
@@ -75,10 +75,10 @@ class Equal:
         return {path: span for path, span in every.items() if not f"{path}.".startswith(fixed)}
 
     def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
-        """Return the candidates: values by path, none twice; the first one changes nothing."""
+        """Return distinct candidates, each as values by path; the first one changes nothing."""
         ranges = self.ranges(experiment)
         drawn: list[dict[str, Any]] = [{}]
-        # A setting with few values may be drawn twice; the sequence has enough other points.
+        # Settings with few values may give a candidate twice; the sequence has enough other points.
         for point in qmc.Halton(len(ranges), seed=self.seed).random(20 * self.candidates):
             if len(drawn) == self.candidates:
                 break
@@ -113,9 +113,9 @@ def _value_at(span: Range, share: float) -> Any:
 
 
 def at_the_border(experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return which settings have the smallest or largest of the numbers tried, in words.
+    """Say in words which settings have the smallest or largest number that was tried.
 
-    A candidate has the value of the experiment, which is that of its method, of what it does not change.
+    A setting that a candidate does not change has the experiment's value.
     """
     before, texts = flat(experiment.resolved()), []
     for path in {path: None for settings in tried for path in settings}:
@@ -157,7 +157,7 @@ class Candidate:
         return float(np.mean(self.values)) if self.values and self.failed is None else math.nan
 
     def cost(self, higher: bool) -> float:
-        """What the candidate counts as, less is better: the worse of its mean and that with twice the rate."""
+        """Return the worse of its mean and the mean with twice the rate, so that lower is better."""
         costs = [
             math.inf if math.isnan(one.mean) else -one.mean if higher else one.mean
             for one in (self, self.faster or self)
@@ -166,7 +166,7 @@ class Candidate:
 
 
 def best(candidates: Sequence[Candidate], higher: bool) -> Candidate | None:
-    """Return the candidate with the least cost, the first of equal ones; None if all failed."""
+    """Return the candidate with the lowest cost (the first one in a tie); None if all failed."""
     judged = [one for one in candidates if not math.isnan(one.mean)]
     return min(judged, key=lambda one: one.cost(higher)) if judged else None
 
@@ -176,9 +176,9 @@ def tune(
     seeds: Sequence[int], data_root: Path | None, folder: Path, *,
     hears: Hears | None = None,
 ) -> dict[str, list[Candidate]]:  # fmt: skip
-    """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
+    """Run every candidate of every method on `held_out` federations; write each method's best one to `tuned.toml`.
 
-    Test samples are never used. choices: a grid, or as many candidates for every method (`Equal`).
+    Test samples are never used. choices: a grid, or equally many candidates for every method (`Equal`).
     Raises ConfigError for a setting that a method does not have.
     """
     if not isinstance(choices, Equal):
@@ -237,7 +237,7 @@ def tune(
 
 
 def plan_choices(plan: Plan) -> list[Choice] | Equal:
-    """Return the values or candidates that a plan has."""
+    """Return the grid or the equal candidates that a plan stores."""
     if plan.equal is None:
         return [Choice(path, tuple(values), method) for method, path, values in plan.values]
     return Equal(*plan.equal)
