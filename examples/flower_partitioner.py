@@ -22,7 +22,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.keys import rng
 from fedkin.settings import choose
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 _TITLE = "scenario flwr-datasets"
 _ROW = "row"
@@ -78,7 +78,7 @@ class Partitioned(Scenario):
                 partitioner.dataset = Table.from_dict(columns)
                 tables = [partitioner.load_partition(number) for number in range(partitioner.num_partitions)]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
-            raise ConfigError(f"{_TITLE}: {self.partitioner}, {split} samples: {said(error)}") from None
+            raise ConfigError(f"{_TITLE}: {self.partitioner}, {split} samples: {error_text(error)}") from None
         if any(_ROW not in table.column_names for table in tables):
             raise ConfigError(
                 f"scenario.partitioner: {self.partitioner} divides columns, and all clients need the same"
@@ -103,4 +103,4 @@ class Partitioned(Scenario):
         try:
             return kind(**{**own, **self.arguments})
         except (ValueError, TypeError, AssertionError) as error:
-            raise ConfigError(f"scenario.arguments: {self.partitioner}: {said(error)}") from None
+            raise ConfigError(f"scenario.arguments: {self.partitioner}: {error_text(error)}") from None

@@ -25,7 +25,7 @@ from fedkin.data.sources.base import Source, locate, need_folder
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
-from fedkin.untrusted import Refused, most, said
+from fedkin.untrusted import Refused, error_text, most
 
 _ENDINGS = (".nii.gz", ".nii")
 Volume = npt.NDArray[np.float32]
@@ -118,7 +118,7 @@ def read_volume(file: Path) -> Volume:
         volume: Volume = np.asarray(image.get_fdata(dtype=np.float32))
     # With a damaged file the readers of gzip and NIfTI raise many kinds of exceptions.
     except Exception as error:
-        raise DataError(f"{file}: not readable as a NIfTI volume ({said(error)})") from None
+        raise DataError(f"{file}: not readable as a NIfTI volume ({error_text(error)})") from None
     finally:
         log.setLevel(before)
     if not np.isfinite(volume).all():

@@ -25,7 +25,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
 from fedkin.learning.models import Adapters, Model, backbone, transformer
 from fedkin.learning.models.pretrained import Pool, library
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 
 class Pretrained(Model):
@@ -94,8 +94,8 @@ class Transformers(Pretrained):
             raise
         except Exception as error:  # of files
             raise ConfigError(
-                f"model.path: {self.path}: cannot be opened ({type(error).__name__}: {said(error)}); expected a folder "
-                "with config.json and model.safetensors"
+                f"model.path: {self.path}: cannot be opened ({type(error).__name__}: {error_text(error)}); expected a "
+                "folder with config.json and model.safetensors"
             ) from None
         self._check_inputs(task, config)
         if self.pool != "own" and getattr(net, "pooler", None) is not None:
@@ -179,7 +179,7 @@ class Timm(Pretrained):
         except ConfigError:
             raise
         except Exception as error:  # of the file, and of options and shapes that the net does not take
-            raise ConfigError(f"model: {self.net} for inputs {list(shape)}: {said(error)}") from None
+            raise ConfigError(f"model: {self.net} for inputs {list(shape)}: {error_text(error)}") from None
         body, _ = backbone(net.train(), nn.Identity(), adapters=self.adapters or False, frozen=self.frozen)
         return self.with_head(body, size, task)
 

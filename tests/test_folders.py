@@ -12,11 +12,11 @@ from typing import BinaryIO
 import pytest
 
 from fedkin.errors import RunError
-from fedkin.folders import held, holder, made, made_private, write_private
+from fedkin.folders import holder, locked, made_private, make_durable, write_private
 
 HOLD = (
-    "import sys; from pathlib import Path; from fedkin.folders import held\n"
-    "with held(Path(sys.argv[1])):\n"
+    "import sys; from pathlib import Path; from fedkin.folders import locked\n"
+    "with locked(Path(sys.argv[1])):\n"
     "    print('held', flush=True); sys.stdin.read()\n"
 )
 
@@ -28,32 +28,32 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         said = f"in use by process {other.pid} on {socket.gethostname()}: wait until it has ended, stop it"
-        with pytest.raises(RunError, match=said), held(folder):
+        with pytest.raises(RunError, match=said), locked(folder):
             pass
         assert said in str(holder(folder))
         other.kill()
         other.wait()
     assert (folder / "lock").exists()  # which a kill leaves, and nobody holds
     assert holder(folder) is None
-    with held(folder):
+    with locked(folder):
         pass
     assert list(folder.iterdir()) == []
 
 
 def test_a_second_hold_in_one_process_is_refused_too(tmp_path: Path) -> None:
-    with held(tmp_path):
-        with pytest.raises(RunError, match=f"process {os.getpid()} "), held(tmp_path):
+    with locked(tmp_path):
+        with pytest.raises(RunError, match=f"process {os.getpid()} "), locked(tmp_path):
             pass
         (tmp_path / "lock.json").write_text("{")
-        with pytest.raises(RunError, match="in use by another process"), held(tmp_path):
+        with pytest.raises(RunError, match="in use by another process"), locked(tmp_path):
             pass
-    with held(tmp_path):
+    with locked(tmp_path):
         pass
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="file: cannot be used as the folder of a run"), held(tmp_path / "file"):
+    with pytest.raises(RunError, match="file: cannot be used as the folder of a run"), locked(tmp_path / "file"):
         pass
 
 
@@ -62,10 +62,10 @@ def test_new_folders_are_written_to_the_disk_in_the_folders_above(
 ) -> None:
     seen = []
     monkeypatch.setattr("os.fsync", lambda number: seen.append(os.readlink(f"/proc/self/fd/{number}")))
-    made(tmp_path / "a" / "b")
+    make_durable(tmp_path / "a" / "b")
     assert sorted(seen) == [str(tmp_path), str(tmp_path / "a")]
     seen.clear()
-    made(tmp_path / "a" / "b")
+    make_durable(tmp_path / "a" / "b")
     assert seen == []
 
 

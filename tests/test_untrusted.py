@@ -22,7 +22,7 @@ from fedkin.data.sources.folder import read_image
 from fedkin.data.sources.images import read_idx
 from fedkin.errors import DataError
 from fedkin.graph.tables import read_signatures
-from fedkin.untrusted import Refused, arrays_in, cell, json_of, most, parquet_in, shown, text_in, toml_of
+from fedkin.untrusted import Refused, arrays_in, cell, escaped, json_of, most, parquet_in, text_in, toml_of
 from support import module_at
 
 
@@ -34,9 +34,9 @@ def megabyte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.text(st.characters(codec=None)))
 def test_a_shown_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
-    found = shown(text)
+    found = escaped(text)
     assert all(char.isprintable() or not untrusted._OBEYED.search(char) for char in found)
-    assert shown(found) == found
+    assert escaped(found) == found
     found.encode()
     assert not {"\x1b", "\n", "\r", "\x9b", "\u202e"} & set(found)
 

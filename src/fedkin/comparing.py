@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedkin.analysis.intervals import Added
-from fedkin.errors import ConfigError, nearest, some
+from fedkin.errors import ConfigError, first_few, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
@@ -32,7 +32,7 @@ from fedkin.running.loop import check_measures
 from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
 from fedkin.running.progress import ProgressOfSeveral, StopFlag
 from fedkin.settings import choose, expect, parse, place
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +89,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
         means = [f"{name} {_figure(row, 'mean')}" for name, row in zip(self.results, self.rows, strict=True)]
-        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {some(means)})"
+        return f"Comparison({self._metric}, {many(len(seeds), 'seed')}: {first_few(means)})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": name} for name, row in zip(self.results, self.rows, strict=True)]
@@ -332,7 +332,7 @@ def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> t
         return choose({**METHODS, **(handed or {})}, parted(one)[0], "methods")
     kind = one if isinstance(one, type) else type(one)
     if not issubclass(kind, (ServerMethod, PeerMethod)):
-        raise ConfigError(f"methods: expected names, method classes or method objects, got {shown(repr(one), 80)}")
+        raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(one), 80)}")
     if isabstract(kind):
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(f"methods: {kind.__name__} lacks what a method needs: {lacking}")
@@ -357,4 +357,6 @@ def _seed(value: Any) -> int:
     with suppress(TypeError):
         if not isinstance(value, bool) and index(value) >= 0:
             return index(value)
-    raise ConfigError(f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {shown(repr(value), 80)}")
+    raise ConfigError(
+        f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {escaped(repr(value), 80)}"
+    )

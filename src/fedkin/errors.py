@@ -26,9 +26,9 @@ __all__ = [
     "NoField",
     "RunError",
     "WrongSetting",
+    "first_few",
     "imported",
     "nearest",
-    "some",
 ]
 
 
@@ -88,13 +88,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return f"known: {some(names, 40)}"
+    return f"known: {first_few(names, 40)}"
 
 
-def some(texts: Iterable[str], most: int = 8, between: str = ", ") -> str:
+def first_few(texts: Iterable[str], most: int = 8, between: str = ", ") -> str:
     """The first of these texts, and how many more there are.
 
-    >>> some(["a", "b", "c"], most=2), some(["a", "b"], most=2)
+    >>> first_few(["a", "b", "c"], most=2), first_few(["a", "b"], most=2)
     ('a, b and 1 more', 'a, b')
     """
     every = list(texts)

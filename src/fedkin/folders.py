@@ -18,7 +18,7 @@ _LOCK, _HOLDER = "lock", "lock.json"
 LOCKS = (_LOCK, _HOLDER)
 
 
-def made(folder: Path, mode: int = 0o777) -> None:
+def make_durable(folder: Path, mode: int = 0o777) -> None:
     """Make the folder and its parents so that they survive a system crash; raises OSError.
 
     mode: permissions of a new folder.
@@ -26,20 +26,20 @@ def made(folder: Path, mode: int = 0o777) -> None:
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     for place in missing:
-        synced(place.parent)
+        fsync_folder(place.parent)
 
 
 def made_private(folder: Path, what: str) -> None:
     """Make a folder that only its owner may read, and remove *.new files; raises RunError: cannot keep `what`."""
     try:
-        made(folder, 0o700)
+        make_durable(folder, 0o700)
         for left in folder.glob("*.new"):
             left.unlink()
     except OSError as error:
         raise RunError(f"{folder}: cannot keep {what} ({error})") from None
 
 
-def synced(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Wait until the names in this folder are on the disk; a file renamed into it then survives a power cut."""
     if os.name == "nt":  # Windows cannot open a folder, and writes names with their files
         return
@@ -90,11 +90,11 @@ def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-    synced(path.parent)
+    fsync_folder(path.parent)
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Make the folder and lock it against other processes; raises RunError that names the process with the lock.
 
     The system releases the lock when its process ends or is killed.
@@ -104,7 +104,7 @@ def held(folder: Path) -> Iterator[None]:
     lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
     try:
         # The folder will hold personal models: only its owner may read it.
-        made(folder, 0o700)
+        make_durable(folder, 0o700)
         lock.acquire()
     except Timeout:
         raise RunError(_refusal(folder)) from None

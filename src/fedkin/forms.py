@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.errors import FedkinError
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 if TYPE_CHECKING:
     from fedkin.federation import Task
@@ -200,7 +200,7 @@ def kind_of(value: Any) -> str:
     """Describe a value briefly, for an error message."""
     if isinstance(value, Tensor):
         return f"shape {list(value.shape)}"
-    return f"{type(value).__name__} {shown(repr(value), 60)}"
+    return f"{type(value).__name__} {escaped(repr(value), 60)}"
 
 
 # -- the forms that fields can have ------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Whole(Form):
             raise Problem("form", f"expected a whole number, got {kind_of(value)}")
         high = context.most_n if self.high is None else length_of(self.high, context)
         if not self.low <= value <= high:
-            raise Problem("value", f"{shown(repr(value), 60)} is not within {self.low} and {high:g}")
+            raise Problem("value", f"{escaped(repr(value), 60)} is not within {self.low} and {high:g}")
 
 
 @dataclass(frozen=True)
@@ -313,9 +313,9 @@ class Number(Form):
         if type(value) not in (int, float):
             raise Problem("form", f"expected a number, got {kind_of(value)}")
         if not abs(value) < _LARGEST:
-            raise Problem("value", f"{shown(repr(value), 60)} is not a finite number")
+            raise Problem("value", f"{escaped(repr(value), 60)} is not a finite number")
         if value < self.low:
-            raise Problem("value", f"{shown(repr(value), 60)} is below {self.low:g}")
+            raise Problem("value", f"{escaped(repr(value), 60)} is below {self.low:g}")
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class Wholes(Form):
             raise Problem("form", f"a list of {len(value)} is not as long as the others")
         most = context.most_n if self.below is None else length_of(self.below, context) - 1
         if value and not self.low <= min(value) <= max(value) <= most:
-            ends = f"{shown(repr(min(value)), 60)} to {shown(repr(max(value)), 60)}"
+            ends = f"{escaped(repr(min(value)), 60)} to {escaped(repr(max(value)), 60)}"
             raise Problem("value", f"{ends} are not within {self.low} and {most:g}")
         if self.rising and any(after <= before for before, after in pairwise(value)):
             raise Problem("value", "the list does not rise")
@@ -420,7 +420,7 @@ def problem_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, co
     except Problem as problem:
         return problem.with_traceback(None)
     except Exception as error:  # an untrusted message may contain anything
-        return Problem("form", f"it cannot be read ({type(error).__name__}: {said(error)})")
+        return Problem("form", f"it cannot be read ({type(error).__name__}: {error_text(error)})")
     return None
 
 
@@ -445,7 +445,7 @@ def _keys(message: Mapping[str, Any], fields: Fields, context: Context) -> str:
         if wanted is not None and wanted != (name in message):
             return f"{name} is missing" if wanted else f"{name} was not asked for"
     odd = next((name for name in message if name not in fields), None)
-    return "" if odd is None else f"{shown(str(odd), 60)} is not declared"
+    return "" if odd is None else f"{escaped(str(odd), 60)} is not declared"
 
 
 def _check_undeclared(message: dict[str, Any], context: Context) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedkin.errors import ConfigError, WrongSetting, nearest
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -129,7 +129,7 @@ def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str)
     fedkin.errors.ConfigError: out: expected a path, got 3
     """
     if not isinstance(value, kinds):
-        raise ConfigError(f"{where}: expected {what}, got {shown(repr(value), 80)}")
+        raise ConfigError(f"{where}: expected {what}, got {escaped(repr(value), 80)}")
 
 
 def place(value: Path | str, where: str) -> Path:
@@ -158,7 +158,7 @@ def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, 
     if message == item["msg"]:
         message = message[:1].lower() + message[1:]
     given = item.get("input")
-    got = "" if isinstance(given, Mapping) or "; got " in message else f"; got {shown(repr(given), 200)}"
+    got = "" if isinstance(given, Mapping) or "; got " in message else f"; got {escaped(repr(given), 200)}"
     return f"{name}: {message}{got}"
 
 

@@ -37,10 +37,10 @@ class Refused(ValueError):
     """Input that exceeds a limit or is invalid; the text says what is wrong."""
 
 
-def shown(text: str, most: int = 0) -> str:
+def escaped(text: str, most: int = 0) -> str:
     r"""Replace control characters by visible escapes; cut the text after `most` characters, if `most` is above 0.
 
-    >>> shown("a\x1b[31m\u202e")
+    >>> escaped("a\x1b[31m\u202e")
     'a\\x1b[31m\\u202e'
     """
     if 0 < most < len(text):
@@ -49,7 +49,7 @@ def shown(text: str, most: int = 0) -> str:
 
 
 def printable(text: str) -> bool:
-    """Whether this text is not empty and `shown` leaves it unchanged."""
+    """Whether this text is not empty and `escaped` leaves it unchanged."""
     return bool(text) and not _OBEYED.search(text)
 
 
@@ -62,9 +62,9 @@ def plain_word(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and _WORD.fullmatch(name) is not None
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an error in one line of at most 300 characters; its type if it has no text."""
-    return shown(" ".join(str(error).split()), 300) or type(error).__name__
+    return escaped(" ".join(str(error).split()), 300) or type(error).__name__
 
 
 def cell(value: Any) -> Any:
@@ -129,7 +129,7 @@ def _usual(value: Any) -> Any:
                 inside += one
             elif isinstance(one, str):
                 if _IN_NO_TEXT.search(one):
-                    raise Refused(f"{shown(one, 40)!r} holds a character that no text has")
+                    raise Refused(f"{escaped(one, 40)!r} holds a character that no text has")
             elif isinstance(one, int) and not -(2**63) <= one < 2**64:
                 raise Refused(f"a whole number of {one.bit_length()} bits; expected at most 64")
         level, depth = inside, depth + 1
@@ -159,7 +159,7 @@ def arrays_in(
             raise
         # With a damaged file the readers of zip, deflate and npy raise many kinds of exceptions.
         except Exception as error:
-            raise Refused(said(error)) from None
+            raise Refused(error_text(error)) from None
 
 
 def _unpacked(
@@ -229,7 +229,7 @@ def parquet_in(path: Path, columns: list[str] | None = None, lists: Collection[s
     for field in fields:
         known = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
         if pa.types.is_nested(field.type) and not known:
-            raise Refused(f"column {shown(field.name, 40)!r}: expected numbers or texts, got {field.type}")
+            raise Refused(f"column {escaped(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # Parquet stores a repeated text once: read it in that form, and count its bytes before repeating it.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
         about = file.metadata
@@ -280,6 +280,6 @@ def _spelt(table: pa.Table, name: str, limit: int) -> pa.Table:
         lengths = pc.binary_length(chunk.dictionary)
         need += pc.sum(lengths.take(chunk.indices)).as_py() or 0
     if need > limit:
-        raise Refused(f"column {shown(name, 40)!r} takes {need / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB")
+        raise Refused(f"column {escaped(name, 40)!r} takes {need / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB")
     at = table.column_names.index(name)
     return table.set_column(at, name, column.cast(column.type.value_type))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import RunError
-from fedkin.folders import held
+from fedkin.folders import locked
 from fedkin.running.api import run as run_in_python
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
@@ -128,7 +128,7 @@ def test_what_is_no_run_or_in_use_is_said(folders: Path, tmp_path: Path) -> None
         ended = runner.invoke(app, ["runs", "check", str(folder)])
         assert isinstance(ended.exception, RunError)
         assert said in str(ended.exception)
-    with held(folders / "cut"):
+    with locked(folders / "cut"):
         ended = runner.invoke(app, ["runs", "check", str(folders)])
         assert isinstance(ended.exception, RunError)
         assert "in use by process" in str(ended.exception)

@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 from cli.invoked import Terminal
-from fedkin.folders import held
+from fedkin.folders import locked
 from fedkin.learning.models import MODELS, Mlp
 from fedkin.network.client import LEAVES
 from fedkin.running.experiment import load
@@ -91,7 +91,7 @@ def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
 def test_a_node_that_runs_is_told_to_leave(run: Terminal, tmp_path: Path) -> None:
     words = run.refused("flower", "leave", "--state", "ann-state")
     assert words == "--state ann-state: no fedkin flower node runs with this folder; start it, and then leave"
-    with held(tmp_path / "ann-state"):
+    with locked(tmp_path / "ann-state"):
         code, out, _ = run("flower", "leave", "--state", "ann-state")
     assert (code, "it ends when the server has let it go" in out) == (0, True)
     assert (tmp_path / "ann-state" / LEAVES).exists()

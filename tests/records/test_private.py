@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import RunError
-from fedkin.folders import held
+from fedkin.folders import locked
 from fedkin.running.api import run
 from fedkin.running.experiment import Experiment
 from fedkin.running.grid import Runs, compare
@@ -36,11 +36,11 @@ def test_only_its_owner_may_look_into_a_run(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o750)
-    with held(tmp_path / "mine"):
+    with locked(tmp_path / "mine"):
         assert mode(tmp_path / "mine") == 0o750
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot be used"), held(tmp_path / "file" / "run"):
+    with pytest.raises(RunError, match="cannot be used"), locked(tmp_path / "file" / "run"):
         pass

@@ -18,7 +18,7 @@ from fedkin.advice.choice import outcomes_of
 from fedkin.engines import Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.folders import made
+from fedkin.folders import make_durable
 from fedkin.keys import rng
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net
@@ -287,7 +287,7 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
 
 
 def _write(path: Path, found: Mapping[str, Values]) -> None:
-    made(path.parent)
+    make_durable(path.parent)
     write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in found.items()}))
 
 

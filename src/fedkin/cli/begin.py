@@ -14,9 +14,9 @@ import typer
 from fedkin.cli import options
 from fedkin.cli.exit_status import on_interrupt
 from fedkin.cli.output import print_lines, print_table, printed_as_json, say
-from fedkin.errors import ConfigError, RunError, some
+from fedkin.errors import ConfigError, RunError, first_few
 from fedkin.running.progress import make_console
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
     """Print what looks wrong, each with the clients that it is about."""
     for finding in findings:
-        about = f": {some(finding.about)}" if len(finding.about) > 1 else ""
+        about = f": {first_few(finding.about)}" if len(finding.about) > 1 else ""
         say(f"{finding.kind}: {finding.text}{about}", stderr=stderr)
 
 
@@ -151,9 +151,9 @@ def _print_inspection(inspection: Inspection, target: str, json: bool) -> None:
     }  # fmt: skip
     if printed_as_json(json, whole):
         return
-    about = f"{goal.kind} of {shown(target)}"
+    about = f"{goal.kind} of {escaped(target)}"
     if goal.kind == "risk":
-        about += f" (event: {shown(goal.classes[1])})"
+        about += f" (event: {escaped(goal.classes[1])})"
     elif goal.classes:
         about += f" ({len(goal.classes)} classes)"
     inputs = f"{len(encoding.names)} inputs of {len(encoding.kinds)} columns"
@@ -273,7 +273,7 @@ def advise(
     """
     begun = perf_counter()  # before imports, which take seconds
     from fedkin.advice.advising import RECOMMENDED, Budget, recommend
-    from fedkin.folders import held
+    from fedkin.folders import locked
     from fedkin.report import write_report
 
     limit = None if budget is None else Budget(budget, begun=begun)
@@ -283,7 +283,7 @@ def advise(
         raise RunError(f"--out {folder}: a file; name a folder")
     root = data_root if data_root is not None else Path("data")
     folder.mkdir(parents=True, exist_ok=True)
-    with held(folder), _advice_progress(json, folder) as step:
+    with locked(folder), _advice_progress(json, folder) as step:
         advice = recommend(plan, root, folder, budget=limit, together=together, partners=partners, progress=step)
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:

@@ -107,10 +107,10 @@ def _internal_error(error: BaseException) -> int:
 
 def _print_error(text: str) -> int:
     """Print one line on standard error, without control characters."""
-    from fedkin.untrusted import shown
+    from fedkin.untrusted import escaped
 
     bold = sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     head = "\x1b[1;31merror:\x1b[0m" if bold else "error:"
     with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{head} {shown(' '.join(text.split()), _LONGEST_MESSAGE)}\n")
+        sys.stderr.write(f"{head} {escaped(' '.join(text.split()), _LONGEST_MESSAGE)}\n")
     return _USER_ERROR

@@ -17,7 +17,7 @@ from fedkin.cli.options import ROOT
 from fedkin.cli.output import say, write_run_report
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.running.progress import Progress, StopFlag, make_console
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 if TYPE_CHECKING:
     from fedkin.network.flower.server_calls import GridCalls
@@ -71,7 +71,7 @@ def _node(
     Examples:
     fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv
     """
-    from fedkin.folders import held
+    from fedkin.folders import locked
     from fedkin.network.client import NetworkClient
     from fedkin.network.link import is_name
     from fedkin.running import networked
@@ -85,7 +85,7 @@ def _node(
     console = make_console(stderr=True, soft_wrap=True)
     consent = participant.consenting(yes, "the server of the Flower deployment")
     with (
-        held(state), participant.ledger_in(plan, state, name, max_epsilon) as ledger,
+        locked(state), participant.ledger_in(plan, state, name, max_epsilon) as ledger,
         participant.leaving(console.print) as (_, stop), _listening(socket, name) as link,
     ):  # fmt: skip
         NetworkClient(
@@ -150,7 +150,7 @@ def server_app(experiment: Path) -> Any:
             result, folder = run_app(experiment, calls, context.run_config, _say, watcher)
             write_run_report([folder], folder)
         except FedkinError as error:
-            raise RuntimeError(said(error)) from None
+            raise RuntimeError(error_text(error)) from None
         _say(f"the run has ended after {len(result.rounds)} rounds: {folder}")
 
     app.main()(main)

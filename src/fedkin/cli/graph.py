@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.output import print_table, printed_as_json, say
-from fedkin.errors import ConfigError, some
+from fedkin.errors import ConfigError, first_few
 from fedkin.report.units import many
 
 if TYPE_CHECKING:
@@ -234,14 +234,16 @@ def _print(summary: dict[str, Any]) -> None:
     rows = []
     for at, group in several[:30]:
         inner = group["inner_similarity"]
-        rows.append((str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", some(group["members"])))
+        rows.append(
+            (str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", first_few(group["members"]))
+        )
     if rows:
         print_table(("group", "size", "inner similarity", "members"), rows)
     if len(several) > 30:
         say(f"and {many(len(several) - 30, 'smaller group')}")
     if lone := [group["members"][0] for group in groups if group["size"] == 1]:
-        say(f"groups of one: {some(lone)}")
-    say(f"isolated (no edge): {some(summary['isolated']) if summary['isolated'] else 'none'}")
+        say(f"groups of one: {first_few(lone)}")
+    say(f"isolated (no edge): {first_few(summary['isolated']) if summary['isolated'] else 'none'}")
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
         listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])

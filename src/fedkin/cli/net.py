@@ -30,10 +30,10 @@ from fedkin.cli.participant import (
     own_samples,
 )  # fmt: skip
 from fedkin.errors import ConfigError, RunError
-from fedkin.folders import held, holder, write_new
+from fedkin.folders import holder, locked, write_new
 from fedkin.report.units import megabytes
 from fedkin.running.progress import Progress, make_console
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -202,8 +202,8 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
     for word in members:
         name, _, place = word.partition("=")
         if name in book:
-            raise ConfigError(f"--member {shown(name, 64)}: there already")
-        book[name] = parse(Member, {"locator": place}, f"--member {shown(name, 64)}")
+            raise ConfigError(f"--member {escaped(name, 64)}: there already")
+        book[name] = parse(Member, {"locator": place}, f"--member {escaped(name, 64)}")
     for path in pins:
         chain = identity.certificates_of(identity.read_file(path), str(path))
         name = identity.common_name(chain[0].subject, str(path))
@@ -340,7 +340,7 @@ def _join(
     consent = consenting(yes, invited.server or "its neighbours")
     if invited.server:
         with (
-            held(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
+            locked(folder), ledger_in(plan, folder, me, max_epsilon) as ledger, leaving(_say) as (_, stop),
             _link(invited, identity, listen, revoked) as link,
         ):  # fmt: skip
             if (round := seal_of(folder).round) is not None:
@@ -389,7 +389,7 @@ def _leave(
         (folder / LEAVES).touch(mode=0o600)
         _say(f"fedkin net join of {identity.name} is told: it ends when the server has let it go")
         return
-    with held(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
+    with locked(folder), leaving(_say) as (_, stop), _link(invited, identity, None, revoked) as link:
         caller = Caller(link, invited.server, say=_say, stop=stop)
         caller.await_farewell(caller.say_leaving())
 
@@ -536,7 +536,7 @@ def _print_status(file: Path, status: Status) -> None:
     rows = [_row(name, other, now) for name, other in status.others.items()]
     heads = [head for head in _HEADS if head not in _HEADS[-3:] or any(row[head] for row in rows)]
     print_table(heads, [[row[head] for head in heads] for row in rows])
-    say(*(f"refused of {name}, the last: {shown(other.why)}" for name, other in status.others.items() if other.why))
+    say(*(f"refused of {name}, the last: {escaped(other.why)}" for name, other in status.others.items() if other.why))
     if status.nameless:
         say(f"refused, and nobody knows whose: {status.nameless}")
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from rich.measure import Measurement
 from rich.table import Table
 
-from fedkin.errors import some
+from fedkin.errors import first_few
 from fedkin.running.progress import Progress, ProgressOfSeveral, StopFlag, make_console
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 # The control characters that JSON itself does not escape.
 _CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -50,10 +50,10 @@ def print_table(
     for head in heads:
         justify: Literal["right", "left"] = "right" if head in right else "left"
         table.add_column(
-            shown(head), justify=justify, no_wrap=wrapped is not None and head not in wrapped, overflow="fold"
+            escaped(head), justify=justify, no_wrap=wrapped is not None and head not in wrapped, overflow="fold"
         )
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*map(escaped, row))
     console = make_console(soft_wrap=wrapped is not None)
     if wrapped is not None and not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = Measurement.get(console, console.options.update_width(10_000), table).maximum
@@ -90,7 +90,7 @@ def print_notes(
             for text in result.summary.get("warnings") or ():
                 warnings.setdefault(text, []).append(f"{method} seed {seed}")
         texts += groups_in_terminal(method, list(by_seed.values()))
-    told = [f"warning: {some(runs, 3)}: {text}" for text, runs in warnings.items()]
+    told = [f"warning: {first_few(runs, 3)}: {text}" for text, runs in warnings.items()]
     texts = [*before, *told, *texts, *after]
     width = make_console().width
     blocks = dict.fromkeys(_wrapped(text, width) for text in texts)

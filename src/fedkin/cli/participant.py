@@ -45,7 +45,7 @@ DEVICE = typer.Option("cpu", help="Where to train: cpu, cuda, cuda:1.")
 def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
     """Open the record of what this participant has released, beside its states: they go back, and this does not."""
     from fedkin.engines.ledger import Ledger
-    from fedkin.folders import held
+    from fedkin.folders import locked
 
     if not plan.privacy.on:
         ledger = Ledger(limit=limit)
@@ -53,7 +53,7 @@ def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> 
         yield ledger
         return
     folder = state.parent / f"{name}-releases"
-    with held(folder):
+    with locked(folder):
         yield Ledger(folder, limit)
 
 

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from fedkin.errors import DataError
 from fedkin.settings import choose
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 # What an error says of a data set that is not there.
 ROOTED = "; --data-root DIR (in Python data_root=) says where data sets lie"
@@ -120,7 +120,7 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
         _received(file.url, part, say)
     except (OSError, http.client.HTTPException) as error:
         how = f"the same command goes on where it stopped; or fetch it elsewhere and put it at {place}"
-        raise DataError(f"{file.url}: cannot be fetched ({said(error)}); {how}") from None
+        raise DataError(f"{file.url}: cannot be fetched ({error_text(error)}); {how}") from None
     digest = _digest(part, file.kind)
     if digest != file.digest:
         part.unlink()

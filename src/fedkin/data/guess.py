@@ -15,7 +15,7 @@ from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import Folder, size_of
 from fedkin.data.sources.hub import Hub
 from fedkin.data.sources.npz import opened
-from fedkin.errors import ConfigError, DataError, some
+from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
 
@@ -50,7 +50,7 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
     roles, train = saved(data)
     client = settings.get("client") or ("client" if "client" in roles else None)
     target, image, tokens = chosen(roles, settings.get("target"), but=(client, settings.get("group")))
-    has = f"{data} has {some(roles, 40)}"
+    has = f"{data} has {first_few(roles, 40)}"
     if target is None:
         raise ConfigError(f"--target: name the column to predict; {has}")
     if (client, image, tokens) == (None, None, None):

@@ -25,7 +25,7 @@ from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, summary_of
 from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 CLASS = "(class)"  # before a class of images, where participants compare the names of columns
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -45,8 +45,10 @@ class OwnTable:
     def __init__(self, name: str, data: str, source: TableSource, group: str | None = None) -> None:
         self.name, self.data, self.group = name, data, group
         if not data.endswith(TABLES):
-            raise ConfigError(f"--data {shown(data, 80)}: this federation learns from tables; expected a .csv, .csv.gz "
-                              "or .parquet file")  # fmt: skip
+            raise ConfigError(
+                f"--data {escaped(data, 80)}: this federation learns from tables; expected a .csv, .csv.gz or .parquet "
+                "file"
+            )
         path = Path(data).absolute()
         if not path.is_file():
             raise DataError(f"{data}: no such file; expected a table .csv, .csv.gz or .parquet")
@@ -124,8 +126,10 @@ def own_client(
     path = Path(data)
     if path.is_dir() or data.endswith(TABLES):
         kind_of_data, source = ("a folder", "folder") if path.is_dir() else ("a table", "csv")
-        raise ConfigError(f"--data {shown(data, 80)}: {kind_of_data}, and the experiment's source reads none; expected "
-                          f'data.source = "{source}" in the experiment, or a .npz file')  # fmt: skip
+        raise ConfigError(
+            f"--data {escaped(data, 80)}: {kind_of_data}, and the experiment's source reads none; expected "
+            f'data.source = "{source}" in the experiment, or a .npz file'
+        )
     arrays = opened(path) if path.suffix == ".npz" else _returned(data)
     x, y = arrays["x"], arrays["y"]
     if changes and "split" not in arrays:
@@ -139,7 +143,7 @@ def own_client(
             test_fraction=test_fraction, classes=classes, scale=scale, seed=seed, kind=kind,
         )  # fmt: skip
     except (DataError, TypeError) as error:
-        raise DataError(f"{data}: {said(error)}") from None
+        raise DataError(f"{data}: {error_text(error)}") from None
     return replace(federation[name], about={"columns": []}), federation.task
 
 
@@ -168,14 +172,14 @@ def _whole(name: str, dataset: Dataset, group: str | None, columns: list[str]) -
 def _returned(data: str) -> dict[str, Any]:
     module, colon, function = data.partition(":")
     if not colon or not module or not function:
-        raise ConfigError(f"--data {shown(data, 80)}: expected a .npz file or MODULE:FUNCTION")
+        raise ConfigError(f"--data {escaped(data, 80)}: expected a .npz file or MODULE:FUNCTION")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         read: Callable[[], Any] = getattr(importlib.import_module(module), function)
         returned = read()
     except Exception as error:  # it is the owner's code
-        raise DataError(f"{data}: {type(error).__name__}: {said(error)}") from None
+        raise DataError(f"{data}: {type(error).__name__}: {error_text(error)}") from None
     if not isinstance(returned, Mapping) or not {"x", "y"} <= set(returned):
         raise DataError(f'{data}: expected a dict with "x" and "y" (and "split"), got {type(returned).__name__}')
     return dict(returned)

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedkin.errors import DataError, some
+from fedkin.errors import DataError, first_few
 from fedkin.federation.table import name_of_type, remember, remembered, texts, without_views
-from fedkin.untrusted import Refused, most, parquet_in, said, shown, within
+from fedkin.untrusted import Refused, error_text, escaped, most, parquet_in, within
 
 _LOG = logging.getLogger("fedkin")
 
@@ -122,7 +122,7 @@ def read_csv(
     with pc_csv.open_csv(path, reading, parsing, options) as batches:
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     if odd := [field.name for field in table.schema if not pa.types.is_string(field.type)]:
-        raise Refused(f"the name of column {shown(odd[0], 40)!r} has several lines; expected names in one line")
+        raise Refused(f"the name of column {escaped(odd[0], 40)!r} has several lines; expected names in one line")
     _check_quotes(table, delimiter)
     notes, leading = dict[str, str](), dict[str, str]()
     for place, name in enumerate(table.column_names):
@@ -197,7 +197,7 @@ def _not_utf8(data: bytes, at: int, lines: int) -> str:
     """Say in which line the first byte is that is not UTF-8, with the text around it."""
     line = lines + data.count(b"\n", 0, at)
     near = data[max(data.rfind(b"\n", 0, at) + 1, at - 20) : at + 10].partition(b"\n")[0].decode("latin-1")
-    return f"line {line}: {shown(repr(near))} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
+    return f"line {line}: {escaped(repr(near))} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
 
 
 def _check_quotes(table: pa.Table, delimiter: str) -> None:
@@ -207,7 +207,7 @@ def _check_quotes(table: pa.Table, delimiter: str) -> None:
         for row in _rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
             inner = column[row].as_py().split("\n")[1:-1]
             if all(line.count(delimiter) == table.num_columns - 1 for line in inner):
-                cell = f"row {row + 1}: the cell of {shown(name, 60)!r} has {len(inner) + 2} lines"
+                cell = f"row {row + 1}: the cell of {escaped(name, 60)!r} has {len(inner) + 2} lines"
                 why = "a quote that opens there is never closed, or closed much later; remove or double it"
                 raise Refused(f"{cell}, each like a row of the table: {why}")
 
@@ -252,7 +252,7 @@ def read_folder(
             table = table.append_column(FILE, pa.array([id] * table.num_rows, pa.string()))
         tables[path] = table
     if left_out:
-        reasons = some([f"{shown(path.name, 60)} ({why})" for path, why in left_out.items()])
+        reasons = first_few([f"{escaped(path.name, 60)} ({why})" for path, why in left_out.items()])
         _LOG.warning("%s: %d of %d entries are left out: %s", place, len(left_out), len(entries), reasons)
     if not tables and empty is None:
         raise DataError(f"{place}: no {' or '.join(endings)} in it; expected one file for each client")
@@ -269,9 +269,9 @@ def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) ->
     for path, columns in sets.items():
         differences = []
         if lacking := sorted(usual - columns):
-            differences.append(f"no column {', '.join(map(shown, lacking))}, which the other files have")
+            differences.append(f"no column {', '.join(map(escaped, lacking))}, which the other files have")
         if more := sorted(columns - usual):
-            differences.append(f"a column {', '.join(map(shown, more))}, which the other files do not have")
+            differences.append(f"a column {', '.join(map(escaped, more))}, which the other files do not have")
         if differences:
             expected = "expected the same ones in each, or those in data.leave_out"
             raise DataError(f"{path}: {', and '.join(differences)}; {expected}")
@@ -298,7 +298,7 @@ def _joined(
     try:
         whole = pa.concat_tables(parts, promote_options="permissive")
     except (TypeError, ValueError, pa.ArrowException) as error:
-        which = _unlike([path.name for path in tables], parts) or said(error)
+        which = _unlike([path.name for path in tables], parts) or error_text(error)
         raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
     whole = remember(whole, "files", [(path.name, table.num_rows) for path, table in tables.items()])
     return remember(remember(whole, "notes", notes), "codes", leading)
@@ -315,7 +315,7 @@ def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
             one = kinds.index("texts") if "texts" in kinds else 0
             other = next(at for at, kind in enumerate(types) if kind not in (types[one], pa.null()))
             what = [f"{files[at]} has {kinds[at] if kinds[one] != kinds[other] else types[at]}" for at in (one, other)]
-            return f"{shown(name)}: {', '.join(what)}: write one kind in all, or name it in categories or leave_out"
+            return f"{escaped(name)}: {', '.join(what)}: write one kind in all, or name it in categories or leave_out"
     return None
 
 
@@ -400,7 +400,7 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
         if pc.any(zoned).as_py() and not _all(zoned):
             rows = [_rows_where(each)[0] for each in (zoned, pc.invert(zoned))]
             one, other = (f"{texts[row].as_py()!r} in row {row + 1}" for row in rows)
-            where = f"column {shown(name, 60)!r}: {one} has a time zone, {other} has none"
+            where = f"column {escaped(name, 60)!r}: {one} has a time zone, {other} has none"
             raise Refused(f"{where}; write all with a zone, or all without")
     wanted = stated or ("D.M.Y" if _all(pc.match_substring_regex(texts, _DOTTED_DATE)) else None)
     if wanted is None:
@@ -451,7 +451,7 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
     if len(readings) > 1:
         mark = next(mark for mark in ",." if any(mark in value for value in values))
         if mark == "," or delimiter != ",":
-            raise Refused(f"column {shown(name, 60)!r}: {_two_meanings(texts, mark)}")
+            raise Refused(f"column {escaped(name, 60)!r}: {_two_meanings(texts, mark)}")
         readings = {marks: numbers for marks, numbers in readings.items() if marks[0] == mark}
     canonical = dict(zip(values, next(iter(readings.values())), strict=True))
     floats = [None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()]
@@ -497,7 +497,7 @@ def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
     """Say that most of a column's values are numbers, and which one is none."""
     odd = next((value for value in values if not is_number_like(value)), None)
     if odd is None:
-        return f"numbers such as {shown(values[0], 40)!r} are read as text: write plain numbers, in one way"
-    odd, where = shown(odd, 40), f"in row {next(iter(_rows_where(pc.equal(texts, odd))), 0) + 1}"
+        return f"numbers such as {escaped(values[0], 40)!r} are read as text: write plain numbers, in one way"
+    odd, where = escaped(odd, 40), f"in row {next(iter(_rows_where(pc.equal(texts, odd))), 0) + 1}"
     what = f"is read as text, although most of its values are numbers; not a number is {odd!r} {where}"
     return f'{what}: data.missing = ["{odd}"] if nothing is known there'

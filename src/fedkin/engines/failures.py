@@ -16,7 +16,7 @@ from typing import Any
 from fedkin.engines.privacy import Spent
 from fedkin.engines.results import Missing
 from fedkin.errors import FedkinError, GraphError, MethodError, NoField, RunError
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 # With its separator: the files of a package "fedkin_more" beside this one are not fedkin's own.
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -45,7 +45,7 @@ def blamed(error: Exception, method: object) -> Exception:
     if kept:
         return type(error)(f"{place}{error}")
     kind = "" if isinstance(error, NoField) else f"{type(error).__name__}: "
-    return MethodError(f"{place}{kind}{said(error)}")
+    return MethodError(f"{place}{kind}{error_text(error)}")
 
 
 def place_of(flow: Any) -> str:
@@ -174,4 +174,4 @@ def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
 
 def words_of(error: Exception) -> str:
     """Return one line for the records, with the kind of an error that is not fedkin's."""
-    return said(error) if isinstance(error, FedkinError) else f"{type(error).__name__}: {said(error)}"
+    return error_text(error) if isinstance(error, FedkinError) else f"{type(error).__name__}: {error_text(error)}"

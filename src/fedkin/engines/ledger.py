@@ -25,9 +25,9 @@ from fedkin import codec
 from fedkin.engines.epsilon import total_epsilon
 from fedkin.engines.privacy import Privacy, Spent
 from fedkin.errors import ConfigError, MethodError, RunError
-from fedkin.folders import made_private, synced, write_private
+from fedkin.folders import fsync_folder, made_private, write_private
 from fedkin.learning.private import Private
-from fedkin.untrusted import json_of, said
+from fedkin.untrusted import error_text, json_of
 
 # Where a client's state has what it has released: no method has a name that begins so.
 KEY = "_privacy"
@@ -99,7 +99,7 @@ class Ledger:
             finally:
                 os.close(number)
             if new:
-                synced(self.folder)
+                fsync_folder(self.folder)
         except OSError as error:
             raise RunError(f"{path}: a release cannot be counted, so that nothing is sent ({error})") from None
         self.lines.append(dict(line))
@@ -129,8 +129,8 @@ class Ledger:
                 yield {**line, **named, "noise": float(line["noise"]), "share": share}
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
-                    f"{path}: line {number} is damaged ({said(error)}), so that nobody knows how much was released; "
-                    "put the file back as it was"
+                    f"{path}: line {number} is damaged ({error_text(error)}), so that nobody knows how much was "
+                    "released; put the file back as it was"
                 ) from None
 
 

@@ -18,7 +18,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message
 from fedkin.forms import Context, Problem, problem_of
 from fedkin.keys import rng
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 
 class Envelope(NamedTuple):
@@ -45,7 +45,7 @@ class Envelope(NamedTuple):
         try:
             return cls(**{**fields, "message": Message(**fields["message"])})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise MethodError(f"not an envelope: {len(data)} bytes ({said(error)})") from None
+            raise MethodError(f"not an envelope: {len(data)} bytes ({error_text(error)})") from None
 
 
 class Transport:

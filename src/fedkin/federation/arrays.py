@@ -15,7 +15,7 @@ from fedkin.federation.inputs import Inputs, parts, shape_of
 from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.keys import rng
 from fedkin.tasks import Kind, Shape, Task
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
@@ -139,7 +139,7 @@ def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
             return np.asarray(values.detach().cpu().numpy())
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: expected one array, got {type(values).__name__} ({said(error)})") from None
+        raise DataError(f"{where}: expected one array, got {type(values).__name__} ({error_text(error)})") from None
 
 
 def as_inputs(values: Any, where: str, codes: bool = False, least: int = 2) -> Tensor:

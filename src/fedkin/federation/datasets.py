@@ -15,7 +15,7 @@ from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of, hold_out
 from fedkin.federation.samples import Client, Scale
 from fedkin.tasks import Kind, Task
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 # Names of the target where a sample is a dict, unless another is given.
 _TARGETS = ("labels", "label", "target", "y")
@@ -87,7 +87,7 @@ class _Reader:
             except StopIteration:
                 break
             except Exception as error:  # the dataset is the user's code
-                raise DataError(f"{where}sample {count}: {type(error).__name__}: {said(error)}") from None
+                raise DataError(f"{where}sample {count}: {type(error).__name__}: {error_text(error)}") from None
             count += self._add(item, where, count, batched)
         if not count:
             raise DataError(f"{where}no samples")
@@ -163,7 +163,7 @@ def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:
         try:
             held = np.asarray(value)
         except ValueError as error:
-            raise DataError(f"{place}: expected numbers in one array ({said(error)})") from None
+            raise DataError(f"{place}: expected numbers in one array ({error_text(error)})") from None
     if held.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, a tensor or a picture, got {type(value).__name__}")
     # Python's own numbers are of 64 bits, which nothing here needs.

@@ -31,7 +31,7 @@ from fedkin.federation.table import (
     profiles_of,
     target_of,
 )
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 # What a column holds, as far as it must be the same everywhere; "empty" fits everything.
 Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
@@ -58,11 +58,11 @@ class ColumnTypes(AsJson):
         """Return why a table of these columns cannot take part where `common` are needed; empty if it can."""
         for name, held in common.types.items():
             if name not in self.types:
-                extra = [shown(repr(each), 60) for each in self.types if each not in common.types][:3]
+                extra = [escaped(repr(each), 60) for each in self.types if each not in common.types][:3]
                 more = f", and it has {', '.join(extra)}, which most have not" if extra else ""
-                return f"it has no column {shown(repr(name), 60)}, which most have{more}"
+                return f"it has no column {escaped(repr(name), 60)}, which most have{more}"
             if self.types[name] != held and "empty" not in (self.types[name], held):
-                return f"its column {shown(repr(name), 60)} holds {self.types[name]}, and that of most holds {held}"
+                return f"its column {escaped(repr(name), 60)} holds {self.types[name]}, and that of most holds {held}"
         return (
             "" if self.target == common.target else f"its target holds {self.target}, and that of most {common.target}"
         )
@@ -126,15 +126,15 @@ class TableSummary(AsJson):
             lines.append(f"count, mean and sum of squares of {', '.join(numbers)}")
         for name, counts in self.profile.categories.items():
             rare = sorted(counts, key=lambda value: (counts[value], value))[:8]
-            least = ", ".join(f"{shown(value, 30)!r} {counts[value]}" for value in rare)
+            least = ", ".join(f"{escaped(value, 30)!r} {counts[value]}" for value in rare)
             lines.append(
                 f"how often {name} has each of its {len(counts)} values (rare ones may identify people: {least})"
             )
         if self.values is not None:
-            lines.append(f"the values of the target, without their numbers: {shown(', '.join(self.values), 200)}")
+            lines.append(f"the values of the target, without their numbers: {escaped(', '.join(self.values), 200)}")
         if self.moments is not None:
             lines.append("count, mean and sum of squares of the target")
-        held = [f"{shown(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
+        held = [f"{escaped(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
         return [*lines, f"the names of its columns, and what each holds: {', '.join(held)}"]
 
 
@@ -199,7 +199,7 @@ def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
     numbers = {value: count for value, count in counts.items() if is_number(value.strip().replace(",", "."))}
     if not declared and sum(numbers.values()) > _NUMBERS * rows:
         return (
-            f"these texts are numbers, such as {shown(next(iter(numbers)), 30)!r}: say how they are written "
+            f"these texts are numbers, such as {escaped(next(iter(numbers)), 30)!r}: say how they are written "
             "(data.decimal, data.missing), or, if they are codes, name the column in data.categories"
         )
     if len(counts) > max(_FEW, _DIFFERENT * rows):

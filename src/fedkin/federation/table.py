@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedkin.errors import DataError, nearest
 from fedkin.federation.arrays import check_ids, hold_out, hold_out_last, rows_by_name, which_test
 from fedkin.tasks import Task
-from fedkin.untrusted import json_of, said
+from fedkin.untrusted import error_text, json_of
 
 Column = Literal["number", "category"]
 Kind = Literal["classification", "risk", "regression"]
@@ -95,7 +95,7 @@ def as_table(frame: Any, where: str = "frame") -> pa.Table:
         return without_views(frame if isinstance(frame, pa.Table) else pa.table(frame))
     except (TypeError, ValueError, pa.ArrowException) as error:
         expected = "a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of values"
-        raise DataError(f"{where}: expected {expected}; got {type(frame).__name__} ({said(error)})") from None
+        raise DataError(f"{where}: expected {expected}; got {type(frame).__name__} ({error_text(error)})") from None
 
 
 def without_views(table: pa.Table) -> pa.Table:
@@ -376,9 +376,9 @@ class AsJson:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise DataError(f"{cls.what}: {where}: {said(ValueError(first['msg']))}") from None
+            raise DataError(f"{cls.what}: {where}: {error_text(ValueError(first['msg']))}") from None
         except ValueError as error:
-            raise DataError(f"{cls.what}: cannot be read as JSON ({said(error)})") from None
+            raise DataError(f"{cls.what}: cannot be read as JSON ({error_text(error)})") from None
         value.check()
         return value
 

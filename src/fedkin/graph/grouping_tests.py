@@ -24,7 +24,7 @@ import numpy as np
 from scipy.cluster.hierarchy import to_tree
 from scipy.spatial.distance import cdist
 
-from fedkin.errors import GraphError, some
+from fedkin.errors import GraphError, first_few
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.groups import canonical
 from fedkin.graph.p_values import (
@@ -109,7 +109,7 @@ class Verdicts:
         lines = [f"{len(self.ids)} clients, {count} group{'s' * (count != 1)} (alpha {self.alpha:g})"]
         for g in range(min(count, most)):
             members = self.members(g)
-            lines.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some(members)}")
+            lines.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {first_few(members)}")
         lines += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
         lines += [f"warning: {text}" for text in self.warnings]
         todo = [(0, 0)]

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Matrix, as_matrix
-from fedkin.untrusted import arrays_in, cell, json_of, said
+from fedkin.untrusted import arrays_in, cell, error_text, json_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -458,7 +458,7 @@ def load_graph(path: str | Path) -> Graph:
         raise GraphError(f"{path}: {error}") from None
     # Several libraries read the archive, and each raises errors of its own for a damaged one.
     except Exception as error:
-        raise GraphError(f"{path}: not a graph file saved by fedkin, or cut short ({said(error)})") from None
+        raise GraphError(f"{path}: not a graph file saved by fedkin, or cut short ({error_text(error)})") from None
 
 
 def _packed(name: str, a: Matrix) -> dict[str, Any]:

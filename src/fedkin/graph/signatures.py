@@ -22,7 +22,7 @@ from fedkin.errors import DataError, GraphError
 from fedkin.graph._check import Array, Labels, as_vectors
 from fedkin.graph.p_values import null_p
 from fedkin.keys import rng as keyed
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _MAGIC = b"fks1"
@@ -67,7 +67,7 @@ def unpack(data: bytes) -> Arrays:
             raise ValueError("bytes left over")
     except ValueError as error:
         raise DataError(
-            f"signature: {len(data)} bytes that are not a signature of fedkin ({said(error)}); send it again"
+            f"signature: {len(data)} bytes that are not a signature of fedkin ({error_text(error)}); send it again"
         ) from None
     return arrays
 

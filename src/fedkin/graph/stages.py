@@ -39,7 +39,7 @@ from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph import affinity, groups, similarity
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
 from fedkin.graph.grouping_tests import find
-from fedkin.untrusted import plain_word, said, shown
+from fedkin.untrusted import error_text, escaped, plain_word
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
 
@@ -79,7 +79,7 @@ class Stage:
         except GraphError:
             raise
         except Exception as error:  # whatever a function of the user's does
-            raise GraphError(f"{self._who}: {type(error).__name__}: {said(error)}") from error
+            raise GraphError(f"{self._who}: {type(error).__name__}: {error_text(error)}") from error
         return self._checked(output, first.shape[0] if hasattr(first, "shape") else len(first))
 
     @property
@@ -90,7 +90,9 @@ class Stage:
         try:
             table = np.asarray(output.toarray() if hasattr(output, "toarray") else output)
         except Exception as error:  # of whatever a function of the user's gave
-            raise GraphError(f"{self._who}: expected one array, got {type(error).__name__}: {said(error)}") from error
+            raise GraphError(
+                f"{self._who}: expected one array, got {type(error).__name__}: {error_text(error)}"
+            ) from error
         square = self.kind in ("similarity", "sparsify", "control")
         wanted = (n, n) if square else (n,)
         if table.shape != wanted:
@@ -101,7 +103,7 @@ class Stage:
                 raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
             return groups.canonical(np.unique(table.astype(str), return_inverse=True)[1])
         if table.dtype.kind not in "iufb" or not np.isfinite(table).all():
-            raise GraphError(f"{self._who}: expected finite numbers, got {shown(str(table.dtype), 40)}")
+            raise GraphError(f"{self._who}: expected finite numbers, got {escaped(str(table.dtype), 40)}")
         if self.kind == "sparsify" and not (np.array_equal(table, table.T) and not table.diagonal().any()):
             raise GraphError(f"{self._who}: expected a symmetric matrix with a zero diagonal")
         if self.kind in ("sparsify", "control") and (table < 0).any():

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedkin.errors import DataError, GraphError, nearest
 from fedkin.graph.signatures import Plan, Signature, Spread, sign
-from fedkin.untrusted import Refused, arrays_in, parquet_in, printable, said, shown
+from fedkin.untrusted import Refused, arrays_in, error_text, escaped, parquet_in, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +74,7 @@ def _arrays(path: Path, *names: str) -> tuple[dict[str, Any], list[str]]:
     try:
         return arrays_in(path, names.__contains__)
     except (OSError, Refused) as error:
-        raise DataError(f"{path}: not a .npz file of plain arrays ({said(error)})") from None
+        raise DataError(f"{path}: not a .npz file of plain arrays ({error_text(error)})") from None
 
 
 def _samples_of_arrays(path: Path) -> tuple[tuple[str, ...], Any, Any]:
@@ -110,7 +110,7 @@ def _read_table(path: Path, texts: Sequence[str], *, first: bool = False) -> pa.
             kinds = dict.fromkeys([*texts, *names[:first]], pa.string())
             table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=kinds))
     except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: not a readable table: {said(error)}") from None
+        raise DataError(f"{path}: not a readable table: {error_text(error)}") from None
     names = table.column_names
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
@@ -156,7 +156,7 @@ def _numbers(path: Path, table: pa.Table, name: str, ids: Sequence[str]) -> Any:
     values = _column(path, table, name, ids)
     if values.dtype.kind not in "fiu" and len(values):
         row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
-        value = shown(repr(values[row].item()), 80)
+        value = escaped(repr(values[row].item()), 80)
         raise DataError(f"{path}: row {row + 1}, client {ids[row]!r}, column {name!r}: expected a number, got {value}")
     return values.astype(np.float64)
 

@@ -24,7 +24,7 @@ from fedkin.learning.losses import per_sample
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import infer, load, outputs
 from fedkin.tasks import METRICS, Task
-from fedkin.untrusted import plain_word, said, shown
+from fedkin.untrusted import error_text, escaped, plain_word
 
 Values = npt.NDArray[Any]
 Figures = tuple[float | None, ...]
@@ -306,14 +306,14 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
         # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
         result = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
     except Exception as error:  # whatever a function of the user's does
-        kind = shown(type(error).__name__, 60)
-        raise Unmeasured(measure, client, f"{kind}: {said(error)}", kind) from error
+        kind = escaped(type(error).__name__, 60)
+        raise Unmeasured(measure, client, f"{kind}: {error_text(error)}", kind) from error
     if result is None:
         return None
     if isinstance(result, (Tensor, np.ndarray)) and result.ndim == 0:
         result = result.item()
     if isinstance(result, bool) or not isinstance(result, (int, float, np.integer, np.floating)):
-        kind = shown(type(result).__name__, 60)
+        kind = escaped(type(result).__name__, 60)
         shape = f" of shape {tuple(result.shape)}" if isinstance(result, (Tensor, np.ndarray)) else ""
         raise Unmeasured(measure, client, f"expected one number, got {kind}{shape}", "not one number")
     try:

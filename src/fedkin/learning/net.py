@@ -17,7 +17,7 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
 from fedkin.learning.devices import CPU, Precision, autocast, device_of, seeded
 from fedkin.learning.frozen import trunk_of
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 
 class BodyHead(nn.Module):
@@ -236,7 +236,7 @@ class Net:
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
-            why = f"{type(error).__name__}: {said(error)}"
+            why = f"{type(error).__name__}: {error_text(error)}"
             raise ConfigError(f"model: the net does not take inputs of shape {task.shape}{held} ({why})") from None
 
     def fingerprint(self) -> str:

@@ -14,14 +14,14 @@ from fedkin import codec
 from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Setup
-from fedkin.errors import FedkinError, some
+from fedkin.errors import FedkinError, first_few
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
 from fedkin.network.messages import Sent, Text, listed
 from fedkin.network.settings import task_from
 from fedkin.settings import differing
 from fedkin.tasks import Task
-from fedkin.untrusted import said, shown, toml_of
+from fedkin.untrusted import error_text, escaped, toml_of
 
 # Makes the plan of an agreed experiment's text for a task.
 PlanOf = Callable[[str, Task], Setup]
@@ -81,7 +81,7 @@ def agreed(
             check_precision(plan.net.precision, opened(device))
         metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     except FedkinError as error:
-        return None, Agreement(settings=settings, task=task, cannot=said(error))
+        return None, Agreement(settings=settings, task=task, cannot=error_text(error))
     if plan.nets is None:
         first = plan.net.fingerprint()
     else:
@@ -102,13 +102,13 @@ def unlike(here: Agreement, there: Agreement) -> str:
     """
     both = here, there
     if here.version != there.version:
-        versions = [shown(side.version, 60) for side in both]
+        versions = [escaped(side.version, 60) for side in both]
         return f"fedkin is {versions[0]} here and {versions[1]} there: install the same version"
     if here.settings != there.settings:
         return _settings_differ(here.settings, there.settings)
     for side, where in ((here, "here"), (there, "there")):
         if side.cannot:
-            return f"the experiment cannot be run {where}: {shown(side.cannot, 200)}"
+            return f"the experiment cannot be run {where}: {escaped(side.cannot, 200)}"
     if here.task is None or there.task is None:  # the server does not know its task before the first client comes
         return ""
     if here.columns and there.columns and here.columns != there.columns:
@@ -116,15 +116,15 @@ def unlike(here: Agreement, there: Agreement) -> str:
     facts = zip(_task_facts(here.task).items(), _task_facts(there.task).values(), strict=True)
     for (name, one), other in facts:
         if one != other:
-            return f"{name} {shown(str(one), 60)} here and {shown(str(other), 60)} there"
+            return f"{name} {escaped(str(one), 60)} here and {escaped(str(other), 60)} there"
     if here.first != there.first:
         return "the first values of the net differ: use the same version of torch, and the same files of the model"
     # Equal settings name the same metrics in the same order, so only what they compute can differ.
     for metric, same in zip(here.metrics, there.metrics, strict=False):
         if metric != same:
             return (
-                f"metric {shown(repr(metric[0]), 60)} is other code here than there: use the same file, or version of "
-                "it"
+                f"metric {escaped(repr(metric[0]), 60)} is other code here than there: use the same file, or version "
+                "of it"
             )
     return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
 
@@ -140,7 +140,7 @@ def _columns_differ(here: tuple[str, ...], there: tuple[str, ...]) -> str:
     odd = min(set(here) ^ set(there), default="")
     where = "here and not there" if odd in here else "there and not here"
     kind, name = ("class", odd[len(CLASS) + 1 :]) if odd.startswith(CLASS) else ("column", odd)
-    return f"the {kind} {shown(repr(name), 60)} is {where}"
+    return f"the {kind} {escaped(repr(name), 60)} is {where}"
 
 
 def _settings_differ(here: str, there: str) -> str:
@@ -148,5 +148,5 @@ def _settings_differ(here: str, there: str) -> str:
         unequal = differing(toml_of(here), toml_of(there))
     except ValueError:
         return "the settings of the other side are not readable"
-    each = [(shown(name, 60), shown(str(one), 60), shown(str(other), 60)) for name, one, other in unequal]
-    return some((f"{name} is {one} here and {other} there" for name, one, other in each), 3, "; ")
+    each = [(escaped(name, 60), escaped(str(one), 60), escaped(str(other), 60)) for name, one, other in unequal]
+    return first_few((f"{name} is {one} here and {other} there" for name, one, other in each), 3, "; ")

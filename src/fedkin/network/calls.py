@@ -21,7 +21,7 @@ from fedkin import codec
 from fedkin.errors import MethodError
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, is_name
 from fedkin.network.messages import Count, Sent, listed, read
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
 _LOOK = 2.0  # seconds between two looks at who can be called
@@ -247,13 +247,13 @@ class CallingLink(Boxed):
             try:
                 names = set(self.calls.names())
             except LinkError as error:
-                self.say(said(error))
+                self.say(error_text(error))
                 names = set()
             with self.state:
                 for name in sorted(names - set(self.threads) - unnamed):
                     if not is_name(name) or name == self.me:
                         unnamed.add(name)
-                        self.say(f"{shown(repr(name), 80)} cannot be the name of a client: it is not called")
+                        self.say(f"{escaped(repr(name), 80)} cannot be the name of a client: it is not called")
                         continue
                     self.threads[name] = Thread(target=self._carry, args=(name,), name=f"calls {name}", daemon=True)
                     self.threads[name].start()
@@ -278,10 +278,10 @@ class CallingLink(Boxed):
                     self.here.discard(name)
                     self.state.notify_all()
                 if isinstance(error, MethodError):
-                    self.refused.add(name, "", said(error))
-                if said(error) != why and not self.closed:
-                    why = said(error)
-                    self.say(f"{name}: {shown(why, 300)}")
+                    self.refused.add(name, "", error_text(error))
+                if error_text(error) != why and not self.closed:
+                    why = error_text(error)
+                    self.say(f"{name}: {escaped(why, 300)}")
                 pause = min(_FIRST if gone or not pause else 2 * pause, self.beat)
 
     def _due(self, box: Mailbox, pause: float) -> bytes | None:

@@ -38,7 +38,7 @@ from fedkin.network.messages import Answer, Failed, Order, Pointer, Scored, Sent
 from fedkin.network.registration import NEXT_ROUND, About, Heard, Hello, Welcome, about_of
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 # Keeps a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of the
 # table if there is one; returns the hash of the model.
@@ -77,7 +77,7 @@ class Caller:
             self._note_absence()
             return None
         except Refused as error:  # one who passes messages may have forged it: ask again
-            self.say(f"refused: {said(error)}")
+            self.say(f"refused: {error_text(error)}")
             self.stop.wait(self.patience)
             return None
         self.away_since = None
@@ -89,7 +89,7 @@ class Caller:
         try:
             return None if data is None else read(form, data)
         except MethodError as error:
-            raise RunError(f"the server's {subject.rpartition('/')[2]}: {said(error)}") from None
+            raise RunError(f"the server's {subject.rpartition('/')[2]}: {error_text(error)}") from None
 
     def awaited(self, form: type[S], subject: str) -> S:
         """Return such a message of the server, as long as it takes; raises Left and RunError."""
@@ -133,7 +133,7 @@ class Caller:
         """Return once it is in the server's checkpoint that this participant has left; raises Left and RunError."""
         welcome = self.awaited(Welcome, f"welcome/{nonce}")
         if welcome.refused:
-            raise RunError(f"the server refuses: {shown(welcome.refused, 400)}")
+            raise RunError(f"the server refuses: {escaped(welcome.refused, 400)}")
         self.say(f"left: data of {self.link.me} count no more from round {welcome.number} on")
 
 
@@ -215,7 +215,7 @@ class NetworkClient(Caller):
                 samples.keep(self.columns)
                 samples = samples.client(self.encoding)
         except DataError as error:
-            self.say(f"{said(error)}; the samples of before count until the file is correct")
+            self.say(f"{error_text(error)}; the samples of before count until the file is correct")
             return
         self.client = samples[0]
         self._describe()
@@ -273,19 +273,19 @@ class NetworkClient(Caller):
         try:
             self.columns = ColumnTypes.from_json(self._hello(columns=table.told.columns.to_json()).columns)
             if extra := table.keep(self.columns):
-                self.say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
+                self.say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
             encoding = self._hello(profile=table.told.to_json()).encoding
             self.encoding = SharedEncoding.from_json(encoding)
             return table.client(self.encoding)
         except DataError as error:
-            raise RunError(said(error)) from None
+            raise RunError(error_text(error)) from None
 
     def _hello(self, **fields: Any) -> Welcome:
         """Say hello until the server has answered; raises RunError if it refuses this client."""
         while (welcome := self._greet(_HELLO, **fields)) is None:
             pass
         if welcome.refused:
-            raise RunError(f"the server refuses this client: {shown(welcome.refused, 400)}")
+            raise RunError(f"the server refuses this client: {escaped(welcome.refused, 400)}")
         return welcome
 
     def _greet(self, waits: int, **fields: Any) -> Welcome | None:
@@ -299,7 +299,7 @@ class NetworkClient(Caller):
             self.link.withdraw("hello", self.server)
         if heard is not None and heard.missing not in ("", self.told_missing):
             self.told_missing = heard.missing
-            self.say(f"waiting for {shown(heard.missing, 400)}")
+            self.say(f"waiting for {escaped(heard.missing, 400)}")
         # One that waits for a round says so again and again: the server may start again meanwhile.
         for _ in range(0 if heard is None else 1 if heard.missing == NEXT_ROUND else waits):
             if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
@@ -343,8 +343,8 @@ class NetworkClient(Caller):
                 try:
                     order = read(Order, data)
                 except MethodError as error:
-                    self.say(f"refused: {said(error)}")
-                    self._offer(Answer(number=self.number, error=said(error)))
+                    self.say(f"refused: {error_text(error)}")
+                    self._offer(Answer(number=self.number, error=error_text(error)))
                 else:
                     self._offer(self._answered(order))
                     if order.what == "end":
@@ -441,7 +441,7 @@ class NetworkClient(Caller):
                 return ""
             asked = str(order.message.get("phase"))
         if order.what == "ask" and asked not in self.plan.method.phases():
-            phase = shown(repr(asked), 60)
+            phase = escaped(repr(asked), 60)
             return f"the server asked for phase {phase}, which method {self.plan.method.name!r} does not have"
         return ""
 
@@ -478,7 +478,7 @@ class NetworkClient(Caller):
             return None
         first = failures[0]
         kind: Literal["failed", "spent"] = "spent" if first.kind is Missing.SPENT else "failed"
-        return Failed(words=shown(first.words, 300), injected=first.injected, kind=kind)
+        return Failed(words=escaped(first.words, 300), injected=first.injected, kind=kind)
 
     def _why(self, error: Exception) -> str:
         """Return why there is no answer, as it is sent; what may hold samples is said here alone."""

@@ -33,7 +33,7 @@ from fedkin.forms import (
 )
 from fedkin.learning.metrics import file_of
 from fedkin.network.agreement import PlanOf, agreed
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 _ROOM = 1 << 16  # bytes of names in a message
 
@@ -49,10 +49,10 @@ def about(client: Client, peer: bool = False) -> list[str]:
     facts = ["its name", "the shape of its inputs", "the number of its classes or targets"]
     if not peer:
         facts += ["its numbers of training and test samples", "a hash of its samples"]
-        facts += [f"its group {shown(client.group)!r}"] if client.group is not None else []
+        facts += [f"its group {escaped(client.group)!r}"] if client.group is not None else []
     lines = [f"about this {'peer' if peer else 'client'}: {', '.join(facts)}"]
     for what, names in (("columns", inputs), ("classes", classes)):
-        lines += [f"names of its {what}: {', '.join(map(shown, names))}"] if names else []
+        lines += [f"names of its {what}: {', '.join(map(escaped, names))}"] if names else []
     return lines
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
 from fedkin.network.link import is_name
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 try:
     from cryptography import x509
@@ -115,7 +115,7 @@ def read_key(path: Path) -> PrivateKey:
     except TypeError:
         raise ConfigError(f"{path}: this private key has a passphrase; set {_PASSPHRASE} to it") from None
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path}: not a private key in PEM ({said(error)})") from None
+        raise ConfigError(f"{path}: not a private key in PEM ({error_text(error)})") from None
     if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
         raise ConfigError(f"{path}: expected a private key for ECDSA or RSA, got {type(key).__name__}")
     return key
@@ -158,7 +158,7 @@ def certificates_of(data: bytes, where: str) -> list[x509.Certificate]:
         for each in certificates:
             each.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{where}: not a certificate in PEM ({said(error)})") from None
+        raise ConfigError(f"{where}: not a certificate in PEM ({error_text(error)})") from None
     return certificates
 
 
@@ -171,7 +171,7 @@ def common_name(subject: x509.Name, where: str) -> str:
     """Return the one common name; raises ConfigError unless a participant can have it."""
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(names) != 1 or not is_name(names[0]):
-        got = ", ".join(repr(shown(each, 64)) for each in names) or "none"
+        got = ", ".join(repr(escaped(each, 64)) for each in names) or "none"
         raise ConfigError(
             f"{where}: expected one common name of letters, digits, '.', '_' and '-', which names the participant; got "
             f"{got}"
@@ -190,7 +190,7 @@ def hosts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[
         names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return []
-    return [shown(str(each.value), 100) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
+    return [escaped(str(each.value), 100) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
 
 
 def verify(
@@ -203,7 +203,7 @@ def verify(
     if got != name:
         raise ConfigError(f"{where}: this certificate is of {got!r}; expected {name!r}")
     for each in chain:
-        holder = f"the certificate of {shown(each.subject.rfc4514_string(), 80)}"
+        holder = f"the certificate of {escaped(each.subject.rfc4514_string(), 80)}"
         first, last = each.not_valid_before_utc, each.not_valid_after_utc
         if now > last:
             raise ConfigError(f"{where}: {holder} expired on {last:%Y-%m-%d %H:%M} UTC; have a new one signed")
@@ -222,10 +222,11 @@ def verify(
     try:
         policy.build_client_verifier().verify(chain[0], list(chain[1:]))
     except (verification.VerificationError, ValueError) as error:
-        issuer = shown(chain[-1].issuer.rfc4514_string(), 80)
-        wanted = " or ".join(shown(root.subject.rfc4514_string(), 80) for root in roots)
+        issuer = escaped(chain[-1].issuer.rfc4514_string(), 80)
+        wanted = " or ".join(escaped(root.subject.rfc4514_string(), 80) for root in roots)
         raise ConfigError(
-            f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} ({said(error)})"
+            f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} "
+            f"({error_text(error)})"
         ) from None
 
 
@@ -259,7 +260,7 @@ class Revocations:
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines() if self.path is not None else []
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.path}: {said(error)}") from None
+            raise ConfigError(f"{self.path}: {error_text(error)}") from None
         self.entries = frozenset(line.partition("#")[0].strip() for line in lines) - {""}
 
 
@@ -294,7 +295,7 @@ def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
         request.public_key()
         list(request.extensions)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        raise ConfigError(f"{where}: not a certificate request in PEM ({said(error)})") from None
+        raise ConfigError(f"{where}: not a certificate request in PEM ({error_text(error)})") from None
     if not good:
         raise ConfigError(f"{where}: the request is not signed by its own key; it was changed, make it anew")
     common_name(request.subject, where)
@@ -351,7 +352,7 @@ def _name(name: str) -> x509.Name:
     try:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     except ValueError as error:
-        raise ConfigError(f"--name: {shown(name, 80)!r} cannot be a common name ({said(error)})") from None
+        raise ConfigError(f"--name: {escaped(name, 80)!r} cannot be a common name ({error_text(error)})") from None
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -362,4 +363,4 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError(f"--host: {shown(host, 80)!r} is no host name or address") from None
+        raise ConfigError(f"--host: {escaped(host, 80)!r} is no host name or address") from None

@@ -20,7 +20,7 @@ from fedkin.folders import write_new
 from fedkin.network.identity import certificates_of, common_name, fingerprint
 from fedkin.network.link import is_name
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import printable, said, shown, text_in, toml_of
+from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
 
 VERSION = 1
 _LARGEST = 1 << 24
@@ -33,7 +33,7 @@ def locator(text: str, where: str = "") -> str:
     """Return the text if it is tls/HOST:PORT; raises WrongSetting."""
     match = _LOCATOR.fullmatch(text)
     if match is None or int(match[2]) > 65535:
-        raise WrongSetting(f"{where}expected tls/HOST:PORT, got {shown(text, 80)!r}")
+        raise WrongSetting(f"{where}expected tls/HOST:PORT, got {escaped(text, 80)!r}")
     return text
 
 
@@ -108,7 +108,7 @@ class Join(Settings):
         try:
             toml_of(value)
         except ValueError as error:
-            raise ValueError(f"not TOML ({said(error)})") from None
+            raise ValueError(f"not TOML ({error_text(error)})") from None
         return value
 
     @field_validator("members", mode="before")
@@ -118,7 +118,7 @@ class Join(Settings):
             raise ValueError(f"expected 1 to {_MOST_MEMBERS} tables, one for each participant")
         for name in value:
             if not is_name(name):
-                raise ValueError(f"{shown(str(name), 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
+                raise ValueError(f"{escaped(str(name), 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
         return value
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ class Join(Settings):
             except ConfigError as error:
                 raise ValueError(f"members.{name}.certificate{error}") from None
         if self.server and self.server not in self.members:
-            raise ValueError(f"server: {shown(self.server, 64)!r} is not one of the members")
+            raise ValueError(f"server: {escaped(self.server, 64)!r} is not one of the members")
         if self.router and (self.router == self.server or not getattr(self.members.get(self.router), "locator", "")):
             raise ValueError("router: expected a member with a locator that is not the server")
         if self.server and not self.router and not self.members[self.server].locator:
@@ -174,10 +174,10 @@ def read_join(path: Path) -> Join:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: not a join file ({said(error)})") from None
+        raise ConfigError(f"{path}: not a join file ({error_text(error)})") from None
     if isinstance(members := table.get("members"), dict):
         where = f"{path}: join.members"
-        table["members"] = {name: parse(Member, each, f"{where}.{shown(name, 64)}") for name, each in members.items()}
+        table["members"] = {name: parse(Member, each, f"{where}.{escaped(name, 64)}") for name, each in members.items()}
     return parse(Join, table, f"{path}: join")
 
 

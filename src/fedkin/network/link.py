@@ -16,7 +16,7 @@ from typing import Self
 
 from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
-from fedkin.untrusted import plain_word, shown
+from fedkin.untrusted import escaped, plain_word
 
 # The most bytes of an offer that a pull takes unless it is told otherwise.
 LARGEST = 1 << 28
@@ -40,7 +40,7 @@ class Left(Exception):
 
 class _NoOffer(LinkError):
     def __init__(self, owner: str, subject: str, why: str) -> None:
-        super().__init__(f"{shown(owner, 64)}: {shown(subject, _LONGEST_SUBJECT)}: {why}")
+        super().__init__(f"{escaped(owner, 64)}: {escaped(subject, _LONGEST_SUBJECT)}: {why}")
         self.owner, self.subject, self.why = owner, subject, why
 
 

@@ -22,7 +22,7 @@ from pydantic import (
 
 from fedkin import codec
 from fedkin.errors import FedkinError, MethodError
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _PHASES = 200  # phases, and fields in each, of which a client says that it sends them
 _LARGEST = 10**12  # samples, rounds, releases
@@ -64,10 +64,10 @@ def read(form: type[S], data: bytes) -> S:
         where = ".".join(map(str, first["loc"]))
         words = f"{where}: {first['msg']}" if where else first["msg"]
     except FedkinError as error:
-        words = said(error)
+        words = error_text(error)
     except Exception as error:  # whatever another one sends must end nobody's run
-        words = f"{type(error).__name__}: {said(error)}"
-    raise MethodError(f"{form.__name__.lower()} is not readable ({shown(words, 200)})")
+        words = f"{type(error).__name__}: {error_text(error)}"
+    raise MethodError(f"{form.__name__.lower()} is not readable ({escaped(words, 200)})")
 
 
 def tree_of(message: Sent) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedkin.network.link import is_name
 from fedkin.network.peer_exchange import Heard, PeerExchange
 from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 _HEAVIEST = 5  # weights that the status file tells
 
@@ -116,7 +116,7 @@ class PeerEngine(Engine):
         for turn in itertools.count():
             box = self.site.step({me: inbox}).get(me)
             for failure in self.exchange.failed(number):
-                self.neighbours.say(f"round {number}: {shown(failure.words, 200)}")
+                self.neighbours.say(f"round {number}: {escaped(failure.words, 200)}")
                 if self.setup.engine.errors == "stop" and failure.error is not None:
                     raise failure.error
             heard = self.neighbours.exchange(number, turn, awaited, box)
@@ -134,7 +134,7 @@ class PeerEngine(Engine):
         for id in sorted(heard):
             answer = heard[id]
             if (answer.missing is not None) != (id in self.absent):
-                words = "heard again" if answer.missing is None else shown(f"{answer.missing}: {answer.reason}", 200)
+                words = "heard again" if answer.missing is None else escaped(f"{answer.missing}: {answer.reason}", 200)
                 self.neighbours.say(f"round {number}: {id}: {words}")
                 self.absent ^= {id}
             if answer.missing is not None:

@@ -31,7 +31,7 @@ from fedkin.network.agreement import Agreement, Terms, unlike
 from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
 from fedkin.network.messages import Count, Sent, encode, read
 from fedkin.network.settings import NetworkSettings
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 SLICE = 0.5  # seconds of one look for an offer
 AGAIN = 0.1  # seconds until the others are looked at again
@@ -207,7 +207,7 @@ class PeerExchange:
             elif (job := self.comparisons[id]).done():
                 if words := job.result():
                     if id not in self.link.refused.counts:
-                        self.say(f"{id} is refused: {shown(words, 400)}")
+                        self.say(f"{id} is refused: {escaped(words, 400)}")
                     self.link.refused.add(id, "terms", words)
                 del self.comparisons[id]
         for id in [id for id, job in self.comparisons.items() if id in self.members and job.done()]:
@@ -322,8 +322,8 @@ class PeerExchange:
         try:
             offer = read(PeerMessage, data)
         except MethodError as error:
-            self.link.refused.add(id, f"r{round}/t{turn}", said(error))
-            return Heard(Missing.REFUSED, said(error))
+            self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
+            return Heard(Missing.REFUSED, error_text(error))
         message = None if offer.message is None else Message(**offer.message)
         return Heard(phase=offer.phase, message=message, ended=offer.ended)
 

@@ -33,7 +33,7 @@ from fedkin.network.messages import Count, Id, Pointer, Sent, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 NEXT_ROUND = "the next round"  # for which one waits that comes after the first
 _SAMPLES = 10**12
@@ -461,7 +461,7 @@ class Registration:
             if plan is None:
                 self._adopt(first.task)
         except Exception as error:  # torch may lack the memory for a net of this task
-            return dict.fromkeys(like, f"the experiment cannot be run with these samples: {said(error)}")
+            return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
         differing = {name: unlike(self.agreement, hello.agreement) for name, hello in hellos.items()}
         wrong = {
@@ -508,7 +508,7 @@ class Registration:
                     if name not in self.link.present():
                         return
                 except (MethodError, Refused) as error:
-                    self._note(name, said(error), once=not isinstance(error, Refused))
+                    self._note(name, error_text(error), once=not isinstance(error, Refused))
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 with self.changed:
                     self.changed.wait_for(lambda: self.closed, pause)
@@ -603,10 +603,10 @@ class Registration:
 
     def _refuse(self, name: str, hello: Hello, words: str) -> None:
         self._note(name, words)
-        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(refused=shown(words, 1000))))
+        self.link.offer(name, f"welcome/{hello.nonce}", encode(Welcome(refused=escaped(words, 1000))))
 
     def _note(self, name: str, words: str, once: bool = True) -> None:
-        self.say(f"{name} is refused: {shown(words, 400)}")
+        self.say(f"{name} is refused: {escaped(words, 400)}")
         if once:  # a link notes what it refuses itself
             self.link.refused.add(name, "hello", words)
 
@@ -651,7 +651,7 @@ class Registration:
             there[name] = Entry(hello.seen, 1, hello.about.n_train, None)
             self.plan.method.check(cast(Federation, Roster(there, self.plan.task)))
         except ConfigError as error:
-            return f"method {self.plan.method.name!r} cannot take it in: {said(error)}"
+            return f"method {self.plan.method.name!r} cannot take it in: {error_text(error)}"
         return ""
 
     def _unlike_columns(self, hello: Hello) -> str:
@@ -660,7 +660,7 @@ class Registration:
             table = TableSummary.from_json(hello.profile).columns if hello.profile else (
                 ColumnTypes.from_json(hello.columns))  # fmt: skip
         except DataError as error:
-            return f"what it tells of its table is not readable ({said(error)})"
+            return f"what it tells of its table is not readable ({error_text(error)})"
         return "" if self.columns is None else table.unlike(self.columns)
 
     def close(self) -> None:
@@ -705,11 +705,11 @@ def among(
         }
         common = common_columns(columns) if kept is None else kept.columns
         if extra := table.keep(common):
-            say(f"columns that most have not stay here: {', '.join(map(shown, extra))}")
+            say(f"columns that most have not stay here: {', '.join(map(escaped, extra))}")
         profiles = {id: TableSummary.from_json(text) for id, text in told("profile", table.told.to_json()).items()}
         return kept or Shared(agree(profiles, table.reading), common, tuple(profiles))
     except DataError as error:
-        raise RunError(said(error)) from None
+        raise RunError(error_text(error)) from None
 
 
 def _heard(
@@ -731,7 +731,7 @@ def _heard(
             except (Missed, Refused):
                 continue
             except MethodError as error:
-                words = said(error)
+                words = error_text(error)
             if words:
                 raise RunError(f"{id} cannot be a neighbour: {words}")
             heard[id] = there.text

@@ -27,7 +27,7 @@ from fedkin.network.messages import Answer, Order, Scored, Spent, encode, read, 
 from fedkin.network.registration import Registration
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _MOST = 10_000  # clients that are asked at the same time
@@ -84,7 +84,7 @@ class NetworkSite(Site):
             try:
                 scores[id] = score_of(answer.score, task, further, self.registration.about(id).n_test)
             except MethodError as error:
-                self.failures.append(self._refused(id, "evaluate", said(error)))
+                self.failures.append(self._refused(id, "evaluate", error_text(error)))
                 continue
             self.models_at |= {id: answer.score.model} if answer.score.model else {}
         return scores
@@ -137,7 +137,7 @@ class NetworkSite(Site):
     def _note(self, id: str, phase: str, answer: Answer) -> None:
         """Note what a client says of its work, its releases and its own failures."""
         if (failed := answer.failed) is not None:
-            failure = self._failure(id, phase, Missing(failed.kind), shown(failed.words, 300), not failed.injected)
+            failure = self._failure(id, phase, Missing(failed.kind), escaped(failed.words, 300), not failed.injected)
             self.failures.append(failure)
         if self.plan.privacy.on:
             self.spent[id] = _never_less(answer.spent or Spent(releases=0), self.spent.get(id))
@@ -181,7 +181,7 @@ class NetworkSite(Site):
                     self.away.add(id)
                     return self._failure(id, phase, Missing.GONE, "the connection is lost")
             except LinkError as error:
-                return self._failure(id, phase, Missing.REFUSED, said(error))
+                return self._failure(id, phase, Missing.REFUSED, error_text(error))
         return self._failure(id, phase, Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
     def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
@@ -189,12 +189,12 @@ class NetworkSite(Site):
         try:
             answer = read(Answer, data)
         except MethodError as error:
-            return self._refused(id, phase, said(error))
+            return self._refused(id, phase, error_text(error))
         if answer.number != number:
             return self._failure(id, phase, Missing.STALE, "the answer to another request")
         if answer.error is None:
             return answer
-        words = shown(answer.error, 300)
+        words = escaped(answer.error, 300)
         if self.plan.engine.errors == "stop":
             raise RunError(f"client {id!r}: {words}")
         return self._failure(id, phase, Missing.FAILED, words, own=True)

@@ -11,7 +11,7 @@ from fedkin.errors import ConfigError
 from fedkin.network.link import is_name
 from fedkin.settings import Settings
 from fedkin.tasks import Kind, Task
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _LARGEST = 10**8  # values of one sample
 _TASK = TypeAdapter(Task)
@@ -70,5 +70,5 @@ def task_from(tree: Any) -> Task:
         if min(sizes) < 0 or sum(map(math.prod, task.shapes.values())) > _LARGEST or task.outputs > _MOST_OUTPUTS:
             raise ValueError("sizes that cannot be")
     except Exception as error:  # another participant has sent it
-        raise ConfigError(f"the task of the federation is not readable ({shown(said(error), 100)})") from None
+        raise ConfigError(f"the task of the federation is not readable ({escaped(error_text(error), 100)})") from None
     return task

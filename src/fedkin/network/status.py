@@ -20,7 +20,7 @@ from fedkin.errors import RunError
 from fedkin.folders import replace
 from fedkin.network.link import Link, LinkError, is_name
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import json_of, said, text_in
+from fedkin.untrusted import error_text, json_of, text_in
 
 FILE = "status.json"
 _LOOK = 1.0  # seconds from one look to the next
@@ -93,7 +93,7 @@ def read_status(path: Path) -> Status:
     except OSError as error:
         raise RunError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise RunError(f"{path}: not a status file ({said(error)})") from None
+        raise RunError(f"{path}: not a status file ({error_text(error)})") from None
     if not isinstance(tree, dict):
         raise RunError(f"{path}: not a status file (expected a table)")
     return parse(Status, tree, str(path))

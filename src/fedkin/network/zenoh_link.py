@@ -23,7 +23,7 @@ from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Ref
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Offers, Question
 from fedkin.network.signing import DIGEST, Head, Sealer, Signer
 from fedkin.network.zenoh_config import ALIVE, KEY, PART, participant_config, router_config
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 try:
     import zenoh
@@ -49,7 +49,9 @@ def _session(config: str, who: str, places: list[str]) -> Any:
         return zenoh.open(zenoh.Config.from_json5(config))
     except zenoh.ZError as error:
         where = f"listening at {', '.join(places)}: " if places else ""
-        raise LinkError(f"{who}: the network cannot be opened ({where}{said(error).partition(' at /')[0]})") from None
+        raise LinkError(
+            f"{who}: the network cannot be opened ({where}{error_text(error).partition(' at /')[0]})"
+        ) from None
 
 
 class ZenohLink(Link):
@@ -96,7 +98,7 @@ class ZenohLink(Link):
 
     def _locator_of(self, name: str, book: AddressBook) -> str:
         if name not in book or name == self.me:
-            raise ConfigError(f"{shown(name, 64)}: not in the address book; {nearest(name, self._book)}")
+            raise ConfigError(f"{escaped(name, 64)}: not in the address book; {nearest(name, self._book)}")
         if not book[name].locator:
             raise ConfigError(f"{name}: the address book has no address to dial; expected locator = 'tls/HOST:PORT'")
         return book[name].locator
@@ -178,7 +180,7 @@ class ZenohLink(Link):
         if not is_subject(subject):
             why = "not a question that can be"
         if why:
-            self.refused.add(asker if asker in self._book else "", shown(subject, 200), why)
+            self.refused.add(asker if asker in self._book else "", escaped(subject, 200), why)
             query.drop()
             return
         answer = partial(self._answer, query, asker)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedkin.errors import some
+from fedkin.errors import first_few
 
 if TYPE_CHECKING:
     from fedkin.federation import Federation
@@ -26,7 +26,7 @@ def events_of(row: Mapping[str, Any], *kinds: str) -> list[str]:
     """
     events = row.get("events", {})
     return [
-        f"round {row['round']}: {some(events[what])} {words}"
+        f"round {row['round']}: {first_few(events[what])} {words}"
         for what, words in _WORDS.items()
         if what in events and what in (kinds or _WORDS)
     ]

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fedkin._version import __version__
-from fedkin.errors import RunError, some
-from fedkin.folders import LOCKS, held, made, synced
-from fedkin.untrusted import cell, json_of, said, shown, text_in, toml_of
+from fedkin.errors import RunError, first_few
+from fedkin.folders import LOCKS, fsync_folder, locked, make_durable
+from fedkin.untrusted import cell, error_text, escaped, json_of, text_in, toml_of
 
 # Logs a line for the user; without a logging handler, it goes to standard error.
 say = logging.getLogger("fedkin").warning
@@ -47,11 +47,11 @@ def write_with(
     """Let `write` fill a temporary file, then rename it to `path`; both are on the disk when this returns.
 
     before: called right before the renaming, when the content is on the disk. sync: if False, the caller must make
-    sure that the name is on the disk (`synced`). Raises RunError.
+    sure that the name is on the disk (`fsync_folder`). Raises RunError.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        made(path.parent)
+        make_durable(path.parent)
         try:
             with aside.open("x+b") as file:
                 write(file)
@@ -66,7 +66,7 @@ def write_with(
             aside.unlink(missing_ok=True)
             raise
         if sync:
-            synced(path.parent)
+            fsync_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
     return stamp
@@ -118,7 +118,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: not readable as JSON ({said(error)})") from None
+        raise RunError(f"{path}: not readable as JSON ({error_text(error)})") from None
 
 
 # The seal of a folder; the seal of a checkpoint is next to the checkpoint.
@@ -248,7 +248,7 @@ def claimed(
         if is_state(folder):
             raise RunError(f"{told_state(folder)}; name another folder (--state, --out)")
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
-    with held(folder):
+    with locked(folder):
         if begun(folder):
             check_claim(folder, text)
         for left in leftovers(folder):
@@ -299,7 +299,7 @@ def check_claim(folder: Path, text: str) -> None:
         unlike = "" if text_there == text else _unlike(text_there, text)
     except (OSError, ValueError) as error:
         raise RunError(
-            f"{kept}: not readable as the experiment of a run ({said(error)}); put the file back as it was, or "
+            f"{kept}: not readable as the experiment of a run ({error_text(error)}); put the file back as it was, or "
             "name another folder"
         ) from None
     if unlike:
@@ -313,10 +313,10 @@ def _unlike(text_there: str, here: str) -> str:
     from fedkin.settings import differing
 
     differences = (
-        shown(f"{name}: {one} there, {other} here", 200)
+        escaped(f"{name}: {one} there, {other} here", 200)
         for name, one, other in differing(toml_of(text_there), toml_of(here))
     )
-    return some(differences, 3, "; ")
+    return first_few(differences, 3, "; ")
 
 
 _HEAVY = ("models", "checkpoint")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedkin.engines import Missing, Score, Traffic
 from fedkin.engines.privacy import Privacy
 from fedkin.engines.results import SERVER
-from fedkin.errors import some
+from fedkin.errors import first_few
 from fedkin.learning.metrics import Measure, pooled
 from fedkin.tasks import METRICS, Metric, Task
 
@@ -231,7 +231,7 @@ def missing_sentence(missing: Mapping[str, Any]) -> str:
         f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}"
         for id, one in missing["clients"].items()
     ]
-    return "; ".join(filter(None, [counts, some(sentences, 3, "; ")]))
+    return "; ".join(filter(None, [counts, first_few(sentences, 3, "; ")]))
 
 
 def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import DataError, RunError
 from fedkin.federation import Federation, Scale, Task
 from fedkin.federation.table import Encoding, Target
-from fedkin.folders import synced
+from fedkin.folders import fsync_folder
 from fedkin.learning.devices import Precision
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net
 from fedkin.records import reading
 from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal_of, write_bytes
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 PLACE = "models"
 INDEX = f"{PLACE}/index.json"
@@ -119,7 +119,7 @@ class StoredModels(Mapping[str, Params]):
         try:
             index = Index.model_validate(reading.checked(Index, read_json(path), path))
         except DataError as error:
-            raise RunError(f"{path}: {said(error)}; {reading.MEND}") from None
+            raise RunError(f"{path}: {error_text(error)}; {reading.MEND}") from None
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
         return index
@@ -159,7 +159,7 @@ class StoredModels(Mapping[str, Params]):
                 self._last = file, load_file(self.folder / name)
             except (OSError, ValueError, SafetensorError) as error:
                 where = self.folder / name
-                raise RunError(f"{where}: cannot be read as a model ({said(error)}); {reading.MEND}") from None
+                raise RunError(f"{where}: cannot be read as a model ({error_text(error)}); {reading.MEND}") from None
         return self._last[1]
 
 
@@ -222,7 +222,7 @@ def keep_models(folder: Path, models: Mapping[str, Params], about: ModelContext,
     for ids in groups:
         write(file[ids[0]], models[ids[0]])
     stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
-    synced(place)
+    fsync_folder(place)
     return stamps
 
 

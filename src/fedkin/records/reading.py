@@ -13,7 +13,7 @@ from fedkin.errors import RunError
 from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, read_json
 from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
-from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
+from fedkin.untrusted import error_text, escaped, json_of, parquet_in, text_in, toml_of
 
 
 class Form(BaseModel):
@@ -248,7 +248,7 @@ def checked(form: type[BaseModel], value: Any, where: str | Path) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        got = "" if first["type"] == "missing" else f", got {shown(repr(first['input']), 60)}"
+        got = "" if first["type"] == "missing" else f", got {escaped(repr(first['input']), 60)}"
         problem = first["msg"][:1].lower() + first["msg"][1:]
         raise RunError(f"{where}: {place + ': ' if place else ''}{problem}{got}; {MEND}") from None
     return value
@@ -277,7 +277,7 @@ def settings_in(path: Path) -> dict[str, Any]:
     try:
         table = toml_of(text_in(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read as TOML ({said(error)}); {MEND}") from None
+        raise RunError(f"{path}: cannot be read as TOML ({error_text(error)}); {MEND}") from None
     settings: dict[str, Any] = checked(Settings, table, path)
     return settings
 
@@ -289,13 +289,13 @@ def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: not readable as a line of JSON per round ({said(error)})") from None
+        raise RunError(f"{path}: not readable as a line of JSON per round ({error_text(error)})") from None
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json_of(line)
         except ValueError as error:
-            raise RunError(f"{path}: line {number}: not readable as JSON ({said(error)})") from None
+            raise RunError(f"{path}: line {number}: not readable as JSON ({error_text(error)})") from None
         rows.append(checked(form, row, f"{path}: line {number}"))
     return rows
 
@@ -311,7 +311,7 @@ def table_of(path: Path, columns: pa.Schema, gaps: Sequence[str] | None = None) 
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise RunError(f"{path}: not readable as the table of a run ({said(error)})") from None
+        raise RunError(f"{path}: not readable as the table of a run ({error_text(error)})") from None
     for field in columns:
         column = table.column(field.name)
         kind = next(kind for kind, fits in _KINDS.items() if fits(field.type))

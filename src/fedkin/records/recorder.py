@@ -39,7 +39,7 @@ from fedkin.analysis.embeddings import Features
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
-from fedkin.folders import synced
+from fedkin.folders import fsync_folder
 from fedkin.records import files, metrics, reading
 from fedkin.records.models import ModelContext, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
@@ -126,7 +126,7 @@ class Records:
             self.sealed[file] = self._write_rows(file, name, new)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         for place in sorted({(self.folder / name).parent for name in self.sealed}):
-            synced(place)
+            fsync_folder(place)
         # A resumed run writes federation.json again.
         stamps = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, stamps)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES
 from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
-from fedkin.errors import RunError, some
+from fedkin.errors import RunError, first_few
 from fedkin.methods import METHODS
 from fedkin.records.comparison import Gains, gains_over
 from fedkin.records.controls import control_of, counterpart, named
@@ -197,7 +197,7 @@ class Ranking(NamedTuple):
             return tests_text(diagram)
         best = diagram.methods[0]
         near = [name for name in next((group for group in diagram.groups if best in group), ()) if name != best]
-        apart = f"not told apart from it: {some(near, 3)}" if near else "told apart from all others"
+        apart = f"not told apart from it: {first_few(near, 3)}" if near else "told apart from all others"
         pairs = math.comb(len(diagram.methods), 2)
         return f"best mean rank: {best}, {apart} (Nemenyi, alpha = {_ALPHA:g}, corrected for {pairs} pairs)"
 

@@ -31,7 +31,7 @@ from fedkin.running.plugins import add_installed, files_of, named_in, stages_of,
 from fedkin.running.progress import Progress, StopFlag
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, expect, parse, place
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 AnyModel = str | Model | Modules
 
@@ -179,7 +179,7 @@ def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measur
     if not several or not all(isinstance(each, (str, Measure)) for each in metrics):
         raise ConfigError(
             "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
-            f"{shown(repr(metrics), 80)}"
+            f"{escaped(repr(metrics), 80)}"
         )
     add_installed()
     names, _ = named_in([each for each in metrics if isinstance(each, str)], "metric", Path(), "metrics")

@@ -42,7 +42,7 @@ from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, flat, parse
 from fedkin.tasks import Task
-from fedkin.untrusted import printable, said, shown, text_in, toml_of
+from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
 
 __all__ = [
     "SECTIONS", "Experiment", "HandedOver", "RunSettings", "assign", "changed", "check_padding", "load",
@@ -202,7 +202,7 @@ def changed(table: Mapping[str, Any], changes: Sequence[str], where: str) -> Exp
     new, paths = copy.deepcopy(dict(table)), set()
     for change in changes:
         path, equals, text = (part.strip() for part in change.partition("="))
-        option = f"--set {shown(change, 80)}"
+        option = f"--set {escaped(change, 80)}"
         if not equals:
             raise ConfigError(f"{option}: expected section.field=value")
         if not text and not _is_set(new, path):
@@ -263,7 +263,7 @@ def setting_value(text: str, where: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except ValueError as error:
-        raise ConfigError(f"{where}: {said(error)}") from None
+        raise ConfigError(f"{where}: {error_text(error)}") from None
 
 
 def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: set[str]) -> None:
@@ -284,7 +284,7 @@ def _drop_others(new: dict[str, Any], before: Mapping[str, Any], changed_paths: 
             del settings[each]  # type: ignore[union-attr]
         if dropped:
             _LOG.warning("%s", f"{section}.{field} = {name!r}: left out {', '.join(dropped)} of the file, "
-                         f"which are settings of {shown(str(old_name), 80)!r}")  # fmt: skip
+                         f"which are settings of {escaped(str(old_name), 80)!r}")  # fmt: skip
 
 
 _HANDED = ("name", "data", "scenario", "model")
@@ -478,7 +478,7 @@ def read_table(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise missing(path) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({said(error)})") from None
+        raise ConfigError(f"{path}: cannot be read as TOML ({error_text(error)})") from None
 
 
 def names_a_folder(name: str) -> bool:
@@ -571,7 +571,7 @@ def _part(table: Mapping[str, Any], section: str) -> Any:
     if section == "name":
         name = table.get("name")
         if not isinstance(name, str) or not names_a_folder(name):
-            raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
+            raise ConfigError(f"name: expected a text that can name a folder, got {escaped(repr(name), 80)}")
         return name
     if section in _PLAIN:
         plain = parse(_PLAIN[section], _section(table, section, {}), section)

@@ -20,7 +20,7 @@ from fedkin.data.scenarios.base import GROUP, groups_of, pooled
 from fedkin.errors import ConfigError, MethodError, RunError, nearest
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.folders import held
+from fedkin.folders import locked
 from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records import reading
@@ -32,7 +32,7 @@ from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, run_experiment
 from fedkin.running.plugins import named_in, placed
-from fedkin.untrusted import shown, toml_of
+from fedkin.untrusted import escaped, toml_of
 
 __all__ = [
     "Choice", "GridRun", "HoldOut", "Runs", "check_choices", "combinations", "compare", "held_out", "leave_out",
@@ -95,7 +95,7 @@ class Choice:
         """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError naming the option."""
         name, equals, values = text.partition("=")
         method, colon, path = name.strip().rpartition(":")
-        where = f"{option} {shown(text, 80)!r}"
+        where = f"{option} {escaped(text, 80)!r}"
         if not equals or not path or (colon and not method):
             raise ConfigError(f"{where}: {_EXPECTED}")
         (method,), _ = named_in([method], "method", Path(), where)
@@ -356,7 +356,7 @@ def _attempt(runs: Runs, seed: int, folder: Path, watcher: Watcher | None) -> Re
     except MethodError as error:
         if not (folder / "experiment.toml").exists():
             raise
-        with held(folder):
+        with locked(folder):
             add_sealed(folder, {FAILED: json_bytes(str(error))})
         return str(error)
 

@@ -18,11 +18,11 @@ from fedkin.data.inspection import inspect as inspected
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.tables import Csv, Parquet
-from fedkin.errors import ConfigError, DataError, some
+from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.table import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,7 @@ class FirstExperiment:
         """The experiment file."""
         head = [
             "# A first experiment, written by fedkin init. The rate is a guess: `fedkin tune` finds a better one.",
-            *(f"# {finding.kind}: {shown(finding.text)}" for finding in self.findings),
+            *(f"# {finding.kind}: {escaped(finding.text)}" for finding in self.findings),
             *(f"# {note}" for note in self.notes),
         ]
         return "\n".join(head) + "\n" + tomli_w.dumps(self.table)
@@ -193,7 +193,7 @@ def _of_table(data: Path, options: DataOptions) -> FirstExperiment:
     source = table_source(data, options)
     if options.target is None:
         rows: pa.Table = source.rows(Path())[0]
-        raise ConfigError(f"--target: name the column to predict; {data} has {some(rows.column_names, 40)}")
+        raise ConfigError(f"--target: name the column to predict; {data} has {first_few(rows.column_names, 40)}")
     whole, inspection = inspected_table(source, data)
     coded = [name for finding in inspection.findings if finding.kind == "codes" for name in finding.about]
     told_of = [

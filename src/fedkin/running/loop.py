@@ -18,7 +18,7 @@ from fedkin.engines.client_list import facts_of
 from fedkin.engines.failures import TooFew, blamed
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
-from fedkin.folders import held
+from fedkin.folders import locked
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records.files import tidy
@@ -253,8 +253,8 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
     experiment.check_claim(folder)
     if experiment.handed is not None and clients is not None:
         federation = clients()
-        with held(folder):
+        with locked(folder):
             Records(folder).describe(federation.task, partial(facts_of, federation))
-    with suppress(RunError), held(folder):  # the run can be read even if tidying fails
+    with suppress(RunError), locked(folder):  # the run can be read even if tidying fails
         tidy(folder)
     return read_run(folder)

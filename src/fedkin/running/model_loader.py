@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from fedkin.errors import ConfigError, DataError, RunError, nearest, some
+from fedkin.errors import ConfigError, DataError, RunError, first_few, nearest
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
 from fedkin.federation.table import Encoding, Target, as_table, kinds_of
@@ -26,7 +26,7 @@ from fedkin.records.files import is_state, seal_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 Values = npt.NDArray[Any]
 _BATCH = 1024
@@ -144,7 +144,7 @@ class Loaded(Mapping[str, nn.Module]):
         if client is None:
             if self.index.alike:
                 return next(iter(self.stored))
-            raise ConfigError(f"client: each client has its own model, so name one; known: {some(self.clients)}")
+            raise ConfigError(f"client: each client has its own model, so name one; known: {first_few(self.clients)}")
         if client not in self.stored:
             shared = "; all clients have the same model: leave client out to use it" if self.index.alike else ""
             raise ConfigError(f"client: no {client!r} in this run; {nearest(client, self.clients)}{shared}")
@@ -247,7 +247,7 @@ class Loaded(Mapping[str, nn.Module]):
         table = as_table(frame)
         gone = [name for name in self.encoding.kinds if name not in table.column_names]
         if gone:
-            raise DataError(f"frame: no column {gone[0]!r}; known: {some(table.column_names)}")
+            raise DataError(f"frame: no column {gone[0]!r}; known: {first_few(table.column_names)}")
         try:
             kinds = kinds_of(table.select(list(self.encoding.kinds)))
             for name, kind in self.encoding.kinds.items():
@@ -259,14 +259,16 @@ class Loaded(Mapping[str, nn.Module]):
         except DataError as error:
             raise DataError(f"frame: {error}") from None
         except (ValueError, pa.ArrowException) as error:
-            raise DataError(f"frame: its columns cannot be encoded ({said(error)})") from None
+            raise DataError(f"frame: its columns cannot be encoded ({error_text(error)})") from None
 
 
 def _tensor(x: Any, where: str, shape: tuple[int, ...]) -> Tensor:
     try:
         given = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: expected an array of numbers, got {type(x).__name__} ({said(error)})") from None
+        raise DataError(
+            f"{where}: expected an array of numbers, got {type(x).__name__} ({error_text(error)})"
+        ) from None
     if tuple(given.shape[1:]) != tuple(shape) or not given.ndim:
         rows = ", ".join(map(str, ("n", *shape)))
         raise DataError(f"{where}: expected an array [{rows}], got {list(given.shape)}")

@@ -47,7 +47,7 @@ from fedkin.running.loop import Watcher, execute, finished
 from fedkin.running.plugins import add_installed, files_of, stages_of
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task
-from fedkin.untrusted import said, toml_of
+from fedkin.untrusted import error_text, toml_of
 
 # The settings of [data] that say how to read a table; the others say where it is.
 _READING = (
@@ -279,7 +279,7 @@ def shared_in(folder: Path) -> Shared | None:
         columns = ColumnTypes.from_json(tree["columns"])
         return Shared(SharedEncoding.from_json(tree["agreed"]), columns, tuple(map(str, tree["clients"])))
     except (DataError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
+        raise RunError(f"{path}: not an agreed encoding ({error_text(error)}); put the file back as it was") from None
 
 
 def exchange(

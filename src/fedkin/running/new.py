@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -35,7 +35,7 @@ def _words_of(name: str) -> list[str]:
     module = "_".join(words)
     usual = all(word.isascii() and word.isalnum() for word in words) and name == name.lower()
     if not usual or not module.isidentifier() or keyword.iskeyword(module):
-        raise ConfigError(f"new: {shown(name, 80)!r}: expected a name in small letters such as my-part")
+        raise ConfigError(f"new: {escaped(name, 80)!r}: expected a name in small letters such as my-part")
     return words
 
 
@@ -46,7 +46,7 @@ def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     is no valid module name, for the name of another part or module, and for files that exist.
     """
     if kind not in KINDS:
-        raise ConfigError(f"new: no kind {shown(kind, 40)!r}; {nearest(kind, KINDS)}")
+        raise ConfigError(f"new: no kind {escaped(kind, 40)!r}; {nearest(kind, KINDS)}")
     words = _words_of(name)
     module = "_".join(words)
     part = module if kind == "metric" else "".join(word.capitalize() for word in words)

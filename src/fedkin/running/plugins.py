@@ -30,7 +30,7 @@ from fedkin.graph.stages import STAGES, Stage
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
-from fedkin.untrusted import plain_word, shown
+from fedkin.untrusted import escaped, plain_word
 
 # A path may contain "@" itself; after a method's name, "@" begins the control.
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)(?P<control>@.*)?")
@@ -122,7 +122,7 @@ def add_installed() -> None:
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # other packages may raise anything
-                _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
+                _LOG.warning("%s cannot be used: %s", where, escaped(f"{type(error).__name__}: {error}", 300))
 
 
 def placed(value: Any) -> Any:
@@ -182,7 +182,7 @@ def check_read(own: object) -> None:
     for text in own if isinstance(own, list) else [own]:
         path, _, digest = str(text).partition("#")
         if path not in _FILES or _FILES[path].digest != digest:
-            named = shown(str(text), 200)
+            named = escaped(str(text), 200)
             raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
 
 
@@ -255,7 +255,7 @@ def _module(place: str, where: str) -> Any:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
         raise ConfigError(
-            f"{where}: {place}, line {line}: {type(error).__name__}: {shown(' '.join(str(error).split()), 300)}"
+            f"{where}: {place}, line {line}: {type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         ) from None
     return module
 
@@ -337,7 +337,7 @@ def _named(name: str, section: str, folder: Path, where: str, files: list[str], 
     split = _IN_FILE.fullmatch(name)
     if split is None:
         if sure and name.partition("@")[0].endswith(".py"):
-            raise ConfigError(f"{where}: {shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
+            raise ConfigError(f"{where}: {escaped(name)}: say which part of the file is meant: {escaped(name)}:NAME")
         return name
     place, label = str((folder / split["path"]).resolve()), split["part"]
     file = _read(place, where)

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from fedkin.records.events import events_of
-from fedkin.untrusted import shown
+from fedkin.untrusted import escaped
 
 if TYPE_CHECKING:
     from fedkin.running.loop import Watcher
@@ -196,7 +196,7 @@ class _PlainConsole(Console):
             if part.control:
                 yield part
             else:
-                yield Segment("\n".join(map(shown, part.text.split("\n"))), part.style)
+                yield Segment("\n".join(map(escaped, part.text.split("\n"))), part.style)
 
 
 class _BestEffort:

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.engines import Engine, Outcome, Score
 from fedkin.engines.results import SERVER
-from fedkin.errors import some
+from fedkin.errors import first_few
 from fedkin.learning.devices import title
 from fedkin.records import metrics
 from fedkin.records.events import drifts_in, events_in
@@ -193,8 +193,8 @@ def cautions(
     diverged = sorted(id for id, score in scores.items() if score.n and not math.isfinite(score.loss))
     if diverged:
         warnings.append(
-            f"the models of {len(diverged)} of {len(scores)} clients diverged ({some(diverged, 3)}): set training.lr "
-            "lower"
+            f"the models of {len(diverged)} of {len(scores)} clients diverged ({first_few(diverged, 3)}): set "
+            "training.lr lower"
         )
     elif len(losses) > 1 and losses[0] and losses[-1] and losses[-1] > _GROWN * losses[0] > 0:
         warnings.append(

@@ -21,7 +21,7 @@ from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
 from fedkin.federation.arrays import hold_out
-from fedkin.untrusted import most, said, within
+from fedkin.untrusted import error_text, most, within
 
 Names = npt.NDArray[np.str_]
 Ids = npt.NDArray[np.int64]
@@ -173,7 +173,9 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, str]) -> dict[str, n
         with pc_csv.open_csv(path, convert_options=options, parse_options=parsing) as batches:
             table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
+        raise DataError(
+            f"{path}: cannot be read ({error_text(error)}); expected columns {', '.join(columns)}"
+        ) from None
     found = {}
     for column, kind in columns.items():
         values = table.column(column)

@@ -21,7 +21,7 @@ from fedkin.errors import ConfigError, DataError, imported, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import hold_out
 from fedkin.federation.datasets import picture
-from fedkin.untrusted import Refused, most, said, shown
+from fedkin.untrusted import Refused, error_text, escaped, most
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 _PICTURES = (*ENDINGS, ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -78,7 +78,7 @@ class Folder(Source):
             expected = "expected folders of 2 or more classes, or their names in data.classes"
             raise DataError(f"{place}: all images are of class {classes[0]!r}; {expected}")
         if odd := [name for name in names if name not in classes]:
-            raise DataError(f"{place}: data.classes has no class {shown(odd[0], 60)!r}; {nearest(odd[0], classes)}")
+            raise DataError(f"{place}: data.classes has no class {escaped(odd[0], 60)!r}; {nearest(odd[0], classes)}")
         channels = 1 if self.grey else 3
         scale = Scale(self.mean[:channels], self.std[:channels])
         scale.check(channels, "data")
@@ -116,7 +116,7 @@ def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
     if left_out := sorted(file for file in every - read if not file.name.startswith(".")):
         logging.getLogger("fedkin").warning(
             "%s: %d pictures are left out, such as %s: expected DOMAIN/CLASS/ of %s", place, len(left_out),
-            shown(str(left_out[0].relative_to(place)), 80), ", ".join(ENDINGS),
+            escaped(str(left_out[0].relative_to(place)), 80), ", ".join(ENDINGS),
         )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def size_of(path: Path) -> tuple[int, int]:
         with _pillow().open(path) as file:
             width, height = file.size
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as an image ({said(error)})") from None
+        raise DataError(f"{path}: cannot be read as an image ({error_text(error)})") from None
     return height, width
 
 
@@ -160,7 +160,7 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True, grey: 
     # With a damaged file the decoders raise many kinds of exceptions.
     except Exception as error:
         how = "remove it, or put a whole one there"
-        raise DataError(f"{path}: cannot be read as an image ({said(error)}); {how}") from None
+        raise DataError(f"{path}: cannot be read as an image ({error_text(error)}); {how}") from None
     if image.size != (width, height):
         if not resize:
             raise DataError(f"{path}: {image.size[1]} x {image.size[0]} pixels, expected {height} x {width}")

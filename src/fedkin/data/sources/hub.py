@@ -22,7 +22,7 @@ from fedkin.errors import DataError, imported, nearest
 from fedkin.federation import Scale
 from fedkin.federation.datasets import picture
 from fedkin.federation.table import Reading, Target
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 _SPLIT, _WHOSE = "(split)", "(client)"  # columns that are added
 
@@ -107,7 +107,7 @@ class Hub(Rows):
             return datasets.load_dataset(self.hub, self.config, revision=self.revision)
         except Exception as error:  # of files, of the network, of what the Hub answers
             what = "a folder that save_to_disk wrote" if self.path is not None else "the name of a dataset on the Hub"
-            reason = f"{type(error).__name__}: {said(error)}"
+            reason = f"{type(error).__name__}: {error_text(error)}"
             raise DataError(f"{self._where(root)}: cannot be opened ({reason}); expected {what}") from None
 
     def _splits(self, opened: Any, where: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
@@ -147,7 +147,7 @@ class Hub(Rows):
                 if hasattr(image, "convert"):
                     image = as_bytes(image)
             except Exception as error:  # with a damaged picture the decoders raise many kinds of exceptions
-                raise DataError(f"{place} cannot be read ({said(error)})") from None
+                raise DataError(f"{place} cannot be read ({error_text(error)})") from None
             if not hasattr(image, "convert"):
                 how = "cast the column to datasets.Image()"
                 raise DataError(f"{place}: expected a picture, got {type(image).__name__}; {how}")

@@ -21,7 +21,7 @@ from fedkin.data.sources.base import Published, Source, check_labels, need_file,
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import check_ids, hold_out
-from fedkin.untrusted import most, said
+from fedkin.untrusted import error_text, most
 
 
 class Digits(Source):
@@ -277,7 +277,7 @@ def _of_leaf(folder: Path) -> tuple[torch.Tensor, torch.Tensor, npt.NDArray[np.s
             users = list(zip(map(str, content["users"]), content["num_samples"], strict=True))
             samples = {str(user): own for user, own in content["user_data"].items()}
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}: not as LEAF writes it ({said(error)}); expected {_LEAF}") from None
+            raise DataError(f"{path}: not as LEAF writes it ({error_text(error)}); expected {_LEAF}") from None
         check_ids((user for user, _ in users), f"{path}: users")
         for user, count in users:
             if user in file_of:
@@ -299,7 +299,7 @@ def _of_user(samples: Any, count: Any, where: str) -> tuple[npt.NDArray[np.uint8
         x = np.asarray(samples["x"], np.float64).reshape(-1, 784)
         y = np.asarray(samples["y"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: not as LEAF writes it ({said(error)}); expected {_LEAF}") from None
+        raise DataError(f"{where}: not as LEAF writes it ({error_text(error)}); expected {_LEAF}") from None
     if not len(x) == y.size == count:
         raise DataError(f"{where}: {len(x)} images and {y.size} labels, but num_samples says {count}")
     if len(x) and not (x.min() >= 0 and x.max() <= 1):

@@ -16,7 +16,7 @@ from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import as_inputs, check_count, hold_out, need_finite, owners, targets_of, which_test
 from fedkin.federation.inputs import CODES
-from fedkin.untrusted import Refused, arrays_in, said, shown
+from fedkin.untrusted import Refused, arrays_in, error_text, escaped
 
 _NAMES = ("x", "y", "client", "group", "split")
 
@@ -128,10 +128,10 @@ def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
         arrays, names = arrays_in(path, _NAMES.__contains__)
     except (OSError, Refused) as error:
         expected = "expected a numpy .npz file of plain arrays x and y"
-        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
+        raise DataError(f"{path}: cannot be read ({error_text(error)}); {expected}") from None
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(f"{path}: no array {name}; it holds {shown(', '.join(names), 100) or 'nothing'}")
+            raise DataError(f"{path}: no array {name}; it holds {escaped(', '.join(names), 100) or 'nothing'}")
     for name in names:
         meant = name.lower().rstrip("s")
         # Other arrays are ignored, but a misspelt partition must not be.

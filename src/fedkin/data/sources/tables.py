@@ -20,11 +20,11 @@ from fedkin.data.dataset import Dataset, parted
 from fedkin.data.fetching import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.tables import Written, code_like, noted, read_csv, read_folder, read_parquet
-from fedkin.errors import DataError, nearest, some
+from fedkin.errors import DataError, first_few, nearest
 from fedkin.federation import Scale
 from fedkin.federation.summaries import SharedEncoding
 from fedkin.federation.table import Columns, Reading, Target, columns_of, encoded, remember, target_in
-from fedkin.untrusted import most, said, shown
+from fedkin.untrusted import error_text, escaped, most
 
 _LOG = logging.getLogger("fedkin")
 
@@ -81,7 +81,7 @@ class TableSource(Rows):
         table, client = self.rows(root)
         if client is None:
             expected = "expected the name of the column that says whose each row is"
-            has = ", ".join(map(shown, table.column_names))
+            has = ", ".join(map(escaped, table.column_names))
             raise DataError(f"{locate(root, self.path)}: data.client: {expected}; the table has {has}")
         return table, client
 
@@ -106,7 +106,7 @@ class TableSource(Rows):
         try:
             return self.read(path)
         except (OSError, EOFError, ValueError, KeyError, zlib.error, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
+            raise DataError(f"{path}: cannot be read as a table ({error_text(error)})") from None
 
 
 class Csv(Written, TableSource):
@@ -155,14 +155,14 @@ def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
 def warn(table: pa.Table, reading: Reading, where: str) -> None:
     """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
     if codes := unnamed_codes(table, reading):
-        columns = some([f"{shown(name, 60)} ({shown(value, 40)})" for name, value in codes.items()])
+        columns = first_few([f"{escaped(name, 60)} ({escaped(value, 40)})" for name, value in codes.items()])
         _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; if they are codes, name them in "
                      "data.categories", where, columns)  # fmt: skip
     notes = [
-        f"column {shown(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
+        f"column {escaped(name, 60)!r}: {note}" for name, note in noted(table).items() if name not in reading.leave_out
     ]
     if notes:
-        _LOG.warning("%s: %s", where, some(notes, 5))
+        _LOG.warning("%s: %s", where, first_few(notes, 5))
 
 
 # -- data sets -----------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, co
         row = _token_ids(given)
         if row is None or max(row, default=0) >= 2**63:
             what = "a list of whole numbers" if row is None else "whole numbers below 2**63"
-            raise DataError(f"{where}: row {number}: {column!r}: expected {what}, got {shown(repr(given), 40)}"
+            raise DataError(f"{where}: row {number}: {column!r}: expected {what}, got {escaped(repr(given), 40)}"
                             f"{'; tokenise texts first' if row is None else ''}")  # fmt: skip
         lists.append(row)
     longest = max(map(len, lists), default=0)

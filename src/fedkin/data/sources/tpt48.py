@@ -14,7 +14,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Published, need_file
 from fedkin.errors import DataError
 from fedkin.federation import Task
-from fedkin.untrusted import Refused, arrays_in, said
+from fedkin.untrusted import Refused, arrays_in, error_text
 
 _EAST = "VT NH ME NY MA CT RI PA NJ OH IN MI WV MD DE KY VA TN AL GA NC FL SC MO"
 _NORTH = "ND VT NH ME WA MT SD MN WI MI NY MA OR ID WY NE IA IL IN OH PA NJ CT RI"
@@ -77,7 +77,7 @@ def _read(path: Path) -> tuple[Array, npt.NDArray[np.str_]]:
         arrays, _ = arrays_in(path, ("temp_f", "states").__contains__)
         degrees, states = arrays["temp_f"], arrays["states"]
     except (OSError, KeyError, Refused) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); expected {expected}") from None
+        raise DataError(f"{path}: cannot be read ({error_text(error)}); expected {expected}") from None
     if degrees.dtype.kind != "f" or degrees.ndim != 2 or degrees.shape[1] != _MONTHS:
         raise DataError(f"{path}: array temp_f is {degrees.dtype} {list(degrees.shape)}; expected {expected}")
     if states.dtype.kind != "U" or states.shape != degrees.shape[:1]:

@@ -13,7 +13,7 @@ from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, atte
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _LOG = logging.getLogger("fedkin")
 _PATIENCE = 60  # seconds until it is said that cores are waited for
@@ -51,11 +51,11 @@ class RayTasks(Executor):
             self.ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
             raise ConfigError(
-                f"run.engine = 'ray': no Ray cluster answers at RAY_ADDRESS={address!r} ({said(error)}): start one by "
-                "`ray start --head`, correct RAY_ADDRESS, or unset it for a cluster on this machine alone; if the "
+                f"run.engine = 'ray': no Ray cluster answers at RAY_ADDRESS={address!r} ({error_text(error)}): start "
+                "one by `ray start --head`, correct RAY_ADDRESS, or unset it for a cluster on this machine alone; if the "
                 "cluster asks for a token, set RAY_AUTH_MODE=token"
                 if address
-                else f"run.engine = 'ray': Ray cannot be started ({said(error)})"
+                else f"run.engine = 'ray': Ray cannot be started ({error_text(error)})"
             ) from None
 
     def _cores(self) -> int:
@@ -112,13 +112,13 @@ class RayTasks(Executor):
         client = job.ids[0] if isinstance(job, ScoreJob) else job.id
         if isinstance(error, (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)):
             return RunError(
-                f"Ray: the work of client {client!r} was lost more than {_REPEATS} times ({said(error)}); if memory ran"
-                " out, start nodes with fewer cores; go on from the checkpoint with --resume"
+                f"Ray: the work of client {client!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
+                "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume"
             )
         # Ray puts a traceback after its own errors, and one before what a task raised.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return RunError(
-            f"Ray node {getattr(error, 'ip', None) or 'unknown'}: {shown(lines[-1], 300)}; every node needs the same "
+            f"Ray node {getattr(error, 'ip', None) or 'unknown'}: {escaped(lines[-1], 300)}; every node needs the same "
             "Python, fedkin and files of your own as this machine"
         )
 

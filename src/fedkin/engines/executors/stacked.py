@@ -15,7 +15,7 @@ from fedkin.federation import Client
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Member, fit_stacked, why_not
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 _WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
@@ -80,9 +80,9 @@ class Fast(OneByOne):
         except MemoryError:
             raise
         except FedkinError as error:  # NotStacked, or training that diverges
-            fitted, why = [], said(error)
+            fitted, why = [], error_text(error)
         except Exception as error:  # the loss and the samples are the user's
-            fitted, why = [], f"{type(error).__name__}: {said(error)}"
+            fitted, why = [], f"{type(error).__name__}: {error_text(error)}"
         if fitted:
             self.note(first, "stacked")
             return list(zip(stack, fitted, strict=True))

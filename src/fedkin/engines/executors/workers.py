@@ -23,7 +23,7 @@ from fedkin.engines.executors.jobs import Executor, Job, Modules, attempt, bare,
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Client
 from fedkin.learning.net import Net
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 _AHEAD = 2  # jobs at each worker: one running and one waiting, so that no worker is idle
 
@@ -82,7 +82,7 @@ class Workers(Executor):
 
     def _broken(self, error: Exception) -> RunError:
         # loky says which signal or status ended it, and then gives advice of its own.
-        return RunError(f"a worker process has ended: {said(error)}; if memory ran out, lower run.workers")
+        return RunError(f"a worker process has ended: {error_text(error)}; if memory ran out, lower run.workers")
 
     def close(self) -> None:
         from joblib.externals.loky.backend import resource_tracker

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
 from fedkin.learning.models.nets import Model
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 Pair: TypeAlias = tuple[nn.Module, nn.Module]
 # A net as its user hands it over; a function makes it for a task.
@@ -43,7 +43,7 @@ def pair_of(modules: Modules, task: Task, head: str | None = None) -> Pair:
     if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(part, nn.Module) for part in pair):
         raise ConfigError(
             f"model: expected a name, a torch module, a (body, head) pair of them, or a function of the task that "
-            f"makes one, got {shown(repr(pair), 80)}"
+            f"makes one, got {escaped(repr(pair), 80)}"
         )
     return pair
 
@@ -77,7 +77,7 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
         with torch.no_grad():
             expected = whole(sample)
     except Exception as error:  # whatever a module of the user's does
-        reason = f"{type(error).__name__}: {shown(' '.join(str(error).split()), 300)}"
+        reason = f"{type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         raise ConfigError(f"model: {kind} does not take inputs of shape {task.shape} ({reason})") from error
     for hook in hooks:
         hook.remove()
@@ -173,7 +173,7 @@ class Plain(Model):
         try:
             module = self.module(**arguments)
         except Exception as error:  # whatever a class of the user's does
-            raise ConfigError(f"model: {self.module.__name__}: {type(error).__name__}: {said(error)}") from error
+            raise ConfigError(f"model: {self.module.__name__}: {type(error).__name__}: {error_text(error)}") from error
         return parted(module, task, self.head)
 
 
@@ -217,7 +217,7 @@ def plain(module: type[nn.Module]) -> type[Model]:
             warnings.simplefilter("error")
             settings = create_model(module.__name__, __base__=Plain, __module__=module.__module__, **fields)
     except Exception as error:  # names that pydantic keeps for itself, types that it does not know
-        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {said(error)}") from error
+        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {error_text(error)}") from error
     _PLAIN[module], settings.module = settings, module
     settings.__doc__ = inspect.cleandoc(module.__dict__.get("__doc__") or f"The torch module {module.__name__}.")
     return settings

@@ -21,7 +21,7 @@ from fedkin.learning.frozen import Frozen
 from fedkin.learning.models.custom import cut
 from fedkin.learning.models.vision import torchvision_models
 from fedkin.settings import Settings, parse
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 Pool = Literal["mean", "first", "last", "own"]
 
@@ -130,8 +130,8 @@ def _add_adapters(model: nn.Module, adapters: Adapters) -> None:
         peft.inject_adapter_in_model(settings, model)
     except ValueError as error:
         raise ConfigError(
-            f"model.adapters: {said(error)}; its Linear layers are {', '.join(endings)}: name those that get adapters "
-            "in `on`"
+            f"model.adapters: {error_text(error)}; its Linear layers are {', '.join(endings)}: name those that get "
+            "adapters in `on`"
         ) from None
 
 
@@ -181,8 +181,8 @@ class Tokens(Packaged):
             out: Any = self.net(**inputs, return_dict=True)
         except IndexError as error:
             raise MethodError(
-                f"model: {said(error)}: a token id is not among the model's {self.words} words, or a text is longer "
-                "than the model takes"
+                f"model: {error_text(error)}: a token id is not among the model's {self.words} words, or a text is "
+                "longer than the model takes"
             ) from None
         if self.pool is None:
             return out.logits  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.nets import Model
-from fedkin.untrusted import said
+from fedkin.untrusted import error_text
 
 
 class _Vision(Model):
@@ -157,7 +157,7 @@ def torchvision_models() -> Any:
                 return import_module("torchvision.models")
         except ImportError as error:
             raise ConfigError(
-                f"model.name: this net is torchvision's, which cannot be imported ({said(error)}); "
+                f"model.name: this net is torchvision's, which cannot be imported ({error_text(error)}); "
                 "pip install 'fedkin[torchvision]', or choose one of small-plain, small-residual, small-separable, "
                 "small-wide"
             ) from None

@@ -14,7 +14,7 @@ from typing import Any
 from fedkin.network.calls import NotReached
 from fedkin.network.flower.client_app import answer_of, message_of
 from fedkin.network.link import LinkError
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import error_text, escaped
 
 _LOOK = 0.3  # seconds between two looks for replies
 
@@ -44,7 +44,7 @@ class GridCalls:
             if not name:
                 self._once(f"node {node} was registered without a name, which is its client's id: it is not called")
             elif count[name] > 1:
-                self._once(f"{count[name]} nodes are registered as {shown(name, 64)!r}: none of them is called")
+                self._once(f"{count[name]} nodes are registered as {escaped(name, 64)!r}: none of them is called")
         self.nodes = {name: node for name, node in online if name and count[name] == 1}
         return set(self.nodes)
 
@@ -55,7 +55,7 @@ class GridCalls:
             with self.using:
                 nodes = list(self.grid.get_nodes())
         except Exception as error:
-            raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
+            raise LinkError(f"Flower's SuperLink does not answer ({error_text(error)})") from None
         self.answered = time.monotonic()
         return nodes
 
@@ -70,7 +70,7 @@ class GridCalls:
             with self.using:
                 (sent,) = self.grid.push_messages([message])
         except Exception as error:
-            raise NotReached(f"Flower did not take a message ({said(error)})") from None
+            raise NotReached(f"Flower did not take a message ({error_text(error)})") from None
         if sent is None:
             raise NotReached("Flower did not take a message")
         with self.changing:
@@ -80,7 +80,7 @@ class GridCalls:
         except TookTooLong:
             raise NotReached(f"no reply within {within:g} s") from None
         except ValueError as error:
-            raise NotReached(said(error)) from None
+            raise NotReached(error_text(error)) from None
         finally:
             with self.changing:
                 self.open.pop(sent, None)
@@ -105,7 +105,7 @@ class GridCalls:
                 with self.using:
                     replies = list(self.grid.pull_messages(waiting))
             except Exception as error:
-                self._once(f"Flower's SuperLink does not answer ({said(error)})")
+                self._once(f"Flower's SuperLink does not answer ({error_text(error)})")
                 continue
             self.answered = time.monotonic()
             for reply in replies:
