@@ -43,13 +43,13 @@ _LARGEST = 128  # largest batch on which operations are counted
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Torch's figures of each operation, added up as by `FlopCounterMode`, which imports the compiler first (.9 s)."""
+    """A sum of torch's operation counts, like `FlopCounterMode`, but without its import of the compiler (.9 s)."""
 
     total = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here; to skip the compiler is what imports it
+        return False  # True would import the compiler, and nothing is compiled here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -65,8 +65,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def counting() -> Iterator[_Counter]:
-    """Count the operations within, in `total`; torch has no figures for its fused layers, which are taken apart."""
-    # All threads share this setting: one that began while another counted would set it back to "off".
+    """Count the operations in this context in `total`; fused layers, which torch cannot count, are decomposed."""
+    # All threads share this setting: if two counted at the same time, one would restore it to "off".
     with alone:
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -88,15 +88,15 @@ class Operations:
     def __init__(self, net: Net, federation: Mapping[str, Any]) -> None:
         self.net, self.federation = net, federation
         self.modules = Modules(keep=1)
-        # The net is stored with its figure, so that no other net can get the same id.
+        # The net is stored with its count, so that no other net can get the same id.
         self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
 
     def per_sample(self, job: FitJob | InferJob) -> float:
-        """Return the operations per sample, in a full batch of at most 128, on which contrastive losses depend."""
+        """Return the operations per sample in a full batch, of at most 128: contrastive losses depend on its size."""
         net, what, size = job.net or self.net, job.what if isinstance(job, InferJob) else job.loss, 1
         if isinstance(job, FitJob):
             size = _LARGEST if job.training.batch_size == "all" else min(job.training.batch_size, _LARGEST)
-        # A loss that is made again each round is known by its function's code, or its type.
+        # A loss may be made anew in each round, so its function's code or its type identifies it.
         kind = what if isinstance(what, str) else getattr(what, "__code__", type(what))
         at = id(net), kind, size
         if at not in self.known:
@@ -109,7 +109,7 @@ class Operations:
         samples = samples.take(np.arange(size) % len(samples))
         module = self.modules(net)
         if (trunk := trunk_of(module.body)) is not None:
-            # The figure must not depend on what is known by now: it is that of computing features in every step.
+            # The count must not depend on cached features: count as if every step computed them.
             trunk.keep = False
         with counting() as counter:
             if isinstance(job, InferJob):
@@ -141,7 +141,7 @@ class Work:
     flops: float = 0.0
 
     def add(self, job: FitJob | InferJob, result: Fitted | Tensor, per_sample: float) -> None:
-        """Add a job that was done, of so many operations for each sample."""
+        """Add a finished job. per_sample: its operations per sample."""
         size = result.samples if isinstance(result, Fitted) else len(result)
         if isinstance(result, Fitted):
             self.samples[job.id] = self.samples.get(job.id, 0) + size
@@ -151,7 +151,7 @@ class Work:
 
 
 def model_names(models: Mapping[str, Params]) -> dict[str, Hashable]:
-    """Return a name of each client's model, equal for the same tensors; many clients share a mapping, read once."""
+    """Return a key of each client's model, equal for the same tensors; a mapping that clients share is read once."""
     known: dict[int, Hashable] = {}
     for params in models.values():
         if id(params) not in known:

@@ -11,7 +11,7 @@ from fedkin.views import ServerView
 
 
 class Alone:
-    """The server's part of `method` for federations of one client each; the clients' part is the method's own.
+    """The server side of `method` with a separate server for each client; the client side is that of `method`.
 
     The clients of a round are drawn uniformly, as for Local. The requests of all servers go out together. State:
     {client id: the state of its server}.
@@ -25,14 +25,14 @@ class Alone:
         server.state = {id: state for id, state in server.state.items() if id not in ids}
 
     def start(self, server: ServerView[Any]) -> None:
-        """Begin with no server; a client's is made when it is first needed."""
+        """Begin without servers; the server of a client is made on first use."""
 
     def sample(self, server: ServerView[Any]) -> list[str]:
-        """Draw as every method without a draw of its own."""
+        """Draw the round's clients by the default `Method.sample`."""
         return Method.sample(self.method, server)
 
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
-        """Run the round of each sampled client's server; those that ask for the same phase ask at once."""
+        """Run the round of each sampled client's server; requests of the same phase are sent together."""
         views = {id: self._own(server, id) for id in sampled}
         flows = {id: self._whole(view, id) for id, view in views.items()}
         answers: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class Alone:
                     asks[id] = flow.send(answers.get(id))
                 except StopIteration:
                     del flows[id]
-            # A server that asks nobody is told that nobody answered.
+            # A server that asks nobody gets an empty answer.
             answers = {id: ask.answer({}) for id, ask in asks.items()}
             for phase in dict.fromkeys(ask.phase for ask in asks.values()):
                 messages = {id: ask.messages[id] for id, ask in asks.items() if ask.phase == phase and ask.messages}
@@ -53,11 +53,11 @@ class Alone:
             server.state[id] = view.state
 
     def offer(self, server: ServerView[Any], id: str) -> Message:
-        """Return what its own server offers the client."""
+        """Return the offer of the client's own server."""
         return self.method.offer(self._own(server, id), id)
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Offer each client what a server offers that never heard of anyone."""
+        """Return, for each client that never took part, the offer of a new server of its own."""
         offers: dict[str, Message] = {}
         for id in ids:
             offered = yield from self.method.welcome(self._own(server, id), [id])

@@ -81,7 +81,7 @@ class Attack:
         return cls(kind, share, strength, fields)
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
-        """Return the fit as the adversary changes it; counters and other integer buffers stay the same."""
+        """Return the fit as changed by the adversary; counters and other integer buffers stay the same."""
         if self.kind not in _FITS:
             return fitted
         params = {
@@ -107,13 +107,13 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attacks:
-    """What the adversaries of a run do: attacks by the same clients, one after another; there may be none."""
+    """The attacks of a run: all by the same clients, and applied one after another; there may be none."""
 
     each: tuple[Attack, ...]
 
     @classmethod
     def parse(cls, spec: str) -> Self:
-        """Read "none", or attacks with commas between them, all with one share; raises ConfigError.
+        """Read "none", or attacks separated by commas, all with the same share; raises ConfigError.
 
         >>> [attack.kind for attack in Attacks.parse("label-flip:0.2, copy:0.2:signature").each]
         ['label-flip', 'copy']
@@ -141,13 +141,13 @@ class Attacks:
         return frozenset(names[k] for k in rng(seed, "adversaries").permutation(len(names))[:count])
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
-        """Return the fit as the adversary changes it."""
+        """Return the fit as changed by the adversary."""
         for attack in self.each:
             fitted = attack(fitted, start, draw)
         return fitted
 
     def check(self, method: ServerMethod | PeerMethod, federation: Federation) -> None:
-        """Raise ConfigError for an attack that this method or federation gives no place to."""
+        """Raise ConfigError for an attack that is impossible with this method or federation."""
         for attack in self.of("label-flip", "model-replacement"):
             federation.task.need_labels("run.adversaries", repr(attack.kind))
         if self.of("group-mean") and federation.planted is None:
@@ -168,10 +168,11 @@ class Attacks:
 
 
 def poisoned(federation: Federation, attacks: Attacks, adversaries: frozenset[str], seed: int) -> Federation:
-    """Return the federation in which the adversaries have the samples that their attacks give them.
+    """Return the federation with the adversaries' samples changed by their attacks.
 
-    sybil: all have those of the adversary with the first id, also when its data drift. label-flip, model-replacement:
-    y becomes classes - 1 - y, for each training sample with the probability of label-flip's strength.
+    sybil: all have the samples of the adversary with the first id, also when its data drift. label-flip,
+    model-replacement: y becomes classes - 1 - y, for each training sample with the probability of label-flip's
+    strength.
     """
     flips, same = attacks.of("label-flip", "model-replacement"), bool(attacks.of("sybil"))
     if not flips and not same:
@@ -204,14 +205,14 @@ def _flipped(samples: Samples, classes: int, share: float, seed: int, id: str) -
 
 
 class Forgery:
-    """What adversaries make of their messages, knowing those of the same exchange.
+    """Changes the messages of adversaries, which know the messages of the same exchange.
 
-    Colluders (alie, ipm) know each other's honest updates of the parameters that they send: the difference to what the
-    request holds, of its parameters of these names and shapes the nearest ones, or else to the net's first parameters.
+    Colluders (alie, ipm) know each other's honest updates. An update is the difference of sent parameters to the
+    nearest parameters of the same names and shapes in the request; if there are none, to the net's initial parameters.
 
-    Forgers (copy, group-mean, mimic) know the message of a victim, or of its planted group: the first honest client in
-    a keyed order, if it takes part in the exchange, or else the next of its group, or of all where none is known. They
-    take over the named fields; a message without such a field stays as it is.
+    Forgers (copy, group-mean, mimic) know the messages of a victim and of its planted group. The victim is the first
+    honest client in a keyed order; if it does not take part in the exchange, the next one of the same group, or of
+    all clients if the group is unknown. Forgers copy the named fields; a message without such fields stays as it is.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class Forgery:
     def replies(
         self, phase: str, asked: Mapping[str, Message], replies: Mapping[str, Message], round: int
     ) -> dict[str, Message]:
-        """Return the replies to a server's request as they are sent."""
+        """Return the replies to a server's request, as changed by the adversaries."""
         forged = dict(replies)
         own = sorted(self.adversaries & set(forged))
         victims = [forged[id] for id in self.victims if id in forged]
@@ -238,7 +239,7 @@ class Forgery:
         return forged
 
     def posts(self, posts: Mapping[str, Outbox], round: int, turn: int) -> dict[str, Outbox]:
-        """Return the messages of peers to their neighbours as they are sent."""
+        """Return the messages of peers to their neighbours, as changed by the adversaries."""
         forged = dict(posts)
         for id in sorted(self.adversaries & set(posts)):
             there = [posts[v].messages for v in self.victims if v in posts and posts[v].phase == posts[id].phase]
@@ -253,7 +254,7 @@ class Forgery:
         return forged
 
     def _colluding_peers(self, attack: Attack, posts: Mapping[str, Outbox]) -> dict[str, Outbox]:
-        """Each colluder's first message stands for all of its messages that are equal to it, or alike in form."""
+        """Return the colluders' forged outboxes; changes to a colluder's first message apply to all its messages."""
         own = {id: posts[id] for id in sorted(self.adversaries & set(posts)) if posts[id].messages}
         forged: dict[str, Outbox] = {}
         for phase in sorted({box.phase for box in own.values()}):
@@ -303,7 +304,7 @@ class Forgery:
         return isinstance(value, Mapping) and bool(value) and _covers(initial, value)
 
     def _start(self, id: str, params: Params, asked: Message) -> Params:
-        """Return what these parameters were trained from, as far as the request tells."""
+        """Return the parameters from which these were trained, as far as the request shows."""
         near = [tree for tree in _trees(asked) if _covers(tree, params)]
         if not near:
             return self.net_of(id).initial
@@ -311,7 +312,7 @@ class Forgery:
 
 
 def _agreed(attack: Attack, params: Mapping[str, Params], starts: Mapping[str, Params]) -> dict[str, Params]:
-    """Return start + what the colluders have agreed on, for each of them; integer buffers stay."""
+    """Return start + the agreed update for each colluder; integer buffers stay unchanged."""
     agreed: dict[str, dict[str, Tensor]] = {id: dict(own) for id, own in params.items()}
     for name, first in next(iter(params.values())).items():
         if not first.is_floating_point():
@@ -360,7 +361,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _together(values: Sequence[Any]) -> Any:
-    """Return the mean of tensors of floats, at each place; of all else the first."""
+    """Return the mean of the float tensors at each place of the trees, and the first of all other values."""
     first = values[0]
     if isinstance(first, Mapping):
         return {name: _together([value[name] for value in values]) for name in first}

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     @property
     def phases(self) -> tuple[()]:
-        """No samples, for `Method.check`, which looks at those of a federation."""
+        """Empty, since a roster has no samples; `Method.check` reads the samples of a federation here."""
         return ()
 
     def at(self, round: int) -> Entry:
@@ -70,9 +70,9 @@ class Roster(Mapping[str, Entry]):
         return len(self._entries)
 
     def at(self, round: int) -> Roster:
-        """Return the roster of this round: the clients that are there, as they are in this round.
+        """Return the roster of this round: the clients that are present, as they are in this round.
 
-        If clients never change, it is this object. Raises DataError if no client that takes part is there.
+        Returns this object if clients never change. Raises DataError if no client that takes part is present.
         """
         if self._still:
             return self
@@ -117,7 +117,7 @@ def facts_of(federation: Federation) -> dict[str, Any]:
 
 
 def times_of(joins: int, away: Iterable[Absence]) -> dict[str, Any]:
-    """Return when a client is there, for its facts; empty if it always is.
+    """Return when a client is present, for its facts; empty if it always is.
 
     >>> times_of(1, ()), times_of(4, [(6, None)])
     ({}, {'joins': 4, 'away': [[6, None]]})

@@ -13,14 +13,14 @@ from scipy.special import log_ndtr, ndtr
 
 from fedkin.errors import imported
 
-_LEAST = 0.3  # noise of a step of private training
+_LEAST = 0.3  # least noise of a step of private training
 
 
 @lru_cache(maxsize=4096)
 def epsilon(mu: float, delta: float) -> float:
     """Return the exact epsilon of a Gaussian mechanism whose noise is 1 / mu times its sensitivity.
 
-    Of releases together mu^2 is the sum of 1 / noise^2. delta = Phi(mu / 2 - epsilon / mu) -
+    For several releases mu^2 is the sum of 1 / noise^2. delta = Phi(mu / 2 - epsilon / mu) -
     e^epsilon Phi(-mu / 2 - epsilon / mu) (Balle and Wang, ICML 2018). There is no amplification by sampling: the server
     knows who was asked. 0 without releases, infinite without noise.
 
@@ -35,7 +35,7 @@ def epsilon(mu: float, delta: float) -> float:
 
     if surplus(0.0) <= 0:
         return 0.0
-    # The bound of zero-concentrated privacy is never below.
+    # The bound from zero-concentrated differential privacy is never below epsilon.
     most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
     return float(brentq(surplus, 0.0, most, xtol=1e-12, rtol=1e-12)) * (1 + 1e-9)
 
@@ -53,17 +53,17 @@ def noise_for(target: float, delta: float) -> float:
 
 
 def need_accountant() -> None:
-    """Raise ConfigError without the package that counts training on random batches."""
+    """Raise ConfigError unless the package is installed that computes epsilon of training on random batches."""
     imported("dp_accounting", 'privacy.sample_epsilon, unless training.batch_size = "all",', "privacy")
 
 
 def total_epsilon(mu_squared: float, steps: Mapping[tuple[float, float], int], delta: float) -> float:
-    """Return the epsilon of Gaussian releases, whose 1 / multiplier^2 have this sum, and of steps of training.
+    """Return the epsilon of Gaussian releases (mu_squared: the sum of 1 / multiplier^2) and of steps of training.
 
-    steps: their number, by (rate, noise): in a step a sample takes part with the probability `rate`, and the noise is
-    a multiple of the clipping norm; those of rate 1 are Gaussian releases. Without others the value is exact, else an
-    upper bound that is hardly above it: dp-accounting composes the distributions of the privacy loss (Doroshenko et
-    al., PoPETs 2022), of data with one sample and without it. Infinite if that has no number.
+    steps: number of steps by (rate, noise). In a step a sample takes part with the probability `rate`, and the noise is
+    a multiple of the clipping norm. Steps of rate 1 are Gaussian releases; if all are, the value is exact. Otherwise it
+    is a tight upper bound: dp-accounting composes the distributions of the privacy loss (Doroshenko et al., PoPETs
+    2022), of data with one sample and without it. Infinite if dp-accounting finds no finite value.
 
     >>> total_epsilon(0.0, {(1.0, 5.0): 100}, 1e-5) == epsilon(2.0, 1e-5)
     True
@@ -81,7 +81,7 @@ def _sampled_epsilon(mu_squared: float, steps: tuple[tuple[float, float, int], .
     if min(noise for _, noise, _ in steps) < _LEAST / 10:
         return math.inf  # the loss of one step is in the thousands
     kinds = [(rate, noise) for rate, noise, _ in steps] + ([(1.0, mu_squared**-0.5)] if mu_squared else [])
-    # The loss of a step is some rate / noise in size, and at most as large as with the sample, 8 deviations away.
+    # The loss of a step is about rate / noise; its largest value is that with the sample, 8 standard deviations away.
     fine = min(0.001, *(rate / noise / 20 for rate, noise in kinds))
     wide = max(float(np.logaddexp(math.log(rate) + (8 + 0.5 / noise) / noise, 0.0)) for rate, noise in kinds)
     interval = max(fine, wide / 30_000)
@@ -93,7 +93,7 @@ def _sampled_epsilon(mu_squared: float, steps: tuple[tuple[float, float, int], .
 
 @lru_cache(maxsize=64)
 def _loss(rate: float, noise: float, interval: float) -> Any:
-    """Return the distribution of the privacy loss of a step, on a grid with this interval, never too small."""
+    """Return the distribution of a step's privacy loss on a grid with this interval, rounded up."""
     from dp_accounting.pld import privacy_loss_distribution as distribution
 
     return distribution.from_gaussian_mechanism(noise, value_discretization_interval=interval, sampling_prob=rate)
@@ -101,8 +101,8 @@ def _loss(rate: float, noise: float, interval: float) -> Any:
 
 @lru_cache(maxsize=1024)
 def training_noise(target: float, delta: float, rate: float, steps: int) -> float:
-    """Return the noise with which so many steps of this rate have this epsilon, but at least .3."""
-    most = noise_for(target, delta) * math.sqrt(steps)  # of training on all samples
+    """Return the noise with which `steps` steps of this rate have the epsilon `target`, but at least .3."""
+    most = noise_for(target, delta) * math.sqrt(steps)  # the noise for training on all samples
     if rate == 1:
         return most
 
@@ -110,7 +110,7 @@ def training_noise(target: float, delta: float, rate: float, steps: int) -> floa
         found = total_epsilon(0.0, {(rate, math.exp(power)): steps}, delta)
         return math.log(max(found, target / 1000) / target)
 
-    # Downwards, since little noise takes long to count.
+    # Search downwards, since epsilon of little noise takes long to compute.
     least = math.log(_LEAST)
     low = high = max(math.log(2 * most), least)
     while surplus(low) <= 0:

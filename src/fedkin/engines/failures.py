@@ -1,4 +1,4 @@
-"""Clients whose own part fails: who, where and why; and the errors that end a run when that is too much."""
+"""Failures of clients: who, where and why; and the errors that end a run after too many failures."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fedkin.engines.results import Missing
 from fedkin.errors import FedkinError, GraphError, MethodError, NoField, RunError
 from fedkin.untrusted import error_text
 
-# With its separator: the files of a package "fedkin_more" beside this one are not fedkin's own.
+# The separator at the end excludes the files of another package, such as "fedkin_more", beside this one.
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _REQUESTS = ("Ask", "Fit", "Infer", "Share")
 
 
 def blamed(error: Exception, method: object) -> Exception:
-    """Return an error in one line with file and line of the method's own code; the same one if it is not in that.
+    """Return the error in one line with file and line of the method's code; unchanged if it arose elsewhere.
 
-    A method of fedkin's own is not blamed: what goes wrong there is a fault of fedkin.
+    A method of fedkin's own is not blamed: an error there is a fault of fedkin.
     """
     kept = isinstance(error, FedkinError)
     if kept and not isinstance(error, (MethodError, GraphError)):
         return error
     codes = set(_codes(method))
     files, place = {code.co_filename for code in codes}, ""
-    # What is raised elsewhere, by a watcher of the same file, is no mistake of the method. A loss that fails is said
-    # to have failed, and is not called by the method.
+    # Only frames below a function of the method count, since an observer in the same file may fail too. A loss is not
+    # called by the method; its error is a FedkinError already (`kept`), for which all frames in the file count.
     inside = kept
     for frame, line in traceback.walk_tb((error.__cause__ if kept and error.__cause__ else error).__traceback__):
         inside = inside or frame.f_code in codes
@@ -49,7 +49,7 @@ def blamed(error: Exception, method: object) -> Exception:
 
 
 def place_of(flow: Any) -> str:
-    """Return "FILE, line N: " of where a flow waits in code that is not fedkin's; empty if it is nowhere there."""
+    """Return "FILE, line N: " of where a flow waits in the user's code; empty if it waits in fedkin's code only."""
     place = ""
     while isgenerator(flow) and flow.gi_frame is not None:
         if not flow.gi_code.co_filename.startswith(_OURS):
@@ -59,7 +59,7 @@ def place_of(flow: Any) -> str:
 
 
 def place_in(method: object, name: str) -> str:
-    """Return "FILE, line N: " of where a method, or a class of them, defines a function; empty for fedkin's own."""
+    """Return "FILE, line N: " of where a method or its class defines a function; empty for fedkin's own code."""
     kind = method if isinstance(method, type) else type(method)
     function = getattr(kind, name, None)
     code = None if function is None else getattr(unwrap(function), "__code__", None)
@@ -69,7 +69,7 @@ def place_in(method: object, name: str) -> str:
 
 
 def forgotten(method: object, name: str, flow: Any) -> None:
-    """Raise MethodError for a flow that has ended without a request, though it makes some: its `yield from` is gone."""
+    """Raise MethodError for a function that makes requests but yields none: its `yield from` is missing."""
     if hasattr(flow, "send"):
         return
     code = getattr(unwrap(getattr(type(method), name)), "__code__", None)
@@ -82,7 +82,7 @@ def forgotten(method: object, name: str, flow: Any) -> None:
 
 
 def _codes(method: object) -> Iterator[CodeType]:
-    """The code of the functions of a method's classes that are not fedkin's."""
+    """Yield the code of all functions in a method's classes that are not fedkin's own."""
     for kind in type(method).__mro__:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
         if file.startswith(_OURS) or kind.__module__ in ("builtins", "abc") or kind.__module__.startswith("pydantic"):
@@ -95,9 +95,9 @@ def _codes(method: object) -> Iterator[CodeType]:
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """A client that failed in a phase. injected: `[faults]`, `privacy.budget`, or the network had it fail.
+    """A client's failure in a phase. injected: whether `[faults]`, `privacy.budget`, or the network caused it.
 
-    kind: what it is called in the records: FAILED or SPENT; over a network also LATE, GONE, STALE or REFUSED.
+    kind: its name in the records: FAILED or SPENT; over a network also LATE, GONE, STALE or REFUSED.
     """
 
     id: str
@@ -109,18 +109,18 @@ class Failure:
 
 
 class Crashed(MethodError):
-    """A client failed because `faults.crash` has it so."""
+    """A client failed because of `faults.crash`."""
 
 
 class TooFew(RunError):
-    """Fewer clients answered than `run.min_replies`, and `run.on_missing` says to stop."""
+    """Fewer clients answered than `run.min_replies`, and `run.on_missing` is "stop"."""
 
 
-_MEANT = (Crashed, Spent)  # what settings have happen
+_MEANT = (Crashed, Spent)  # failures that settings cause
 
 
 class Failures:
-    """The failures of clients since they were last taken; with `stop`, the first one is raised at once."""
+    """The failures of clients since the last `take`; with `stop`, the first failure is raised at once."""
 
     def __init__(self, stop: bool = False) -> None:
         self.stop = stop
@@ -151,7 +151,7 @@ class Failures:
         self.list.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
 
     def _named(self, error: Exception, id: str, phase: str) -> Exception:
-        """Return an error that names round, client and phase; errors of a user's own code stay what they are."""
+        """Return an error that names round, client and phase; errors of a user's own code stay unchanged."""
         if not isinstance(error, FedkinError):
             return error
         named = MethodError(f"round {self.round}, client {id!r}, phase {phase!r}: {error}")
@@ -165,7 +165,7 @@ class Failures:
 
 
 def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
-    """Raise the first error if all that were asked have failed, and not because a setting had them fail."""
+    """Raise the first error if all `asked` clients have failed, not counting failures that a setting caused."""
     own = {failure.id: failure for failure in failures if not failure.injected}
     if asked and len(own) == asked:
         first = next(iter(own.values()))
@@ -173,5 +173,5 @@ def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
 
 
 def words_of(error: Exception) -> str:
-    """Return one line for the records, with the kind of an error that is not fedkin's."""
+    """Return the error in one line for the records, with its type if it is not fedkin's."""
     return error_text(error) if isinstance(error, FedkinError) else f"{type(error).__name__}: {error_text(error)}"

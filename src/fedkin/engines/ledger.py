@@ -1,8 +1,8 @@
-"""What a participant has released under `[privacy]`, on its own disk, where nothing takes it back.
+"""The ledger of a participant's releases under `[privacy]`, on its own disk; no entry is ever taken back.
 
-States go back when a server does; this does not. It is a folder of its own, beside that of the states: a file to which
-lines are only added, one for each release before it leaves, and the released numbers of the last rounds, which are sent
-again when they are asked for again.
+States are rolled back when the server is; the ledger is not. It has its own folder beside the states: an append-only
+file with a line for each release, written before the release is sent; and the released numbers of the last rounds,
+which are sent again when the server asks for them again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fedkin.folders import fsync_folder, made_private, write_private
 from fedkin.learning.private import Private
 from fedkin.untrusted import error_text, json_of
 
-# Where a client's state has what it has released: no method has a name that begins so.
+# The key of the release record in a client's state; methods have no such names.
 KEY = "_privacy"
 _FILE, _SALT = "releases.jsonl", "salt"
-_KEPT = 3  # rounds whose releases are kept, as long as the states that belong to them
+_KEPT = 3  # rounds whose releases are kept, as many as a client keeps states
 
 
 def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps: int) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def one_more(before: Mapping[str, Any] | None, rate: float, noise: float, steps:
 class Ledger:
     """All releases of one participant, of every run.
 
-    folder: where they are; None: in a temporary one, which ends with this object.
-    beside: what leaves as it is before a run begins. limit: the owner's own epsilon, over all runs in this folder,
-    above which nothing more is released; None: no limit.
-    Raises RunError for a file that is damaged, because then nobody knows how much was released.
+    folder: where the ledger is stored; None: a temporary folder, which is removed with this object.
+    beside: names of what is sent without protection before a run begins. limit: the owner's own limit of epsilon over
+    all runs in this folder; nothing is released above it; None: no limit.
+    Raises RunError for a damaged file, because then nobody knows how much was released.
     """
 
     def __init__(self, folder: Path | None = None, limit: float | None = None) -> None:
@@ -60,7 +60,7 @@ class Ledger:
         self.beside: list[str] = []
 
     def page(self, run: str, privacy: Privacy, consented: int | None = None) -> Page:
-        """Return the part of one run; raises ConfigError if nothing in it could be within the owner's limit."""
+        """Return the page of one run; raises ConfigError if the owner has set a limit and the run adds no noise."""
         if self.limit is not None and not privacy.noise and privacy.sample_epsilon is None:
             raise ConfigError(
                 f"--max-epsilon {self.limit:g}: this federation adds no noise to what leaves, so that no epsilon is "
@@ -69,7 +69,7 @@ class Ledger:
         return Page(self, run, privacy, consented)
 
     def epsilon(self, delta: float, *more: Mapping[str, Any]) -> float:
-        """Return the epsilon of all releases of all runs, and of these lines besides."""
+        """Return the epsilon of all releases of all runs, together with these further lines."""
         mu_squared, steps = list[float](), Counter[tuple[float, float]]()
         for line in (*self.lines, *more):
             if "rate" in line:
@@ -79,7 +79,7 @@ class Ledger:
         return total_epsilon(math.fsum(mu_squared), steps, delta)
 
     def salted(self, digest: str) -> str:
-        """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
+        """Return the samples' digest, hashed with a secret of this participant so that nobody can test guesses."""
         path = self.folder / _SALT
         if not path.exists():
             _write(path, secrets.token_bytes(32))
@@ -105,7 +105,7 @@ class Ledger:
         self.lines.append(dict(line))
 
     def _read(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yield the lines. What a kill left half-written was never sent, and is cut off."""
+        """Yield the lines. A line that a kill left incomplete is cut off; its release was never sent."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -135,12 +135,12 @@ class Ledger:
 
 
 class Page:
-    """The releases of one run, which a client of a deployment keeps here, so that nothing takes them back.
+    """The releases of one run in the ledger of a deployed client or peer.
 
     A simulation has no pages: there the count of releases is part of a client's state.
 
-    count: releases so far, without those of a signature; signed: the share of a signature. open: fields that were sent
-    as they are, by phase. consented: the most releases of this run (None: no limit).
+    count: releases so far, without those of a signature; signed: the released share of a signature. open: fields that
+    were sent without protection, by phase. consented: the most releases of this run (None: no limit).
     """
 
     def __init__(self, ledger: Ledger, run: str, privacy: Privacy, consented: int | None = None) -> None:
@@ -163,13 +163,13 @@ class Page:
         return self.privacy.epsilon(self.count, self.signed, self.trained)
 
     def secret(self, at: str) -> bytes:
-        """Return the key of all draws of the fit of this name, which nobody but this participant can know."""
+        """Return the key of all draws of the fit with this name; only this participant can compute it."""
         return self.ledger.salted(f"training {self.run} {at}").encode()
 
     def train(self, at: str, private: Private) -> None:
         """Count a fit, before it begins; raises Spent if it would cost more than the owner's limit.
 
-        The same fit again has the same draws, and so the same result: it costs nothing.
+        A repeated fit has the same draws, and so the same result: it costs nothing.
         """
         line = {**self._line(at, private.steps), "noise": private.noise, "rate": private.rate}
         self._within_limit(line)
@@ -182,33 +182,33 @@ class Page:
             self.trained = one_more(self.trained, line["rate"], line["noise"], line["count"])
 
     def known(self, prefix: str) -> bool:
-        """Whether a release of a name that begins so is kept."""
+        """Whether a release whose name has this prefix is stored."""
         return any(at.startswith(prefix) and self._path(at).exists() for at in self.counted)
 
     def counts(self, prefix: str) -> bool:
-        """Whether a release of a name that begins so was counted."""
+        """Whether a release whose name has this prefix was counted."""
         return any(at.startswith(prefix) for at in self.counted)
 
     def find(self, at: str) -> dict[str, Any] | None:
-        """Return the fields that were released under this name; None if they are not kept, or were never counted."""
+        """Return the fields that were released under this name; None if they are not stored, or were never counted."""
         if at not in self.counted:
             return None
         try:
             tree = codec.decode(self._path(at).read_bytes())
             return dict(tree["fields"]) if tree["at"] == at else None
         except (KeyError, OSError, MethodError):
-            return None  # it is released anew, and counted once more
+            return None  # it is released again, and counted again
 
     def _line(self, at: str, count: int, share: float = 0.0) -> dict[str, Any]:
-        """Return the line of so many releases, or of this share of a signature."""
+        """Return the line of `count` releases, or of this share of a signature."""
         noise = (self.privacy.signature_noise or 0.0) / math.sqrt(share) if share else self.privacy.noise or 0.0
         delta = self.privacy.delta
         return {"run": self.run, "at": at, "count": count, "noise": noise, "delta": delta, "share": share}
 
     def check(self, count: int, share: float = 0.0) -> None:
-        """Raise Spent if this is beyond what the owner consented to, or its limit over all runs.
+        """Raise Spent if this would exceed the owner's consent for this run, or limit over all runs.
 
-        count: releases more. share: of a signature.
+        count: further releases. share: further share of a signature.
         """
         if self.consented is not None and self.count + count > self.consented:
             raise Spent(
@@ -227,7 +227,7 @@ class Page:
             )
 
     def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any], share: float = 0.0) -> None:
-        """Write what is released, then count it; it leaves after that. share: of a signature, 0 if it is none."""
+        """Store the released fields, then count them; send them only after that. share: of a signature; 0: none."""
         _write(self._path(at), codec.encode({"at": at, "fields": dict(fields)}))
         self.ledger.add(self._line(at, count, share))
         self.counted.add(at)
@@ -236,14 +236,14 @@ class Page:
         self._forget(round)
 
     def sent(self, open: Mapping[str, Iterable[str]]) -> None:
-        """Note fields that are sent as they are."""
+        """Note fields that are sent without protection."""
         for phase, names in open.items():
             self.open[phase] = sorted({*self.open.get(phase, ()), *names})
 
     def tree(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what others are told: the releases, the share of a signature, the open fields, and the training.
+        """Return what others may know: the number of releases, the share of a signature, open fields, and training.
 
-        state: the participant's, which names those that it sent in phases.
+        state: the participant's state, which has the open fields of its phases.
         """
         self.sent(state.get(KEY, {}).get("open", {}))
         trained = {} if self.trained is None else {"trained": self.trained}
@@ -254,7 +254,7 @@ class Page:
         return self.folder / f"{at.partition(' ')[0]}-{name}.release"
 
     def _forget(self, round: int) -> None:
-        """Forget the numbers of rounds that nobody asks for any more; their count stays, and so do signatures (0)."""
+        """Remove the numbers of old rounds, which nobody asks for any more; counts and signatures (round 0) stay."""
         for path in self.folder.glob("*.release"):
             if 0 < int(path.name.partition("-")[0]) <= round - _KEPT:
                 path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The parts of secure sums: fixed-point numbers, masks from seeds, agreed keys, and shares of secrets.
 
-All arithmetic on numbers is modulo 2^64. `cryptography` has the ciphers and the curve; it is imported when it is used.
+All arithmetic on numbers is modulo 2^64. `cryptography` has the ciphers and the curve; it is imported on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
-BOUND = 1024.0  # largest size of a number that can be summed
+BOUND = 1024.0  # largest absolute value that can be summed
 KEY_BYTES, SHARE_BYTES = 32, 33
 _PRIME = 2**256 + 297  # the smallest prime above all secrets of 32 bytes
 _NONCE = 12
@@ -36,7 +36,7 @@ class FixedPoint:
     """Weighted numbers as integers modulo 2^64: x of weight w is round(w x 2^bits).
 
     `total` is the largest sum of weights. `bits` is as large as it can be without an overflow of the sum of numbers up
-    to `BOUND`. The mean of m numbers is then wrong by at most m 2^-(bits + 1) / (sum of weights), beside the rounding
+    to `BOUND`. The error of the mean of m numbers is then at most m 2^-(bits + 1) / (sum of weights), plus the rounding
     of float64.
 
     >>> fixed = FixedPoint(total=8)
@@ -69,7 +69,7 @@ def mask(seed: bytes, count: int) -> Words:
 
 
 class KeyPair:
-    """A key pair on Curve25519, by which two agree on secrets of 32 bytes (X25519, HKDF with SHA-256)."""
+    """A Curve25519 key pair, by which two members agree on secrets of 32 bytes (X25519, HKDF with SHA-256)."""
 
     def __init__(self, private: bytes | None = None) -> None:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -80,7 +80,7 @@ class KeyPair:
         self.private, self.public = self._key.private_bytes_raw(), self._key.public_key().public_bytes_raw()
 
     def agreed(self, other: bytes, purpose: bytes) -> bytes:
-        """Return the secret for a purpose with the owner of a public key; raises MethodError for a bad key."""
+        """Return the secret shared with a public key's owner for one purpose; raises MethodError for a bad key."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -93,7 +93,7 @@ class KeyPair:
 
 
 def sealed(key: bytes, text: bytes, about: bytes) -> bytes:
-    """Return the text encrypted, bound to what it is about (ChaCha20-Poly1305)."""
+    """Return the encrypted text, authenticated together with `about` (ChaCha20-Poly1305)."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     nonce = secrets.token_bytes(_NONCE)
@@ -101,7 +101,7 @@ def sealed(key: bytes, text: bytes, about: bytes) -> bytes:
 
 
 def opened(key: bytes, data: bytes, about: bytes) -> bytes:
-    """Return the text that was sealed; raises MethodError if it was sealed by another key, or about something else."""
+    """Return the decrypted text; raises MethodError if it was sealed with another key or another `about`."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -112,9 +112,9 @@ def opened(key: bytes, data: bytes, about: bytes) -> bytes:
 
 
 def shares_of(secret: bytes, points: Sequence[int], threshold: int) -> dict[int, bytes]:
-    """Return a share of a secret of 32 bytes for each point (above 0); `threshold` of them give the secret again.
+    """Return a share of a secret of 32 bytes for each point (above 0); any `threshold` shares recover the secret.
 
-    Shamir's scheme (CACM 1979), modulo 2^256 + 297: fewer shares say nothing about the secret.
+    Shamir's scheme (CACM 1979), modulo 2^256 + 297: fewer shares reveal nothing about the secret.
 
     >>> shares = shares_of(bytes(range(32)), [1, 2, 3, 4], 3)
     >>> joined({point: shares[point] for point in (4, 1, 2)}) == bytes(range(32))
@@ -131,7 +131,7 @@ def shares_of(secret: bytes, points: Sequence[int], threshold: int) -> dict[int,
 
 
 def joined(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret of these shares, by point; raises MethodError if they are of no secret of 32 bytes."""
+    """Return the secret from shares by point; raises MethodError if they do not fit a secret of 32 bytes."""
     secret = 0
     for point, share in shares.items():
         above = below = 1

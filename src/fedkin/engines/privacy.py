@@ -1,9 +1,9 @@
-"""Privacy of uploads: the section `[privacy]`, and the mechanisms that add normal noise to what leaves a client.
+"""Privacy of uploads: the section `[privacy]`, and the mechanisms that add normal noise to uploads.
 
 A release is what a client sends at once: the floating-point fields that its phase declares, as one vector, clipped to
-the norm C. If all samples of the client are replaced, the vector moves by at most 2 C, the sensitivity; the noise has a
-standard deviation of `noise` times that in every number. A signature is another release: it moves by at most 1 if one
-sample is replaced. `docs/privacy.md` says what this promises, and what not.
+the norm C. Replacing all samples of the client moves this vector by at most 2 C, the sensitivity; every number gets
+noise with a standard deviation of `noise` times the sensitivity. A signature is another kind of release: replacing one
+sample moves it by at most 1. `docs/privacy.md` says what this guarantees, and what not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedkin.settings import Settings
 
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
-# The draws for one release: of a client, in a round, under a name that no other release of the round has.
+# Returns the draws for one release, given the client, the round, and a name that is unique in the round.
 Source: TypeAlias = Callable[[str, int, str], Normal]
 
 
@@ -45,18 +45,18 @@ class Privacy(Settings):
     """The section `[privacy]`: what clients send is clipped, and noise is added. Off unless `clip` and `noise` are set.
 
     clip: the largest norm C of a message, all its floating-point fields together; or a table {field: C} of fields that
-    are clipped and noised apart, each a release of its own. A field of model parameters is measured from the parameters
-    that the client was sent.
-    noise: standard deviation of the noise over the sensitivity 2 C; 0 is clipping alone, without any promise.
-    signature_epsilon: signatures of samples, which methods with groups from tests ask for, leave once and with noise:
-    this is their epsilon for one sample. It needs neither `clip` nor `noise`.
+    are clipped and noised separately, each as its own release. The norm of model parameters is that of their change
+    from the parameters that the client was sent.
+    noise: standard deviation of the noise divided by the sensitivity 2 C; 0: clipping alone, without any guarantee.
+    signature_epsilon: epsilon, for one sample, of the signatures that methods with groups from tests ask for. Clients
+    send signatures once, with noise. This needs neither `clip` nor `noise`.
     sample_epsilon: local training is private for each sample (`fedkin.learning.private`), with this epsilon for one
     sample over all rounds; the noise follows from it. It replaces `clip` and `noise`. sample_clip: the largest norm of
     one sample's gradient.
     delta: the delta for which epsilon is given. budget: the epsilon above which a client sends nothing more.
-    secure_sums: parameters leave clients only in sums over a group, of which the server learns no member's part
-    (`fedkin.engines.secure_sums`); this needs neither `clip` nor `noise`. min_members: in smaller groups nothing is
-    summed, and the members count as missing.
+    secure_sums: the server learns only the sum of a group's parameters, not the parameters of a member
+    (`fedkin.engines.secure_sums`); this needs neither `clip` nor `noise`. min_members: smaller groups are not summed,
+    and their members count as missing.
     """
 
     clip: float | dict[str, float] | None = None
@@ -92,11 +92,11 @@ class Privacy(Settings):
 
     @property
     def signature_noise(self) -> float | None:
-        """The standard deviation of the noise on a whole signature, which moves by at most 1; None: there is none."""
+        """The standard deviation of the noise on a complete signature, of sensitivity 1; None: there is no noise."""
         return None if self.signature_epsilon is None else noise_for(self.signature_epsilon, self.delta)
 
     def training(self, samples: int, training: Training, fits: int) -> Private:
-        """Return how a client with so many samples trains. fits: of a client in a round.
+        """Return the private training of a client. samples: its number of samples. fits: its number of fits in a round.
 
         The noise is such that all fits of all rounds together have `sample_epsilon`.
         """
@@ -107,9 +107,10 @@ class Privacy(Settings):
         return Private(self.sample_clip, training_noise(self.sample_epsilon, self.delta, rate, most), rate, steps)
 
     def epsilon(self, releases: int, signed: float = 0.0, trained: Mapping[str, Any] | None = None) -> float:
-        """Return the epsilon of releases, of this share of a signature, and of training; infinite without noise.
+        """Return the epsilon of releases, of a signature, and of training; infinite without noise.
 
-        trained: {"steps", "rate", "noise"}, if a client has trained privately (`fedkin.learning.private`).
+        releases: their number. signed: the released share of the signature. trained: {"steps", "rate", "noise"}, if a
+        client has trained privately (`fedkin.learning.private`).
         """
         if releases and not self.noise:
             return math.inf
@@ -140,7 +141,7 @@ class Privacy(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A field of a message that is protected: its form, its value, and what it is measured from (None: zero)."""
+    """A protected field of a message: its form, its value, and the base from which it is measured (None: zero)."""
 
     name: str
     form: Form
@@ -151,9 +152,9 @@ class Part:
 def clipped_fields(
     phase: str, names: Collection[str], declared: Sequence[Fields] | None, clipped: bool = True
 ) -> dict[str, Form]:
-    """Return the fields to clip of those that are sent; raises RunError for a phase that cannot be protected.
+    """Return the sent fields that must be clipped; raises RunError for a phase that cannot be protected.
 
-    clipped: whether anything is; else only signatures have noise.
+    clipped: whether fields are clipped at all; otherwise only signatures have noise.
     """
     fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
     if fields is None and not clipped:
@@ -182,9 +183,9 @@ def clipped_fields(
 
 
 def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collection[str], signed: bool) -> None:
-    """Raise RunError for a phase that sends more of samples than models that were trained privately, and n.
+    """Raise RunError for a phase that sends more than privately trained models, n, and signatures with noise.
 
-    names: of the fields that are sent. signed: whether signatures have noise.
+    names: the fields that are sent. signed: whether signatures have noise.
     """
     fields = next((fields for fields in declared or () if set(names) <= set(fields)), None)
     if fields is None and names:
@@ -204,12 +205,12 @@ def check_trained(phase: str, declared: Sequence[Fields] | None, names: Collecti
 
 
 def noised_in(fields: Mapping[str, Form]) -> dict[str, float]:
-    """Return the share of each field of a signature, which leaves with noise only."""
+    """Return the share in a signature of each of its fields, which a client sends only with noise."""
     return {name: form.bare.share for name, form in fields.items() if isinstance(form.bare, Noised)}
 
 
 def signature(values: Tensor, share: float, privacy: Privacy, normal: Normal) -> Tensor:
-    """Return this part of a signature with its noise; raises MethodError for values that are not finite."""
+    """Return this part of a signature with noise; raises MethodError for values that are not finite."""
     assert privacy.signature_noise is not None
     numbers = values.double().reshape(-1).numpy()
     if not np.isfinite(numbers).all():
@@ -219,7 +220,7 @@ def signature(values: Tensor, share: float, privacy: Privacy, normal: Normal) ->
 
 
 def released(message: Message, parts: Sequence[Part], privacy: Privacy, normal: Normal) -> Message:
-    """Return the message with its parts clipped and noised: together, or each for itself with a table of norms.
+    """Return the message with its parts clipped and noised: together, or each by itself if `clip` is a table.
 
     Raises MethodError for values that are not finite, and RunError for a field without a bound in `privacy.clip`.
     """
@@ -259,7 +260,7 @@ def _protected(parts: Sequence[Part], bound: float, noise: float, normal: Normal
 
 
 def _moved(part: Part) -> list[npt.NDArray[np.float64]]:
-    """Return the numbers of a field, less its base, as one vector for each tensor."""
+    """Return the numbers of a field minus its base, as one vector for each tensor."""
     base = part.base or {}
     return [_numbers(leaf) - (_numbers(base[name]) if name in base else 0.0) for name, leaf in _leaves(part.value)]
 
@@ -279,7 +280,7 @@ def _numbers(leaf: Any) -> npt.NDArray[np.float64]:
 
 
 def _rebuilt(value: Any, base: Params, form: Form, new: Iterator[npt.NDArray[np.float64]], name: str = "") -> Any:
-    """Return a value of the same form with other numbers, to which its base is added."""
+    """Return a value of the same form with the numbers `new` plus its base."""
     if isinstance(value, Mapping):
         return {key: _rebuilt(item, base, form, new, key) for key, item in value.items()}
     numbers = next(new) + (_numbers(base[name]) if name in base else 0.0)
@@ -303,7 +304,7 @@ def silent(id: str, round: int, what: str) -> Normal:
 
 
 def secret(id: str, round: int, what: str) -> Normal:
-    """Return draws from the operating system's randomness, of which nobody else knows anything, for a deployment.
+    """Return draws from the operating system's randomness, which nobody else knows, for a deployment.
 
     >>> one, other = (secret("a", 1, "train")(1000) for _ in range(2))
     >>> bool((one == other).any()), bool(abs(one.std() - 1) < 0.2)

@@ -1,4 +1,4 @@
-"""The releases of each client: what leaves it under `[privacy]`, and how many there were, kept with its state."""
+"""The releases of each client under `[privacy]`: what the client sends, and their count, kept with its state."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ from fedkin.learning.private import Private
 
 
 class Releases:
-    """Makes what clients send private, and counts it. Without `[privacy]` everything passes as it is.
+    """Makes private what clients send, and counts the releases. Without `[privacy]` messages pass unchanged.
 
-    A client's part of the count, `own`, takes what is new. releases: their number. open: the fields that were sent as
-    they are, by phase. known: parameters by field that everyone knows, from which the next ones of this field are
-    measured: those that the server sent to a phase that does not return them, or what a peer released last. signed: by
-    phase, the part of its signature that it released, with the request, to which the same numbers are sent again; to
-    another request nothing is sent.
-    trained: its private training (`one_more`).
-    source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
-    step(id, name): the number, from 0, of a client's next release under this name in this round. store: of the one
-    client of a deployment. A release that it has is sent again: for the same round, phase, step and request.
+    The methods update a client's release record, `own`. releases: their number. open: the fields that were sent without
+    protection, by phase. known: by field, parameters that everyone knows, from which the next parameters of the field
+    are measured: those that the server sent to a phase that does not return them, or those that a peer released last.
+    signed: by phase, the released part of the signature, with the request; the same numbers are sent again to the same
+    request, and nothing to another request. trained: the private training (`one_more`).
+    source: the source of noise; None: no noise. Raises ConfigError if noise is needed and there is no source.
+    step(id, name): the number, from 0, of a client's next release under this name in this round. store: the stored
+    releases of a deployment's only client; a stored release is sent again for the same round, phase, step and request.
     """
 
     def __init__(
@@ -55,9 +54,9 @@ class Releases:
         self.source = silent if source is None else source
 
     def admit(self, id: str, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
-        """Refuse, before any work, a phase whose reply cannot be protected or would cost more than the budget allows.
+        """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.
 
-        A reply that was released before is sent again, and costs nothing. Raises RunError and Spent.
+        A reply that was released before is sent again, and costs nothing.
         """
         if not self.privacy.on:
             return
@@ -67,7 +66,7 @@ class Releases:
             sent = {name: form for name, form in fields.items() if form.wanted(context) is not False}
             protected.append(clipped_fields(phase, sent, [fields], self.privacy.clip is not None))
             if self.privacy.sample_epsilon is not None:
-                # What may be sent is looked at when it is.
+                # Fields that may or may not be sent are checked when they are.
                 sure = [name for name, form in sent.items() if form.wanted(context)]
                 check_trained(phase, [fields], sure, context.private_signatures)
         again = self.store is not None and self.store.known(_name(round, phase, asked))
@@ -77,10 +76,10 @@ class Releases:
     def train(
         self, id: str, round: int, phase: str, asked: Message, fit: Fit, samples: Samples, own: dict[str, Any]
     ) -> Private:
-        """Return how a client's fit is private, and count it in the client's part.
+        """Return the privacy of a client's fit, and count the fit in the release record.
 
         Raises Spent if the client has made all the fits that `privacy.sample_epsilon` allows, and RunError for a fit
-        that is not one of the experiment's own on all samples of the client.
+        that does not have the experiment's batches and steps on all samples of the client.
         """
         setup, n = self.setup, len(samples)
         training = fit.training or setup.training
@@ -95,7 +94,7 @@ class Releases:
         private = self.privacy.training(n, setup.training, setup.method.fits)
         at = ""
         if self.store is not None:
-            # All that the result depends on: of other requests or samples the draws must be others.
+            # Everything on which the result depends: with other requests or samples the draws must differ.
             what = {"params": dict(fit.params), "extras": dict(fit.extras), "more": repr((fit.loss, training))}
             digest = blake2b(codec.encode(what) + hash_of(samples), digest_size=16).hexdigest()
             at = f"{_name(round, phase, asked)}fit{self.step(id, f'{phase} private')} {digest}"
@@ -113,7 +112,7 @@ class Releases:
         return private
 
     def reply(self, id: str, round: int, phase: str, asked: Message, reply: Message, own: dict[str, Any]) -> Message:
-        """Return a client's reply as it leaves the client, and count it in the client's part.
+        """Return a client's reply as it leaves the client, and count it in the release record.
 
         Raises Spent if the reply would cost more than the budget allows.
         """
@@ -128,9 +127,9 @@ class Releases:
     def shared(
         self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: dict[str, Any]
     ) -> dict[str, Message]:
-        """Return a peer's messages by receiver as they leave it, and count them in the peer's part.
+        """Return a peer's messages by receiver as they leave the peer, and count them in the release record.
 
-        What several messages have in common is one release: it is noised once.
+        Fields that several messages share are one release, with the same noise.
         """
         made: dict[tuple[Any, ...], dict[str, Any]] = {}
         sent: dict[str, Message] = {}
@@ -148,7 +147,7 @@ class Releases:
         return sent
 
     def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
-        """Return the protected parts of a message, those of parameters with what they are measured from."""
+        """Return the protected parts of a message; parameters have the base from which they are measured."""
         initial, known = self.setup.net_of(id).initial, own.get("known", {})
         parts = []
         declared = self.setup.method.declared(phase)
@@ -191,7 +190,7 @@ class Releases:
             if self.store is not None and count:
                 self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         seen = own.get("open", {}).get(phase, [])
-        # What was trained privately has its noise already.
+        # Privately trained parameters have their noise already.
         learned = self.privacy.sample_epsilon is not None
         forms = [item for fields in self.setup.method.declared(phase) or () for item in fields.items()]
         kept = {name for name, form in forms if learned and form.is_parameters}
@@ -202,7 +201,7 @@ class Releases:
         return sent
 
     def _noised(self, phase: str) -> dict[str, float]:
-        """Return the shares of the fields of a signature in this phase."""
+        """Return the share in the signature of each of its fields in this phase."""
         sets = self.setup.method.declared(phase) or ()
         return {name: share for fields in sets for name, share in noised_in(fields).items()}
 
@@ -232,7 +231,7 @@ class Releases:
         return Message(**again)
 
     def _before(self, own: Mapping[str, Any]) -> tuple[int, float]:
-        """Return how many releases a client has made, and of which share of a signature."""
+        """Return a client's number of releases so far, and the released share of its signature."""
         if self.store is None:
             return own.get("releases", 0), signed_share(own)
         return self.store.count, self.store.signed
@@ -249,27 +248,27 @@ class Releases:
 
 
 def _name(round: int, phase: str, asked: Message) -> str:
-    """Return how the names of all replies to this request in this round begin; each bit of its tensors counts."""
+    """Return the prefix of the names of replies to this request; it depends on every bit of the request's tensors."""
     request = blake2b(codec.encode(dict(asked)), digest_size=16).hexdigest() if asked else "-"
     return f"{round} {phase} {request} "
 
 
 def _identity(value: Any) -> Any:
-    """Return what is equal only for the same tensors."""
+    """Return a key that is equal only for the same tensors."""
     if isinstance(value, Mapping):
         return tuple((name, _identity(item)) for name, item in value.items())
     return id(value)
 
 
 def signed_share(own: Mapping[str, Any]) -> float:
-    """Return the share of a signature that a client's part of a simulation has released."""
+    """Return the released share of a signature in a simulated client's release record."""
     return float(sum(part["share"] for part in own.get("signed", {}).values()))
 
 
 def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return {client id: {"releases", "signed", "open"}} from the states of clients; 0 for those that sent nothing.
+    """Return {client id: {"releases", "signed", "open"}} from the clients' states; 0 for clients that sent nothing.
 
-    signed: the share of a signature. "trained": what `one_more` counts, of those that have trained privately.
+    signed: the share of a signature. "trained": counts of `one_more`, for clients that have trained privately.
     """
     parts = {id: states[id].get(KEY, {}) if id in states else {} for id in ids}
     return {

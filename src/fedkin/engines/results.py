@@ -1,4 +1,4 @@
-"""What a round gives: its outcome, its messages, and the scores of the clients' models."""
+"""The results of a round: its outcome, its messages, and the scores of the clients' models."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Missing(StrEnum):
 class Traffic(NamedTuple):
     """A message that was sent: sender, receiver, phase, bytes and floats.
 
-    missing: why it does not count; None: it does. reason: what exactly was wrong. One that could not be sent at all has
-    no bytes.
+    missing: why the message does not count; None if it counts. reason: what exactly was wrong. A message that could not
+    be sent at all has 0 bytes.
     """
 
     round: int
@@ -87,8 +87,8 @@ class Outcome:
 
     sampled: ids of the clients that took part. graph: the learned graph. traffic: the messages. samples: training
     samples processed, by id. inferred: samples in inference (Infer). flops: floating-point operations of both.
-    skipped: why the round was skipped; empty if it was not. events: the clients to which something happened, by what:
-    "joined", "left" or "drifted".
+    skipped: why the round was skipped; empty if it was not. events: ids of clients by event: "joined", "left" or
+    "drifted".
     """
 
     round: int

@@ -1,7 +1,7 @@
 """The rounds of a federation: a server, the site of its clients, and the messages between them.
 
-`Engine.round` resumes the server's flow, `Exchange.answers` sends its requests to the site and brings the replies back.
-What does not arrive, is refused, or fails at a client is missing, and the message log says why.
+`Engine.round` resumes the server's flow; `Exchange.answers` sends the flow's requests to the site and returns the
+replies. Messages that do not arrive or are refused, and replies of clients that fail, are missing; the log says why.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Skipped(Exception):
 
 
 class Exchange:
-    """Requests of a server and messages of peers: sent, carried, answered at a site, checked, and recorded.
+    """Sends the requests of a server and the messages of peers to a site; checks and records messages and replies.
 
-    patient: whether too few replies have the consequence that the settings say. forgery: what adversaries send.
+    patient: whether `run.min_replies` and `run.on_missing` apply. forgery: how adversaries change their messages.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Exchange:
         raise TooFew(words) if settings.on_missing == "stop" else Skipped(words)
 
     def _asked(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
-        """Send the requests, and return the replies that have come and are as they should be."""
+        """Send the requests, and return the valid replies that arrive."""
         order = self.log.transport.order(ask.messages, round)
         envelopes = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order]
         requests = {envelope.receiver: envelope.message for envelope in self.log.send(envelopes)}
@@ -75,7 +75,7 @@ class Exchange:
         made: Iterable[tuple[str, Message]] = self.site.replies(ask.phase, requests)
         if self.forgery:
             made = self.forgery.replies(ask.phase, requests, dict(made), round).items()
-        # Replies that come in the order of the ids are added to the mean as they come, and forgotten.
+        # Replies in the order of the ids are averaged as they arrive, and not kept.
         whole = self.log.observers or self.forgery or self.setup.engine.min_replies or order != sorted(order)
         averaged = None if ask.mean is None or whole else AveragedReplies(ask.mean)
         replies: dict[str, Message] = {}
@@ -87,7 +87,7 @@ class Exchange:
         return replies if averaged is None else averaged
 
     def _summed(self, ask: Ask, mean: Mean, round: int, turn: int) -> Mapping[str, Message]:
-        """Ask for secure sums, one in each group; who is in no group is asked as always."""
+        """Ask for one secure sum in each group; clients without a group are asked as usual."""
         groups: dict[str, dict[str, Message]] = {}
         alone: dict[str, Message] = {}
         for id, message in ask.messages.items():
@@ -122,7 +122,7 @@ class Exchange:
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int
     ) -> dict[str, dict[str, Message]]:
-        """Give peers their inboxes; returns the new inboxes of those that have shared, and not ended their round."""
+        """Deliver the peers' inboxes; returns the new inboxes of peers that have shared and not ended their round."""
         outboxes = self.site.step(inboxes)
         failures = self.failed(round)
         if self.forgery:
@@ -139,7 +139,7 @@ class Exchange:
         return received
 
     def reports(self, ids: Iterable[str], round: int) -> dict[str, Message]:
-        """Return the reports of peers for the records, those that are fit for them."""
+        """Return the valid reports of peers, for the records."""
         messages = self.site.reports(ids)
         self.failed(round)
         reports = {}
@@ -152,7 +152,7 @@ class Exchange:
         return reports
 
     def failed(self, round: int, log: MessageLog | None = None) -> list[Failure]:
-        """Return the failures at the site, recorded in a log (None: this one's)."""
+        """Return the failures at the site, and record them in `log` (None: the log of this exchange)."""
         failures = self.site.failed()
         for failure in failures:
             envelope = Envelope(round, failure.phase, 0, failure.id, SERVER, Message())
@@ -176,15 +176,16 @@ class Exchange:
 class Engine:
     """An engine runs the rounds of one method.
 
-    setup: with the nets that the method trains. everyone: all clients of the run, in whatever round they join; roster:
-    those of the current round. server: the view of the server; without a server, of the engine, which knows all peers.
-    transport: replaces the engine's own (a test may lose chosen messages). observers: see every message. forgery: what
-    simulated adversaries change in their messages. missed: the lines of clients that failed in the last evaluation.
+    setup: the setup with the nets that the method trains. everyone: all clients of the run, also those that join later;
+    roster: the clients of the current round. server: the server's view; without a server, the engine's view, which
+    knows all peers. transport: replaces the engine's own (a test may lose chosen messages). observers: see every
+    message. forgery: how simulated adversaries change their messages. missed: rows of the clients that failed in the
+    last evaluation.
     """
 
     name: ClassVar[str]
     adversaries: frozenset[str] = frozenset()
-    undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
+    undoes = True  # whether a round may be undone, which needs a slow copy of the server's state in each round
 
     def __init__(
         self, setup: Setup, everyone: Roster, site: Site, *, transport: Transport | None = None,
@@ -207,7 +208,7 @@ class Engine:
         faulty = Faulty(carrier, setup.faults, setup.seed, setup.training.rounds)
         self.log = MessageLog(faulty if setup.faults.on_the_way else carrier, self.clock, observers)
         self.exchange = Exchange(setup, site, self.log, forgery=forgery)
-        # For clients that never took part: nothing goes wrong, nothing is recorded.
+        # For clients that never took part: an exchange without faults and records.
         self.unlost = Exchange(setup, site, MessageLog(carrier, self.clock, observers), patient=False)
 
     def facts(self) -> dict[str, Any]:
@@ -215,7 +216,7 @@ class Engine:
         raise NotImplementedError
 
     def last_facts(self) -> dict[str, Any] | None:
-        """Return the facts of the clients at the end of a run, if others may have joined; else None."""
+        """Return the facts of the clients at the end of a run, if clients may have joined later; else None."""
         return None
 
     @property
@@ -245,12 +246,12 @@ class Engine:
         )  # fmt: skip
 
     def _undo(self, before: dict[str, Any]) -> None:
-        """Go back to the states before this round."""
+        """Restore the states from before this round."""
         self.server.state, self.server.graph, self.server.info, self.server.drifted = before, None, {}, ()
         self.site.undo()
 
     def turn_to(self, number: int) -> None:
-        """Set the current round and its clients for all participants; it has no graph and no messages yet."""
+        """Set the current round and its clients for all participants, without a graph or messages yet."""
         server, now, self.events = self.server, self.everyone.at(number), {}
         server.round, server.graph, server.info, server.drifted = number, None, {}, ()
         server.training = self.setup.training.at(number)
@@ -273,7 +274,7 @@ class Engine:
         return sampled
 
     def _answered(self, flow: ServerFlow[T], clients: Sequence[str], exchange: Exchange) -> T:
-        """Answer the requests of a server's flow to these clients, and return what it returns."""
+        """Answer the requests of a server's flow to these clients, and return the flow's result."""
         method, answer, known = self.setup.method, None, frozenset(clients)
         if not hasattr(flow, "send"):
             forgotten(method, "round", flow)
@@ -347,9 +348,9 @@ class Engine:
     def _looked(
         self, look: Callable[[Mapping[str, Message]], dict[str, T]], ids: Iterable[str] | None = None
     ) -> dict[str, T]:
-        """Return what the site tells of these clients (None: of all evaluated), given the server's offers.
+        """Return the result of `look` for these clients (None: all evaluated clients), given the server's offers.
 
-        Notes which of them failed to give its model; raises the first error if all did.
+        Notes the clients that failed in `missed`; raises the first error if all failed.
         """
         with self._looking():
             offers = self._offers(ids)
@@ -361,7 +362,7 @@ class Engine:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Whoever looks at models leaves no trace at clients that never took part."""
+        """Return a context for reading models, which leaves no state at clients that never took part."""
         try:
             with self.site.exact():
                 yield
@@ -369,7 +370,7 @@ class Engine:
             self.site.forget(self.roster.unseen)
 
     def _offers(self, ids: Iterable[str] | None = None) -> dict[str, Message]:
-        """Return the offers to these clients, or to all evaluated: honest ones, and those that never take part."""
+        """Return the offers to these clients (None: to all evaluated clients: the honest and the unseen ones)."""
         ids = [id for id in self.roster if id not in self.adversaries] if ids is None else ids
         unseen = self._welcomed(sorted(id for id in ids if not self.roster[id].seen))
         return {
@@ -398,13 +399,13 @@ class Engine:
         return {"round": self.server.round, "server": self.server.state, "clients": clients}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state that `state()` returned."""
+        """Restore a state that `state()` returned."""
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
         self.site.restore(state["round"], state["clients"])
 
     def releases(self) -> dict[str, dict[str, Any]]:
-        """Return what each client has released (`engines.releases.counted`) under `[privacy]`; without it nothing."""
+        """Return the releases of each client under `[privacy]` (`engines.releases.counted`); empty without it."""
         return counted(self.states, self.everyone.seen) if self.setup.privacy.on else {}
 
     def close(self) -> None:

@@ -1,16 +1,16 @@
-"""Secure sums: the server learns the weighted mean of a group's parameters, and nothing else of a member's.
+"""Secure sums: the server learns the weighted mean of a group's parameters, and nothing else about a member's.
 
-Bonawitz et al., CCS 2017, in the form for a server that may lie; above `NEIGHBOURS` members each masks and shares with
-that many others, as in Bell et al., CCS 2020. One sum takes five requests to the members of a group:
+Bonawitz et al., CCS 2017, in the form for a server that may lie. In a group of more than `NEIGHBOURS` members, each
+member masks and shares with that many others, as in Bell et al., CCS 2020. One sum takes five requests to the members:
 
     secure.keys       send two fresh public keys, signed
     secure.shares     share a secret seed and a private key among the neighbours, encrypted
     secure.masked     run the phase; send w x + mask(seed) + sum over neighbours of +-mask(agreed secret), modulo 2^64
-    secure.survivors  sign the list of those whose masked numbers came
+        secure.survivors  sign the list of the members whose masked numbers arrived
     secure.unmask     send shares of the survivors' seeds, and of the private keys of the others
 
-A member sends its shares only with enough signatures under one list, so that nobody's seed and private key can both be
-asked for. `docs/privacy.md` says what this promises, and what not.
+A member sends its shares only if enough members have signed the same list, so that the server cannot get both the seed
+and the private key of a member. `docs/privacy.md` says what this guarantees, and what not.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ from fedkin.learning.net import Net
 STEPS = KEYS, SHARES, MASKED, SURVIVORS, UNMASK = (
     "secure.keys", "secure.shares", "secure.masked", "secure.survivors", "secure.unmask",
 )  # fmt: skip
-NEIGHBOURS = 50  # members that each member of a larger group masks and shares with
+NEIGHBOURS = 50  # number of others with which each member of a larger group masks and shares
 _SIGNATURE = 1 << 14  # bytes of a signature with its certificates
 _SEALED = 2 * SHARE_BYTES + 28
 _KEY = Shaped(KEY_BYTES, dtype=torch.uint8)
 
 
 class Signatures(Protocol):
-    """How a member signs, and checks what others have signed."""
+    """How a member signs data, and checks the signatures of others."""
 
     def sign(self, id: str, data: bytes) -> bytes:
-        """Return this member's signature under the data."""
+        """Return this member's signature of the data."""
 
     def holds(self, id: str, data: bytes, signature: bytes) -> bool:
-        """Return whether this is the signature of member `id` under the data."""
+        """Return whether this is a valid signature of the data by member `id`."""
 
 
 class Unsigned:
-    """No signatures, where participants have no certificates: the server is trusted to pass on keys as they are."""
+    """No signatures, for participants without certificates: the server is trusted to pass on keys unchanged."""
 
     def sign(self, id: str, data: bytes) -> bytes:
-        """Return a byte that says nothing."""
+        """Return a placeholder."""
         return b"-"
 
     def holds(self, id: str, data: bytes, signature: bytes) -> bool:
-        """Return True for whatever has come."""
+        """Return True for any signature."""
         return True
 
 
 class MemoryKeys:
-    """Signatures of a simulation, whose members have their keys in one process."""
+    """Signatures in a simulation, where the keys of all members are in one process."""
 
     def __init__(self) -> None:
         self.keys: dict[str, bytes] = {}
 
     def sign(self, id: str, data: bytes) -> bytes:
-        """Return a digest with the member's key."""
+        """Return a digest of the member's key and the data."""
         return digest(self.keys.setdefault(id, secrets.token_bytes(KEY_BYTES)), data)
 
     def holds(self, id: str, data: bytes, signature: bytes) -> bool:
@@ -82,7 +82,7 @@ class MemoryKeys:
 
 
 def inner(message: Mapping[str, Any]) -> tuple[str, Message]:
-    """Return the phase that a request for masked numbers asks for, and the message to it."""
+    """Return the phase that a request for masked numbers runs, and the phase's message."""
     return str(message["phase"]), Message(**message["message"])
 
 
@@ -98,7 +98,7 @@ def check_phase(method: Method, phase: str, mean: Mean | None) -> None:
 
 
 def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
-    """Return the fields with parameters that this phase sends as they are, in words; empty if there are none."""
+    """Return the names of parameter fields that this phase sends unmasked, as text; empty if there are none."""
     sets = method.declared(phase)
     if sets is None:
         return "fields that it does not declare"
@@ -107,7 +107,7 @@ def _open_parameters(method: Method, phase: str, summed: str | None) -> str:
 
 
 def check_plain(method: Method, phase: str, reply: Mapping[str, Any]) -> None:
-    """Raise MethodError if a reply that is to leave a client has parameters that are not masked."""
+    """Raise MethodError if a client's outgoing reply has unmasked parameters."""
     sets = method.declared(phase)
     names = list(reply) if sets is None else [
         name for name in reply if any(name in fields and fields[name].is_parameters for fields in sets)
@@ -145,9 +145,9 @@ def _masked_fields(fields: Fields, field: str, net: Net) -> Fields:
 
 
 def neighbours(count: int, place: int, transcript: bytes) -> list[int]:
-    """Return the places of a member's neighbours: all others, or `NEIGHBOURS` on a ring that nobody has chosen.
+    """Return the places (indices) of a member's neighbours: all others, or the `NEIGHBOURS` nearest on a random ring.
 
-    transcript: a digest of all members' signed keys, which orders the ring.
+    transcript: a digest of all members' signed keys, which determines the order of the ring.
     """
     if count <= NEIGHBOURS + 1:
         return [other for other in range(count) if other != place]
@@ -157,12 +157,12 @@ def neighbours(count: int, place: int, transcript: bytes) -> list[int]:
 
 
 def threshold(neighbours: int) -> int:
-    """Return how many shares give a secret again: more than two thirds of a member and its neighbours."""
+    """Return how many shares recover a secret: more than two thirds of those of a member and its neighbours."""
     return 2 * (neighbours + 1) // 3 + 1
 
 
 class _KeyList:
-    """The keys of all members of a sum, in the order of their ids, as each of them sees them."""
+    """The public keys of all members of a sum, in the order of their ids, as every member receives them."""
 
     def __init__(self, session: str, names: Sequence[str], cipher: bytes, mask: bytes, sizes: Sequence[int]) -> None:
         self.session, self.names, self.sizes = session, list(names), list(sizes)
@@ -174,11 +174,11 @@ class _KeyList:
         self.fixed = FixedPoint(sum(self.sizes))
 
     def statement(self, place: int) -> bytes:
-        """Return what a member signs of its keys."""
+        """Return the digest that a member signs for its keys."""
         return key_statement(self.session, self.names[place], self.cipher[place], self.mask[place], self.sizes[place])
 
     def survivors_statement(self, survivors: Sequence[int]) -> bytes:
-        """Return what members sign of those whose masked numbers came."""
+        """Return the digest that members sign for the list of survivors."""
         return digest(b"fedkin survivors", self.transcript, repr(list(survivors)).encode())
 
     def near(self, place: int) -> list[int]:
@@ -187,7 +187,7 @@ class _KeyList:
 
 
 def key_statement(session: str, id: str, cipher: bytes, mask: bytes, size: int) -> bytes:
-    """Return what a member signs of its keys in a sum."""
+    """Return the digest that a member signs for its keys in a sum."""
     return digest(b"fedkin keys", session.encode(), id.encode(), cipher, mask, str(size).encode())
 
 
@@ -196,7 +196,7 @@ def _cut(data: bytes) -> list[bytes]:
 
 
 def _signed_mask(pair: KeyPair, place: int, other: int, public: bytes, session: str, count: int) -> Words:
-    """Return what the member at `place` adds for its neighbour `other`, who adds the opposite."""
+    """Return the mask that the member at `place` adds for its neighbour `other`, which adds the opposite."""
     words = mask(pair.agreed(public, b"mask " + session.encode()), count)
     return words if place < other else -words
 
@@ -207,7 +207,7 @@ def _signed_mask(pair: KeyPair, place: int, other: int, public: bytes, session: 
 class Member:
     """One client's side of secure sums. Its secrets are new for each sum, and stay in memory.
 
-    least: it takes part in no sum of fewer members. size: its number of training samples, the largest weight.
+    least: the fewest members of a sum in which it takes part. size: its number of training samples, the largest weight.
     """
 
     def __init__(self, id: str, size: int, signatures: Signatures, least: int) -> None:
@@ -215,7 +215,7 @@ class Member:
         self.session, self.next, self.members = "", "", list[str]()
 
     def answer(self, step: str, message: Message, reply: Message | None = None) -> Message:
-        """Return the answer to a step's request; reply: that of the phase, for the step with masked numbers."""
+        """Return the answer to a step's request. reply: the phase's reply, for the step with masked numbers."""
         try:
             if step == MASKED:
                 assert reply is not None
@@ -304,7 +304,7 @@ class Member:
         return Message(**rest, **more, masked=torch.from_numpy(words.view(np.int64)))
 
     def survivors(self, message: Message) -> Message:
-        """Return a signature under the list of members whose masked numbers came."""
+        """Return a signature of the list of the members whose masked numbers arrived."""
         self._turn(SURVIVORS, message)
         self.there = [int(place) for place in message["survivors"]]
         known = set(self.held) | (set(range(len(self.list.names))) - set(self.near))
@@ -318,7 +318,7 @@ class Member:
         return Message(signature=tensor_of(self.signatures.sign(self.id, statement)))
 
     def unmask(self, message: Message) -> Message:
-        """Return shares of the survivors' seeds and of the other neighbours' keys, if enough have signed one list."""
+        """Return shares of the survivors' seeds and the other neighbours' keys, if enough members signed one list."""
         self._turn(UNMASK, message)
         statement, signed = self.list.survivors_statement(self.there), message["signatures"]
         count = 1 + sum(
@@ -334,7 +334,7 @@ class Member:
         return Message(seeds=seeds, keys=keys)
 
     def _turn(self, step: str, message: Mapping[str, Any]) -> None:
-        """Raise MethodError unless this is the next step of the current sum: each is answered once."""
+        """Raise MethodError unless this is the next step of the current sum; each step is answered once."""
         if message["session"] != self.session or step != self.next:
             raise MethodError(f"{step} is not the next step of this member's sum")
         self.next = ""
@@ -344,9 +344,9 @@ class Member:
 
 
 class GroupSum:
-    """The server's side of one sum: the members of one group, who run one phase.
+    """The server's side of one sum, over the members of one group in one phase.
 
-    failed: why there is no sum. replies: of the members that are in the sum, without the summed field.
+    failed: why there is no sum. replies: the replies of the members in the sum, without the summed field.
     """
 
     def __init__(self, mean: Mean, phase: str, asked: Mapping[str, Message], least: int) -> None:
@@ -355,7 +355,7 @@ class GroupSum:
         self.replies: dict[str, Message] = {}
         self.shares: dict[int, Mapping[str, Tensor]] = {}
         self.commitments: dict[int, bytes] = {}
-        self.there: list[int] = []  # members whose masked numbers came
+        self.there: list[int] = []  # members whose masked numbers arrived
         self.words: Words | None = None  # the sum of these numbers
         self.signatures: dict[int, Tensor] = {}
         if len(asked) < least:
@@ -398,7 +398,7 @@ class GroupSum:
         return Message(session=self.session, signatures=signatures)
 
     def take(self, step: str, replies: Mapping[str, Message]) -> None:
-        """Take in the replies of a step; after a failure `failed` says why there is no sum."""
+        """Process the replies of a step; after a failure `failed` says why there is no sum."""
         try:
             if step == KEYS:
                 self._take_keys(replies)
@@ -438,7 +438,7 @@ class GroupSum:
             raise MethodError(f"{count} of {len(self.asked)} members answered {step}, fewer than {needed}")
 
     def _unmask(self, replies: Mapping[int, Message]) -> None:
-        """Take the masks out of the sum: the survivors' own, and those that they share with members who dropped out."""
+        """Remove the masks from the sum: the survivors' own masks, and those shared with members that dropped out."""
         assert self.words is not None
         total, count = self.words.copy(), len(self.words)
         for place in self.there:
@@ -450,7 +450,7 @@ class GroupSum:
         self.total = self.list.fixed.decode(total)
 
     def _joined(self, place: int, which: str, replies: Mapping[int, Message]) -> bytes:
-        """Return a secret of a member from the shares of it in these replies, of which some may be forged."""
+        """Recover a member's secret from the shares in these replies; some shares may be forged."""
         near = self.list.near(place)
         shares = {
             holder + 1: bytes_of(reply[which][str(place)])
@@ -475,7 +475,7 @@ class GroupSum:
         return KeyPair(secret).public == self.list.mask[place]
 
     def params(self, initial: Params) -> dict[str, Tensor]:
-        """Return the mean of the members' parameters, in the form of `initial`; raises MethodError for no weight."""
+        """Return the mean of the members' parameters, shaped like `initial`; raises MethodError for zero weight."""
         if not self.weight > 0:
             raise MethodError(f"a weighted mean with weights that sum to {self.weight:g}")
         means, at, result = torch.from_numpy(self.total / self.weight), 0, dict[str, Tensor]()

@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 class EngineSettings(Settings):
     """The settings of an engine.
 
-    mode: mode of local training: "fast" (many clients in one computation where their net and loss are of the simple
-    kinds that `fedkin.learning.stacked` has, else client after client), "one-by-one" (client after client, the
-    reference), or "workers" (processes of one thread, with the bits of "one-by-one"). "fast" differs from these by
-    rounding. workers: number of processes (0: one per core).
-    device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU.
+    mode: mode of local training: "fast" (many clients in one computation if `fedkin.learning.stacked` supports their
+    net and loss, else client after client), "one-by-one" (client after client, the reference), or "workers" (processes
+    of one thread, bit for bit equal to "one-by-one"). "fast" differs from these by rounding. workers: number of
+    processes (0: one per core).
+    device: device of local training: "cpu", "cuda" or "cuda:1". A GPU and a CPU do not give bit for bit equal results.
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
     "planted" (the known groups); with ", changing" a new network each round.
-    alone: every client has a server of its own, or no neighbours: the method without exchange, as a control. What a
-    client and its own server send each other is counted as for any server.
+    alone: every client has a server of its own, or no neighbours: the method without exchange, as a control. Messages
+    between a client and its own server are counted as usual.
     adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned; other attacks are
     "scale", "shuffle", "noise", "model-replacement", "label-flip", "sybil", "alie", "ipm", and "copy:0.2:FIELD",
-    "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
+    "group-mean", "mimic", which forge fields of messages. Separate several attacks by commas. Adversaries are not
     evaluated.
-    min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
-    1) of those asked. on_missing: otherwise the round is skipped and leaves all states as before ("skip"), or the run
-    stops and can be resumed ("stop").
+    min_replies: the fewest replies to a server's request with which a round continues: a number, or a share (below 1)
+    of the clients asked. on_missing: with fewer replies the round is skipped and leaves all states as before ("skip"),
+    or the run stops and can be resumed ("stop").
     errors: a client whose own part fails (its samples, the net, the loss) counts as missing in that phase ("missing"),
     or ends the run ("stop"). If all clients fail in a phase, the run ends in any case.
     largest_n: replies with a larger number of samples are refused. message_limit_mb: largest size of a message in MB.
@@ -94,7 +94,7 @@ class EngineSettings(Settings):
         return least
 
     def needed(self, asked: int) -> int:
-        """Return the fewest replies with which a round goes on, if this many clients were asked."""
+        """Return the fewest replies with which a round continues, if this many clients were asked."""
         least = math.ceil(self.min_replies * asked) if self.min_replies < 1 else int(self.min_replies)
         return min(least, asked)
 
@@ -110,7 +110,7 @@ _PHASE = ("self", "client", "message")
 
 @cache
 def check_calls(kind: type[Method]) -> None:
-    """Raise MethodError for a function of a class of methods that cannot be called as fedkin calls it."""
+    """Raise MethodError if a function of this method class does not accept the arguments that fedkin passes."""
     base = ServerMethod if issubclass(kind, ServerMethod) else PeerMethod
     calls = {
         name: tuple(signature(part).parameters)
@@ -128,10 +128,10 @@ def check_calls(kind: type[Method]) -> None:
 
 
 def _taken(function: object, count: int) -> str | None:
-    """Return the arguments of a function that does not take `count` of them by place; None if it does."""
+    """Return the signature of a function that does not accept `count` positional arguments; None if it does."""
     try:
         taken = signature(function)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # what is no function of Python says nothing of its arguments
+    except (TypeError, ValueError):  # a callable that is no Python function may have no signature
         return None
     try:
         taken.bind(*range(count))
@@ -148,14 +148,15 @@ KINDS: tuple[Kind, ...] = ("nan", "inf", "shape", "type", "missing", "extra", "c
 class Faults(Settings):
     """The section `[faults]`: how often each fault occurs. All draws are keyed by the run's seed, client and round.
 
-    dropout: probability in [0, 1) that a client's exchange with the server is lost. before: the share of these that
-    are lost on the way to the client, before it trains; the others are lost on the way back. Between peers it is the
-    probability that a message is lost.
-    late: probability that a reply comes after the others were taken. stale: that it is of the round before.
-    crash: that a client fails in a phase, or a peer in a round, before it has done anything.
-    garbage: that a reply, or what a peer shares, is spoiled in one of these `kinds`: a number that is "nan" or "inf",
-    tensors of another "shape", a value of another "type", a "missing" or an "extra" field, a "count" out of range.
-    gone: probability that a client leaves in some round and never comes back; it is evaluated with what it had.
+    dropout: probability in [0, 1) that a client's exchange with the server is lost; between peers, that a message is
+    lost. before: the share of the lost exchanges that are lost on the way to the client, before it trains; the others
+    are lost on the way back.
+    late: probability that a reply comes too late to count. stale: probability that a reply is of the previous round.
+    crash: probability that a client fails in a phase, or a peer in a round, before it does any work.
+    garbage: probability that a reply or a peer's message is corrupted in one of these `kinds`: a number that is "nan"
+    or "inf", tensors of another "shape", a value of another "type", a "missing" or an "extra" field, a "count" out of
+    range.
+    gone: probability that a client leaves in some round and never comes back; it is evaluated with its last state.
     """
 
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -169,7 +170,7 @@ class Faults(Settings):
 
     @property
     def on_the_way(self) -> bool:
-        """Whether any of these faults happen to messages."""
+        """Whether any faults of messages are on."""
         return any((self.dropout, self.late, self.stale, self.garbage, self.gone))
 
     def crashes(self, seed: int, id: str, round: int, phase: str) -> bool:
@@ -181,9 +182,9 @@ class Faults(Settings):
 class Setup:
     """The setup of a run: method, clients, nets and settings.
 
-    clients: the clients with their samples; over a network, where they are elsewhere, the task alone.
+    clients: the clients with their samples; over a network, only the task.
     nets: each client's own net, if they differ (`net` is then the server's net).
-    public(name): a data set that the server owns. faults: what goes wrong in this run. privacy: the noise on uploads.
+    public(name): a data set that the server owns. faults: the simulated faults. privacy: the noise on uploads.
     measures: further metrics of each client's model, in every evaluation.
     """
 
@@ -231,12 +232,12 @@ class Setup:
         return self.privacy.secure_sums and not self.engine.alone
 
     def context(self, net: Net, asked: Mapping[str, Any] | None = None) -> Context:
-        """Return what the forms of the messages of clients with this net depend on. asked: what they answer."""
+        """Return the context that decides the forms of messages of clients with this net. asked: the request."""
         most, private = int(self.engine.message_limit_mb * 2**20), self.privacy.signature_epsilon is not None
         return Context(self.method, net, self.task, self.engine.largest_n, most, asked or {}, private)
 
     def _check_signatures(self) -> None:
-        """Raise ConfigError if the method's clients never sign."""
+        """Raise ConfigError if the method's clients send no signatures."""
         phases = [] if isinstance(self.method, PeerMethod) else self.method.phases()
         sets = [self.method.declared(phase) or () for phase in phases]
         if not any(noised_in(fields) for each in sets for fields in each):
@@ -246,7 +247,7 @@ class Setup:
             )
 
     def _check_sums(self) -> None:
-        """Raise ConfigError if there is no server that sums, or if messages are forged that it could not see."""
+        """Raise ConfigError if there is no server, nothing that can be summed, or an attack, which sums would hide."""
         masks.need()
         if isinstance(self.method, PeerMethod):
             raise ConfigError(
@@ -266,7 +267,7 @@ class Setup:
             )
 
     def _check_views(self) -> None:
-        """Raise ConfigError if the samples have no views, or the method makes its own."""
+        """Raise ConfigError if the task does not allow augmented views, or the method makes its own."""
         views = self.training.augment
         if views is None or not views.on:
             return
@@ -298,7 +299,7 @@ class Setup:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """The task that is learned."""
         return self.clients if isinstance(self.clients, Task) else self.clients.task
 
     @property
@@ -329,7 +330,7 @@ class Setup:
         equipped = {name: self.method.equip(net, self.task, seed) for name, net in nets.items()}
         for net in nets.values():
             net.check(self.task)
-        # Decided here, so that the net is laid out when other processes get it.
+        # Decide here, so that the memory layout of the net is fixed before other processes get it.
         for net in equipped.values():
             decide(net, sample_inputs(self.task, net.dtype))
         of_clients = None if self.nets is None else {client: equipped[id(net)] for client, net in self.nets.items()}

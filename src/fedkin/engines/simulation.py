@@ -1,4 +1,4 @@
-"""Engines that simulate a federation, with the samples of all clients at hand."""
+"""Engines that simulate a federation, with access to the samples of all clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed)
-        # Only too few replies undo a simulated round.
+        # A simulated round is undone only if it has too few replies.
         self.undoes = setup.engine.min_replies > 0
         if attacks.each:
             clients = poisoned(setup.federation, attacks, self.adversaries, setup.seed)

@@ -1,4 +1,4 @@
-"""A site has some of the clients: it answers requests for them, in this process or elsewhere."""
+"""Sites: each has some of the clients and answers requests for them, in this process or elsewhere."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from fedkin.learning.private import Private
 from fedkin.learning.sgd import infer
 from fedkin.views import ClientView, PeerView, Sealed
 
-_TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share
-_SAMPLES = 32  # number of samples per class and client, which are enough for a mean feature
+_TOGETHER = 4  # least number of clients in one scoring job of a model that many clients share
+_SAMPLES = 32  # samples per class and client, which are enough for a mean feature
 
 
 class Site:
     """A site answers requests for its clients by id; any client may be missing from an answer.
 
-    Clients that fail are missing, and `failed` tells of them. work: that of this round so far. mode: that of local
-    training. A site that is elsewhere keeps its clients' states, models and features, and has neither peers nor clients
-    that never took part.
+    Clients that fail are missing; `failed` returns their failures. work: the work of this round so far. mode: the mode
+    of local training. A remote site does not hand out its clients' states, models and features, and has neither peers
+    nor clients that never took part.
     """
 
     mode = "one-by-one"
@@ -58,20 +58,20 @@ class Site:
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Go back to the states of clients before this round."""
+        """Restore the clients' states from before this round."""
 
     def turn_to(self, number: int) -> None:
         """Set the current round, and reset the work of the last round."""
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterable[tuple[str, Message]]:
-        """Run a phase at these clients; give (id, reply) in the order of the messages, as soon as it is known."""
+        """Run a phase at these clients; return (id, reply) in the order of the messages, each as soon as possible."""
         raise NotImplementedError
 
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        """Make the flows of these peers for a round."""
+        """Begin a round of these peers, given the neighbours of each."""
 
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
-        """Give peers their inboxes (None at first); returns the messages of peers that have not ended their round."""
+        """Deliver the peers' inboxes (None at first); returns the messages of peers that have not ended their round."""
         return {}
 
     def welcome(self, ids: Iterable[str]) -> None:
@@ -101,10 +101,10 @@ class Site:
         """Drop the states of clients that never took part."""
 
     def leave(self, ids: Iterable[str]) -> None:
-        """Drop the states of clients that have left, but what they have released."""
+        """Drop the states of clients that have left, but keep the records of their releases."""
 
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
-        """Go back to these states after this round."""
+        """Restore these states, from the end of this round."""
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -117,7 +117,7 @@ class Site:
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """Return a context in which this process computes like the clients, on one thread."""
+        """Return a context in which this process computes on one thread, as the clients do."""
         with one_thread():
             yield
 
@@ -132,7 +132,7 @@ class Site:
 
 @dataclass(eq=False)
 class Running:
-    """A running flow of a client or a peer; `result` is its return value once it has ended; asked: what it answers."""
+    """A running flow of a client or a peer. asked: its request. result: its return value once it has ended."""
 
     id: str
     phase: str
@@ -159,8 +159,8 @@ class LocalSite(Site):
 
     Clients share only the process: each view has the samples and the state of one client. adversaries: ids of the
     clients whose fits are changed by `run.adversaries`. own_method: each flow gets a copy of the method, so that data
-    that a method passes outside its messages are lost. noise: where the noise of `[privacy]` comes from, which needs
-    one. store: where the one client of a deployment keeps its releases. signatures: of members of secure sums.
+    that a method passes outside its messages are lost. noise: the source of noise, which `[privacy]` needs. store: the
+    stored releases of a deployment's only client. signatures: how members of secure sums sign.
     """
 
     def __init__(
@@ -179,9 +179,9 @@ class LocalSite(Site):
         self.releases = Releases(setup, self.count, noise, store)
         self.failures = Failures(setup.engine.errors == "stop")
         self.operations = Operations(setup.net, clients)
-        # Scores by model and test samples, which are kept, so that no others get their ids; and each client's key.
+        # Scores by the ids of model and test samples; both are stored, so that no other objects get these ids.
         self.scored: dict[Hashable, tuple[Params, Samples, Score]] = {}
-        self.places: dict[str, Hashable] = {}
+        self.places: dict[str, Hashable] = {}  # each client's key in `scored`
         self.near: Mapping[str, frozenset[str]] = {}
         self.rounds: dict[str, Running] = {}
         self.drifting = any(client.changes for client in clients.values())
@@ -199,9 +199,9 @@ class LocalSite(Site):
         self.work = Work()
         if self.drifting:
             self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
-        # Number of requests of each client in each phase of this round, which keys the randomness of the next request.
+        # Number of requests by (client, phase) in this round; it keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
-        # The states before this round of clients whose state has changed; None: they had none.
+        # States from before this round, of clients whose state has changed; None: the client had none.
         self.before: dict[str, dict[str, Any] | None] = {}
 
     # -- views and states of clients ------------------------------------------------------------------------------
@@ -230,33 +230,33 @@ class LocalSite(Site):
         return view
 
     def _seal(self, view: ClientView) -> None:
-        """Hide the samples from a flow whose fits are private, so that nothing else of them can be sent."""
+        """Hide the samples from a flow with private fits, so that it cannot send anything else about them."""
         if self.setup.privacy.sample_epsilon is not None:
             view.train = cast(Samples, Sealed(len(view.train), self.setup.method.name))
 
     def _told(self, id: str) -> dict[str, Any]:
-        """Return a copy of what a client's state has of its releases."""
+        """Return a copy of the release record in a client's state."""
         return dict(self.states[id].get(KEY, {})) if self.setup.privacy.on and id in self.states else {}
 
     def _tell(self, id: str, told: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
-        """Store this of a client's releases, with its state (None: the present one)."""
+        """Store a client's release record `told` with its state (None: the current state)."""
         state = self.view(id).state if state is None else state
         self.states[id] = {**state, KEY: told} if told else state
 
     def keep(self, running: Running, told: Mapping[str, Any] | None = None) -> None:
-        """Store the state at the end of a flow. told: of its releases (None: as they were)."""
+        """Store the state at the end of a flow. told: the client's release record (None: unchanged)."""
         if self.setup.engine.min_replies and running.id not in self.before:
             self.before[running.id] = self.states.get(running.id)
         self._tell(running.id, self._told(running.id) if told is None else told, running.view.state)
 
     def undo(self) -> None:
-        """Go back to the states before this round; what was released stays counted."""
+        """Restore the states from before this round; releases stay counted."""
         for id, state in self.before.items():
             self._back_to(id, state)
         self.before = {}
 
     def leave(self, ids: Iterable[str]) -> None:
-        """Forget clients that have left, so that they come back as newcomers; what was released stays counted."""
+        """Forget clients that have left, so that they come back as newcomers; their releases stay counted."""
         for id in ids:
             self._back_to(id, None)
 
@@ -291,7 +291,7 @@ class LocalSite(Site):
         return {"round": self.number, "steps": steps, **kept}
 
     def restore_client(self, id: str, part: Mapping[str, Any]) -> None:
-        """Go back to a part that `checkpoint` returned, of the only client."""
+        """Restore what `checkpoint` returned, at a site with only this client."""
         self.restore(part["round"], {id: part["state"]} if "state" in part else {})
         self.steps = {(id, phase): number for phase, number in part["steps"].items()}
 
@@ -303,9 +303,9 @@ class LocalSite(Site):
         return type(method).model_validate(method.model_dump()) if self.own_method else method
 
     def flow(self, id: str, name: str, message: Message | None = None) -> Running:
-        """Return a client's phase, or a peer's round or welcome, before its first step; raises MethodError for others.
+        """Return the flow of a client's phase, or of a peer's round or welcome, before its first step.
 
-        It gets a state of its own: the client's state stays as it was if the flow fails.
+        The flow gets a copy of the state, so that its failure changes nothing. Raises MethodError for unknown phases.
         """
         method, phase = self.method(), message is not None
         if name != "welcome" and self.setup.faults.crashes(self.setup.seed, id, self.number, name):
@@ -328,9 +328,8 @@ class LocalSite(Site):
     ) -> Iterator[tuple[Running, Share | None]]:
         """Yield each flow with its Share, or None if it has ended, in the order in which flows reach that point.
 
-        `start` makes the flow of a client only when the executor has room for it, so that few flows run at once.
-        answers: the answers for which flows that have begun before are waiting. A flow that fails is not yielded; it is
-        in `failures`.
+        `start` is called for a client only when the executor has room, so that few flows run at once. answers: answers
+        for flows that began earlier and wait for them. A flow that fails is not yielded; its error is in `failures`.
         """
         answers = answers or {}
         waiting = list(reversed(ids))
@@ -344,7 +343,7 @@ class LocalSite(Site):
                     try:
                         running[id] = start(id)
                         busy += self._advance(running, id, answers.get(id), stopped)
-                    except Exception as error:  # a context costs more, and this is done for each client
+                    except Exception as error:  # not `failures.of`: a context is slower, and this runs for each client
                         self.failures.note(error, id, phase)
                 for job, result in self.executor.collect() if busy else ():
                     assert not isinstance(job, ScoreJob)
@@ -377,7 +376,7 @@ class LocalSite(Site):
             job = job_of(request, view, draw)
         except MethodError as error:
             raise MethodError(f"{place_of(flow.flow)}{error}") from None
-        # What a client computes of its model for its own use never leaves.
+        # What a client computes only for its own use never leaves it, and needs no protection.
         if self.setup.privacy.sample_epsilon is not None and flow.phase not in ("use", "welcome"):
             private = self._trained(flow, request)
             assert isinstance(job, FitJob)
@@ -386,7 +385,7 @@ class LocalSite(Site):
         return 1
 
     def _trained(self, running: Running, fit: Any) -> Private:
-        """Return how a fit is private that a flow asks for; it counts at once, also if the flow fails later."""
+        """Return the privacy of a requested fit; the fit counts at once, even if the flow fails later."""
         id, phase = running.id, running.phase
         if not isinstance(fit, Fit):
             raise RunError(
@@ -408,7 +407,7 @@ class LocalSite(Site):
         return self.attacks(fitted, job.params, draw)
 
     def reply(self, running: Running) -> Message:
-        """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
+        """Return the reply of an ended phase as it leaves the client, and store the client's state."""
         if not isinstance(running.result, Message):
             at, got = place_in(self.setup.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
@@ -420,7 +419,7 @@ class LocalSite(Site):
         return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
-        """Return a peer's messages as they leave it, by receiver; raises MethodError for one that is no neighbour."""
+        """Return a peer's outgoing messages by receiver; raises MethodError for a receiver that is no neighbour."""
         assert isinstance(running.view, PeerView)
         neighbours = running.view.neighbours
         if isinstance(share.message, Message):
@@ -433,11 +432,11 @@ class LocalSite(Site):
         if self.setup.privacy.on:
             id, told = running.id, self._told(running.id)
             messages = self.releases.shared(id, self.number, share.phase, messages, told)
-            # At once: what was released counts, also if the peer fails later in this round.
+            # Store this at once: releases count even if the peer fails later in this round.
             self._tell(id, told)
         return Outbox(share.phase, messages)
 
-    # -- what a site is asked -------------------------------------------------------------------------------------
+    # -- requests to a site ---------------------------------------------------------------------------------------
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
         if phase in STEPS:
@@ -478,7 +477,7 @@ class LocalSite(Site):
         waiting = deque(id for id in messages if self.now[id].size)
         ready: dict[str, Message] = {}
         failures, failed = self.failures, set[str]()
-        noted = len(failures.list)  # those before are of another exchange
+        noted = len(failures.list)  # earlier failures belong to another exchange
 
         for running, _ in self.drive(list(waiting), lambda id: self.flow(id, phase, messages[id]), phase):
             try:
@@ -508,12 +507,12 @@ class LocalSite(Site):
                     try:
                         posts[running.id] = self.outbox(running, share)
                     except Spent:
-                        posts[running.id] = Outbox(share.phase, {})  # it sends nothing, and still listens
+                        posts[running.id] = Outbox(share.phase, {})  # it sends nothing, but still receives
                         raise
         return {id: posts[id] for id in inboxes if id in posts}
 
     def _round_of(self, id: str) -> Running:
-        """Return the flow of a peer's round, which begins with the first call."""
+        """Return the flow of a peer's round; the first call starts it."""
         if id not in self.rounds:
             self.rounds[id] = self.flow(id, "round")
         return self.rounds[id]
@@ -546,7 +545,7 @@ class LocalSite(Site):
                     for id, marks in zip(job.ids, results, strict=True):
                         self.scored[self.places[id]] = models[id], tests[id], Score(len(tests[id]), *marks)
                 elif len(job.ids) > 1:
-                    # One of these clients fails. Alone, each of the others gets its score.
+                    # One of these clients failed: score each alone, so that the others get their scores.
                     again += [replace(job, ids=(id,)) for id in job.ids]
                 else:
                     errors[self.places[job.ids[0]]] = results
@@ -564,11 +563,11 @@ class LocalSite(Site):
         return scores
 
     def scored_model(self, id: str) -> Params:
-        """Return the model of this client that was scored last."""
+        """Return this client's model in the last scoring."""
         return self.scored[self.places[id]][0]
 
     def _score_jobs(self, models: Mapping[str, Params], names: Mapping[str, Hashable]) -> list[ScoreJob]:
-        """Return jobs for what was not scored the last time: each model once on the same test samples."""
+        """Return jobs for the pairs of model and test samples that have no score yet, each pair once."""
         firsts: dict[Hashable, dict[Hashable, str]] = {}
         for id, at in self.places.items():
             if at not in self.scored:
@@ -597,7 +596,7 @@ class LocalSite(Site):
         return models if all(models.values()) else {id: params for id, params in models.items() if params}
 
     def used(self, id: str, offer: Message) -> Params | Running:
-        """Return the client's current parameters, or a flow that finds them without a change of the client's state."""
+        """Return the client's current parameters, or a flow that computes them without changing the client's state."""
         method, view = self.setup.method, self.view(id)
         if isinstance(method, PeerMethod):
             return method.use(view)

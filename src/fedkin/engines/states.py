@@ -1,4 +1,4 @@
-"""Copies of states: those that a flow may change, and those that pass through bytes."""
+"""Copies of states, for flows that may change them, and as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def apart(state: Mapping[str, Any]) -> dict[str, Any]:
 def _copied(tree: Any) -> Any:
     if not isinstance(tree, dict | list):
         return tree
-    # By kinds of items: a server may keep a number for each of 100,000 clients, and this is done in every round.
+    # Check the set of types: a server may keep a number for each of 100,000 clients, and copies it in every round.
     kinds = set(map(type, tree.values() if isinstance(tree, dict) else tree))
     if any(issubclass(kind, dict | list) for kind in kinds):
         return {n: _copied(item) for n, item in tree.items()} if isinstance(tree, dict) else [*map(_copied, tree)]
@@ -29,7 +29,7 @@ def _copied(tree: Any) -> Any:
 
 
 class BytesStates(UserDict[str, dict[str, Any]]):
-    """States that pass through bytes; data that bytes cannot carry are lost, so that tests notice it."""
+    """States that are stored as bytes, so that tests notice data that bytes cannot carry."""
 
     def __getitem__(self, id: str) -> dict[str, Any]:
         return codec.decode(self.data[id])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Messages between participants: how they travel, what goes wrong on the way, who refuses them, and their log."""
+"""Messages between participants: their transport, their faults, their checks, and their log."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ class Witness(Observer):
 
 
 class Faulty(Transport):
-    """The transport that loses, ages and spoils messages; another transport delivers the others.
+    """The transport that loses, delays and corrupts messages; `inner` delivers the others.
 
-    An exchange between the server and a client is lost one way or the other, never both. Draws are keyed by (seed,
-    client, round, phase), so that one fault changes no other draw.
+    Of an exchange between the server and a client, the request or the reply is lost, never both. Draws are keyed by
+    (seed, client, round, phase), so that one fault changes no other draw.
     """
 
     def __init__(self, inner: Transport, faults: Faults, seed: int, rounds: int = 1) -> None:
@@ -128,7 +128,7 @@ class Faulty(Transport):
         return carried
 
     def _loses(self, envelope: Envelope) -> Missing | None:
-        """Return why this message does not arrive in its round; None: it does."""
+        """Return why this message does not arrive in its round; None if it arrives."""
         faults, there = self.faults, envelope.sender == SERVER
         if any(self._gone(id) <= envelope.round for id in (envelope.sender, envelope.receiver) if id != SERVER):
             return Missing.GONE
@@ -147,7 +147,7 @@ class Faulty(Transport):
         return draw < before if there else before <= draw < dropout
 
     def _gone(self, id: str) -> float:
-        """Return the round from which on a client is gone."""
+        """Return the first round in which a client is gone; infinite if it never leaves."""
         if not self.faults.gone:
             return float("inf")
         draw = rng(self.seed, id, "gone")
@@ -163,12 +163,12 @@ class Faulty(Transport):
 
 
 def _occasion(envelope: Envelope) -> str:
-    """Return what keys a fault of a message: all receivers of what a peer shares get the same."""
+    """Return the key of a message's faults; it is the same for all receivers of a peer's message."""
     return f"{envelope.phase} {envelope.turn}"
 
 
 def spoiled(message: Mapping[str, Any], kind: str) -> Message:
-    """Return the message with this fault; one that has no place for it gets a field that nobody asked for.
+    """Return the message with this fault; a message that cannot have the fault gets an undeclared field.
 
     >>> spoiled(Message(n=3), "count")["n"]
     1000000000000
@@ -208,7 +208,7 @@ def _with(leaf: Any, number: float) -> Any:
 class MessageLog:
     """The messages of a round: each is measured, carried, checked, and shown to observers.
 
-    traffic: a line for each message so far. One that is missing has the reason in its line; if it was sent it counts.
+    traffic: a row for each message so far. The row of a missing message has the reason; its bytes count if it was sent.
     """
 
     def __init__(self, transport: Transport, clock: Clock, observers: Sequence[Observer]) -> None:
@@ -217,9 +217,9 @@ class MessageLog:
         self._sizes: dict[Hashable, tuple[int, int]] = {}
 
     def send(self, envelopes: Iterable[Envelope], inbox: Inbox | None = None) -> list[Envelope]:
-        """Send messages, and return those that arrive; inbox: what their receivers take (None: all).
+        """Send messages, and return those that arrive. inbox: the checks of their receivers (None: accept all).
 
-        Raises the error of what the server cannot send.
+        Raises the error of a message that the server cannot send.
         """
         arrived: list[Envelope] = []
         with self.clock.of("messages"):
@@ -227,7 +227,7 @@ class MessageLog:
             for envelope in envelopes:
                 if inbox is not None:
                     inbox.sent += 1
-                if envelope.message is not message:  # what goes to many receivers is measured once
+                if envelope.message is not message:  # a message to many receivers is measured once
                     if (measured := self._measured(envelope, inbox)) is None:
                         continue
                     size, message = measured, envelope.message
@@ -259,12 +259,12 @@ class MessageLog:
             return None
 
     def miss(self, envelope: Envelope, missing: Missing, reason: str = "") -> None:
-        """Add a line for a message that is missing, without having been sent in this exchange."""
+        """Add a row for a missing message that was not sent in this exchange."""
         row = Traffic(envelope.round, envelope.sender, envelope.receiver, envelope.phase, 0, 0, missing, reason)
         self.traffic.append(row)
 
     def _size(self, message: Message) -> tuple[int, int]:
-        """Return (bytes, floats) of a message, (0, 0) for an empty one; one message per layout is measured."""
+        """Return (bytes, floats) of a message, (0, 0) if it is empty; only one message per layout is measured."""
         if not len(message):
             return 0, 0
         try:
@@ -298,14 +298,14 @@ def _layout(value: Any) -> Hashable:
     return type(value), value
 
 
-# -- what a receiver takes ------------------------------------------------------------------------------------------
+# -- checks of receivers --------------------------------------------------------------------------------------------
 
 
 class Validator:
-    """The checks of the messages of clients, or of peers, by what their phase declares.
+    """The checks of messages of clients or peers, by the fields that their phase declares.
 
-    refused: told (sender, phase, why) of each message that does not fit. samples: the number of training samples that a
-    sender has told; it may count no more in a message.
+    refused: called with (sender, phase, why) for each invalid message. samples: the number of training samples that
+    each sender has registered; a message may not claim more.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class Validator:
         self.contexts: dict[int, Context] = {}
 
     def problem(self, sender: str, phase: str, message: Message, request: Message) -> Problem | None:
-        """Return what is wrong with a message of this phase, if anything. request: the message that it answers."""
+        """Return what is wrong with a message of this phase; None if nothing. request: the message that it answers."""
         net, most = self.setup.net_of(sender), self.setup.engine.largest_n
         if id(net) not in self.contexts:
             self.contexts[id(net)] = self.setup.context(net)
@@ -332,11 +332,11 @@ class Validator:
 
 
 class Inbox:
-    """What the receivers of one exchange take, and what became of the messages to them.
+    """The checks of the receivers in one exchange, and what became of the messages.
 
-    requests: those that may send, each with the message that it answers (an empty one between peers). phases: the phase
-    that each receiver is in; others do not listen. sent: the number of messages. refused: sender, phase and reason of
-    those whose form was refused, which hints at a mistake of the method. unsent: why senders could not send theirs.
+    requests: by expected sender, the message that it answers (empty between peers). phases: the phase of each receiver;
+    other participants do not receive. sent: the number of messages. refused: (sender, phase, reason) of messages with
+    an invalid form, which hint at a mistake of the method. unsent: by sender, why its message could not be sent.
     """
 
     def __init__(
@@ -345,13 +345,13 @@ class Inbox:
         self.validator, self.round, self.turn, self.requests, self.phases = validator, round, turn, requests, phases
         self.sent, self.refused = 0, list[tuple[str, str, str]]()
         self.unsent: dict[str, Exception] = {}
-        self.pairs: set[tuple[str, str]] = set()  # the senders and receivers of messages so far
-        # The last message and what is wrong with it: what a peer shares with many neighbours is checked once.
+        self.pairs: set[tuple[str, str]] = set()  # (sender, receiver) of each message so far
+        # The last message and what is wrong with it: a peer's message to many neighbours is checked once.
         self.latest: tuple[Message, str, str] | None = None
         self.problem: Problem | None = None
 
     def refuses(self, envelope: Envelope) -> tuple[Missing, str] | None:
-        """Return why a message that has come is refused; None: it is not."""
+        """Return why an arrived message is refused; None if it is accepted."""
         if words := self._stale(envelope):
             return Missing.STALE, words
         self.pairs.add((envelope.sender, envelope.receiver))
@@ -373,6 +373,6 @@ class Inbox:
             return f"of exchange {envelope.turn}, and this is exchange {self.turn}"
         if envelope.sender not in self.requests:
             return "from one that was not asked"
-        if envelope.receiver == SERVER and envelope.phase != phase:  # peers may share under other names
+        if envelope.receiver == SERVER and envelope.phase != phase:  # peers may share under different phase names
             return f"of phase {envelope.phase[:60]!r}, and this is {phase!r}"
         return "a second message" if (envelope.sender, envelope.receiver) in self.pairs else ""

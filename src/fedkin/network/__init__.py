@@ -1,1 +1,1 @@
-"""Federations over a network: links between participants, their keys and certificates, and files to join by."""
+"""Federations over a network: links between participants, their keys and certificates, and join files."""

@@ -1,4 +1,4 @@
-"""What all participants must have in common before they begin, and what differs, in one line."""
+"""Agreements: what all participants must have in common before a run, and what differs between two of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedkin.settings import differing
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped, toml_of
 
-# Makes the plan of an agreed experiment's text for a task.
+# Makes the plan from the text of the agreed settings and a task.
 PlanOf = Callable[[str, Task], Setup]
-# Initial parameters are drawn from torch's generator, of which a process has one.
+# Initial parameters are drawn from torch's generator, which all threads of a process share.
 _DRAWING = Lock()
 
 
@@ -34,12 +34,12 @@ def _task(value: Any) -> Any:
 
 
 class Agreement(Sent):
-    """What all participants have in common: version, settings, task, and the net with its first values.
+    """What all participants must have in common: version, settings, task, and the net with its initial values.
 
-    settings: the settings that all must have, as TOML. first: a hash of the net and its initial values; where bodies
-    differ, of all but the bodies. cannot: why a
-    participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names, or
-    of the classes of images. metrics: of each further metric its name, whether higher is better, and `code_of`.
+    settings: the common settings, as TOML. first: a hash of the net and its initial values; if bodies differ, of all
+    but the bodies. cannot: why a participant cannot make a plan from these settings. columns: names of the input
+    columns, if they have names, or of the classes of images. metrics: of each further metric its name, whether higher
+    is better, and `code_of`.
     """
 
     settings: Text
@@ -53,7 +53,7 @@ class Agreement(Sent):
     @model_validator(mode="before")
     @classmethod
     def _of_another_version(cls, tree: Any) -> Any:
-        """Of another version nothing but its version is read."""
+        """Read only the version of an agreement of another version."""
         if not isinstance(tree, Mapping):
             return tree
         version = tree.get("version", __version__)
@@ -61,7 +61,7 @@ class Agreement(Sent):
 
 
 class Terms(Sent):
-    """What a server has, for its clients. name: of the federation."""
+    """The agreement of a server, for its clients. name: name of the federation."""
 
     agreement: Agreement
     name: StrictStr = ""
@@ -70,9 +70,9 @@ class Terms(Sent):
 def agreed(
     settings: str, task: Task, plan_of: PlanOf, device: str | None = None
 ) -> tuple[Setup | None, Agreement]:  # fmt: skip
-    """Return the plan of these settings, and what this participant has; no plan if it can make none.
+    """Return the plan for these settings (None if it cannot be made), and this participant's agreement.
 
-    device: where it trains, which must have the precision (None: it does not train).
+    device: the device of training, which must support the precision (None: this participant does not train).
     """
     try:
         with _DRAWING:

@@ -1,8 +1,8 @@
-"""A link over a network that can only call: the server calls each client in turn, and its letter is answered by one.
+"""A link over a network with calls only: the server sends each client letters, and each letter is answered by one.
 
-For networks that carry a request to a client and a reply back, and nothing else. A letter holds what its writer has
-offered since the reader's last one. What a client offers comes with its answer, so a call is kept back at the client
-until it has offered something or has nothing to do.
+For networks that carry a request to a client and a reply back, and nothing else. A letter holds the writer's offers
+since the reader's last letter. A client's offers come with its answer, so the client holds a call back until it has
+made an offer or has nothing to do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedkin.network.link import LARGEST, Link, LinkError, Missed, is_name
 from fedkin.network.messages import Count, Sent, listed, read
 from fedkin.untrusted import error_text, escaped
 
-_TOGETHER = 0.05  # seconds in which what is offered goes into one letter
-_LOOK = 2.0  # seconds between two looks at who can be called
-_FIRST = 1.0  # seconds until somebody who was not reached is called again; twice as long each time
-_SETTLED = 1.0  # seconds in which a client that has offered something comes to wait for the next thing
-_LEAVING = 120.0  # seconds in which calls are answered that are on their way when the link is closed
+_TOGETHER = 0.05  # seconds to wait for further offers before a letter is sent
+_LOOK = 2.0  # seconds between two looks at which participants can be called
+_FIRST = 1.0  # seconds until a participant that was not reached is called again; twice as long each time
+_SETTLED = 1.0  # seconds within which a client that has made an offer waits for the next one
+_LEAVING = 120.0  # seconds to wait for the answers to open calls when the link is closed
 _MOST = 4 * LARGEST  # bytes of a letter
 _MOST_SUBJECTS = 1000
 
@@ -42,13 +42,13 @@ def _bytes_of(value: Any) -> Any:
 
 
 class Letter(Sent):
-    """What one participant writes to another.
+    """A letter from one participant to another.
 
-    me, to: names of who writes and who reads. life: of the writer's process. version: of its newest offer. other,
-    received: the reader's life and version as the writer has them. since: the version after which everything is in the
-    letter. subjects: of all that is offered. new: what is offered since. hold: seconds for which an answer may be kept
-    back until there is something in it. beat: seconds after which the caller calls again at the latest. waits: the
-    writer waits for an offer, and has no other work.
+    me, to: names of the writer and the reader. life: id of the writer's process. version: that of its newest offer.
+    other, received: the reader's life and version, as far as the writer knows. since: the letter has all offers after
+    this version. subjects: those of all current offers. new: the offers since then, by subject. hold: seconds for which
+    an answer may be held back until it has an offer. beat: most seconds until the caller calls again. waits: the writer
+    waits for an offer, and has no other work.
     """
 
     me: StrictStr
@@ -66,10 +66,10 @@ class Letter(Sent):
 
 
 class Mailbox:
-    """One participant's side of what it and one other offer each other. Not safe between threads.
+    """One participant's side of the offers between it and one other participant. Not thread-safe.
 
-    Letters may be lost: what the other does not say that it has is in the next one again. A process that began anew has
-    another life, and is told everything.
+    Letters may be lost: the next letter repeats the offers that the other has not confirmed. A restarted process has
+    another life, and gets all offers.
 
     >>> here, there = Mailbox("server", "ann"), Mailbox("ann", "server")
     >>> here.put("r/0/order", b"train")
@@ -87,7 +87,7 @@ class Mailbox:
         self.theirs: dict[str, bytes] = {}
 
     def put(self, subject: str, data: bytes) -> bool:
-        """Offer data; returns whether that is new."""
+        """Make an offer; returns whether it is new."""
         if (before := self.offers.get(subject)) is not None and before[1] == data:
             return False
         self.version += 1
@@ -95,16 +95,16 @@ class Mailbox:
         return True
 
     def withdraw(self, prefix: str) -> None:
-        """Forget the offers whose subject begins with prefix."""
+        """Withdraw the offers whose subject begins with `prefix`."""
         self.offers = {subject: each for subject, each in self.offers.items() if not subject.startswith(prefix)}
 
     @property
     def news(self) -> bool:
-        """Whether there is an offer of which the other has not said that it has it."""
+        """Whether there is an offer that the other has not confirmed."""
         return any(version > self.confirmed for version, _ in self.offers.values())
 
     def letter(self, **more: Any) -> bytes:
-        """Return the bytes of a letter. more: its other fields."""
+        """Return the bytes of a letter. more: further fields."""
         new = {
             subject: codec.tensor_of(data) for subject, (version, data) in self.offers.items()
             if version > self.confirmed
@@ -115,7 +115,7 @@ class Mailbox:
         })  # fmt: skip
 
     def read(self, data: bytes) -> Letter:
-        """Take in the other's letter, and return it; raises MethodError for what is none."""
+        """Process a letter of the other, and return it; raises MethodError for an invalid letter."""
         letter = read(Letter, data)
         if letter.me != self.name or letter.to != self.me:
             raise MethodError(
@@ -124,7 +124,8 @@ class Mailbox:
         if letter.life != self.other:
             self.other, self.theirs, self.received = letter.life, {}, 0
         self.confirmed = letter.received if letter.other == self.life else 0
-        # One that was overtaken; and one for a process of this name that has ended, which lacks what that one had.
+        # Skip letters that a newer letter has overtaken, and letters to an earlier process of this name, which lack the
+        # offers that the earlier process has confirmed.
         if letter.since <= self.received <= letter.version:
             kept = {**self.theirs, **letter.new}
             self.theirs = {subject: kept[subject] for subject in letter.subjects if subject in kept}
@@ -136,24 +137,24 @@ class Mailbox:
 
 
 class NotReached(LinkError):
-    """A call came to nobody, or was not answered."""
+    """A call reached nobody, or was not answered."""
 
 
 class Calls(Protocol):
-    """A network that carries a call to a participant, and its answer back. Safe between threads."""
+    """A network that carries a call to a participant, and its answer back. Thread-safe."""
 
     def names(self) -> Collection[str]:
-        """The participants that can be called now; raises LinkError if the network is gone."""
+        """Return the participants that can be called now; raises LinkError if the network is gone."""
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
-        """Return what this participant answers; raises NotReached if nothing comes within so many seconds."""
+        """Return the answer of this participant; raises NotReached if none comes within `within` seconds."""
 
     def close(self) -> None:
-        """End; calls that wait raise NotReached."""
+        """Stop; waiting calls raise NotReached."""
 
 
 class Boxed(Link):
-    """What both ends have in common: a mailbox for each other participant."""
+    """The common part of both ends: a mailbox for each other participant."""
 
     def __init__(self, me: str) -> None:
         super().__init__(me)
@@ -163,7 +164,7 @@ class Boxed(Link):
         self.awaited: list[tuple[str, str]] = []
 
     def box(self, name: str) -> Mailbox:
-        """The mailbox for a participant, made when it is first needed."""
+        """Return the mailbox for a participant; it is made on first use."""
         return self.boxes.setdefault(name, Mailbox(self.me, name))
 
     def offer(self, to: str, subject: str, data: bytes) -> None:
@@ -200,7 +201,7 @@ class Boxed(Link):
             return data
 
     def read(self, name: str, data: bytes) -> Letter:
-        """Take in a letter, and count what the other has taken; raises MethodError for what is none."""
+        """Process a letter, and count the bytes that the other has confirmed; raises MethodError if it is invalid."""
         box = self.box(name)
         if len(data) > _MOST:
             raise MethodError(f"not a letter: {len(data):,} bytes")
@@ -218,10 +219,10 @@ class Boxed(Link):
 
 
 class CallingLink(Boxed):
-    """The server's end: calls each client whenever there is something for it, or while it works.
+    """The server's end: calls each client when there is an offer for it, or while the client works.
 
-    hold: seconds for which a client may keep a call back while it works. beat: seconds after which a client with
-    nothing to do is called, to see that it is there. within: seconds in which a call is answered beside `hold`.
+    hold: seconds for which a client may hold a call back while it works. beat: seconds after which a client with
+    nothing to do is called, to see that it is there. within: seconds to answer a call, in addition to `hold`.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class CallingLink(Boxed):
             return frozenset(self.here)
 
     def _watch(self) -> None:
-        """Have a thread for each participant that can be called."""
+        """Start a thread for each participant that can be called."""
         unnamed = set[str]()
         while not self.closed:
             try:
@@ -285,7 +286,7 @@ class CallingLink(Boxed):
                 pause = min(_FIRST if gone or not pause else 2 * pause, self.beat)
 
     def _due(self, box: Mailbox, pause: float) -> bytes | None:
-        """Return the next letter, once there is something in it or the pause is over; None when the link is closed."""
+        """Return the next letter, once it has an offer or the pause is over; None when the link is closed."""
         with self.state:
             if pause:
                 self.state.wait_for(lambda: self.closed or (box.name in self.here and box.news), pause)
@@ -293,7 +294,7 @@ class CallingLink(Boxed):
             return None if self.closed else box.letter(hold=self.hold, beat=self.beat)
 
     def close(self) -> None:
-        """Leave, after calls that are on their way were answered: what was offered last is in them."""
+        """Close the link after the open calls are answered, since they carry the last offers."""
         with self.state:
             if self.closed:
                 return
@@ -308,7 +309,7 @@ class CallingLink(Boxed):
 
 
 class AnsweringLink(Boxed):
-    """A client's end: `answer` is given each call of the server, and returns its answer."""
+    """A client's end: `answer` takes each call of the server, and returns the answer."""
 
     def __init__(self, me: str, server: str = "server") -> None:
         super().__init__(me)
@@ -317,9 +318,9 @@ class AnsweringLink(Boxed):
         self.until = 0.0
 
     def answer(self, data: bytes) -> bytes:
-        """Answer a call once there is something to offer, or no work to do; raises MethodError for what is no letter.
+        """Answer a call once there is an offer to send, or no work to do.
 
-        Raises LinkError when the link is closed.
+        Raises MethodError for an invalid letter, and LinkError when the link is closed.
         """
         with self.state:
             self._check_open()
@@ -328,7 +329,7 @@ class AnsweringLink(Boxed):
                 box = self.box(self.server)
                 call = self.read(self.server, data)
                 self.state.wait_for(lambda: self.closed or box.news or self._idle(), call.hold)
-                # Who has just offered something waits for the next thing in a moment: the server need not ask again.
+                # After an offer a client soon waits for the next one: say so in the answer, to save a call.
                 self.state.wait_for(lambda: self.closed or self._idle(), min(call.hold, _SETTLED))
                 self.until = time.monotonic() + 2 * call.beat + 60.0
                 return box.letter(waits=self._idle())
@@ -337,7 +338,7 @@ class AnsweringLink(Boxed):
                 self.state.notify_all()
 
     def _idle(self) -> bool:
-        """Whether this participant waits for what the server has not offered yet."""
+        """Whether this participant waits for an offer that the server has not made yet."""
         theirs = self.box(self.server).theirs
         return any(subject not in theirs for _, subject in self.awaited)
 
@@ -346,7 +347,7 @@ class AnsweringLink(Boxed):
             return frozenset({self.server} if self.answering or time.monotonic() < self.until else ())
 
     def close(self) -> None:
-        """Leave, after calls that are being answered."""
+        """Close the link after the running calls are answered."""
         with self.state:
             self.closed = True
             self.state.notify_all()

@@ -40,22 +40,22 @@ from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
 
-# Keeps a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of the
-# table if there is one; returns the hash of the model.
+# Stores a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of
+# the table if there is one; returns the hash of the model.
 TakeHome = Callable[[Path, str, Setup, Client, SharedEncoding | None, Params, int], str]
 S = TypeVar("S", bound=Sent)
-LEAVES = "leaves"  # the file by which a client that runs is told to leave for good
-_KEPT = 3  # rounds of which a client keeps its state
+LEAVES = "leaves"  # the file that tells a running client to leave for good
+_KEPT = 3  # last rounds whose states a client keeps
 _HASH = 32  # bytes
-_HELLO = 10  # waits for an answer to a hello, before the client says hello anew
-_UNABLE = 1  # waits of one that cannot take part, for the server to hear why
-_GIVE_UP = 24 * 3600.0  # seconds after which a client leaves whose server is not reached
+_HELLO = 10  # waits for an answer to a hello before the client says hello again
+_UNABLE = 1  # waits of a client that cannot take part, for the server to read why
+_GIVE_UP = 24 * 3600.0  # seconds without reaching the server after which a client gives up
 
 
 class Caller:
-    """Who calls a server and hears what it offers.
+    """A participant that pulls the offers of a server.
 
-    stop: set by whoever wants it to end. patience: seconds of one wait.
+    stop: set it to end the participant. patience: seconds of one wait.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Caller:
         self.away_since: float | None = None
 
     def pulled(self, subject: str) -> bytes | None:
-        """Return what the server offers under this subject; None if nothing came in a while. Raises Left, RunError."""
+        """Return the server's offer under this subject; None if none came within `patience`. Raises Left, RunError."""
         if self.stop.is_set():
             raise Left
         try:
@@ -76,7 +76,7 @@ class Caller:
         except Missed:
             self._note_absence()
             return None
-        except Refused as error:  # one who passes messages may have forged it: ask again
+        except Refused as error:  # somebody on the way may have forged it: ask again
             self.say(f"refused: {error_text(error)}")
             self.stop.wait(self.patience)
             return None
@@ -84,7 +84,7 @@ class Caller:
         return data
 
     def read(self, form: type[S], subject: str) -> S | None:
-        """Return such a message of the server; None if nothing came in a while. Raises RunError for another one."""
+        """Return the server's message; None if none came within `patience`. Raises RunError for another form."""
         data = self.pulled(subject)
         try:
             return None if data is None else read(form, data)
@@ -92,13 +92,13 @@ class Caller:
             raise RunError(f"the server's {subject.rpartition('/')[2]}: {error_text(error)}") from None
 
     def awaited(self, form: type[S], subject: str) -> S:
-        """Return such a message of the server, as long as it takes; raises Left and RunError."""
+        """Wait for the server's message without limit, and return it; raises Left and RunError."""
         while (message := self.read(form, subject)) is None:
             pass
         return message
 
     def _note_absence(self) -> None:
-        """Say once that the server is not reached, or is again; raises RunError if it was away for too long."""
+        """Say once that the server is not reached, or is reached again; raises RunError if it was away for too long."""
         away, now = self.server not in self.link.present(), time.monotonic()
         if not away:
             if self.away_since is not None:
@@ -118,19 +118,19 @@ class Caller:
             raise RunError(f"the server was not reached for {_GIVE_UP:g} s; the same command comes back")
 
     def say_leaving(self) -> str:
-        """Tell the server that this participant leaves for good; returns what names that."""
+        """Tell the server that this participant leaves for good; returns the nonce of this hello."""
         self.say("the server is told that this client leaves; it answers when a round has ended")
         return self.say_hello(Agreement(settings=""), leaves=True)
 
     def say_hello(self, agreement: Agreement, **fields: Any) -> str:
-        """Say hello once; returns what names it: the server answers each one once."""
+        """Say hello once; returns the nonce of this hello, which the server answers once."""
         nonce = secrets.token_hex(4)
         hello = Hello(nonce=nonce, life=self.life, agreement=agreement, **fields)
         self.link.offer(self.server, "hello", encode(hello))
         return nonce
 
     def await_farewell(self, nonce: str) -> None:
-        """Return once it is in the server's checkpoint that this participant has left; raises Left and RunError."""
+        """Wait until a checkpoint of the server records that this participant has left; raises Left and RunError."""
         welcome = self.awaited(Welcome, f"welcome/{nonce}")
         if welcome.refused:
             raise RunError(f"the server refuses: {escaped(welcome.refused, 400)}")
@@ -140,12 +140,12 @@ class Caller:
 class NetworkClient(Caller):
     """One client with its samples. `run` takes part until the run has ended.
 
-    samples: ready, or a table that is encoded as all agree. plan_of: makes the plan of the agreed settings. folder:
-    where its states are kept. settings: its own copy of the settings that all must have, if it has one. consent: is
-    shown what will leave, and says whether it may. ledger: of all that it released under `[privacy]` (None: in memory).
-    take_home: keeps its model after each evaluation (None: nothing does). stop: set by whoever wants it to leave.
-    patience: seconds of one wait. watch: reads its file again when it has changed, with `[network] reread`. unseen:
-    whether it takes no part, and only takes home a model.
+    samples: ready samples, or a table to encode with the common encoding. plan_of: makes the plan from the agreed
+    settings. folder: where the client's states are kept. settings: the client's own copy of the common settings, if
+    any. consent: gets lines that say what will leave, and returns whether it may. ledger: of all releases under
+    `[privacy]` (None: in memory). take_home: stores the model after each evaluation (None: it is not stored). stop: set
+    it to make the client leave. patience: seconds of one wait. watch: reads the client's file again after a change,
+    with `[network] reread`. unseen: whether the client takes no part, and only takes home a model.
     """
 
     def __init__(
@@ -167,16 +167,16 @@ class NetworkClient(Caller):
         self.told_round, self.told_missing, self.told_drift = 0, "", False
         self.watch, self.unseen = watch, unseen
         again = "has changed: what it tells of itself, anew; then the new samples count too"
-        self.later = [] if watch is None else [f"whenever {watch.path} {again}"]  # what leaves besides
-        self.leaves = folder / LEAVES  # made by another process to have this client leave for good
-        self.versions: dict[str, Client] = {}  # its samples by their hash, where they may change
+        self.later = [] if watch is None else [f"whenever {watch.path} {again}"]  # lines on what may leave later
+        self.leaves = folder / LEAVES  # another process makes this file, so that this client leaves for good
+        self.versions: dict[str, Client] = {}  # the samples by hash, if they may change
         self.status = StatusFile(link, folder, "client", lambda: [server])
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
         with self.status:
             self.leaves.unlink(missing_ok=True)
-            self.link.offer(self.server, f"life/{self.life}", b"")  # a second process with its key is told of it
+            self.link.offer(self.server, f"life/{self.life}", b"")  # so that a second process with its key is refused
             if isinstance(self.samples, OwnTable):
                 self.client, self.task = self._encoded(self.samples)
             else:
@@ -225,7 +225,7 @@ class NetworkClient(Caller):
     # -- joining --------------------------------------------------------------------------------------------------
 
     def _agree(self) -> Setup:
-        """Return the plan of the server's settings; raises RunError if this client has something else."""
+        """Return the plan for the server's settings; raises RunError if this client's agreement differs."""
         terms = self.awaited(Terms, "terms")
         there, self.status.federation = terms.agreement, terms.name
         settings = there.settings if self.settings is None else self.settings
@@ -240,12 +240,12 @@ class NetworkClient(Caller):
         page = self.ledger.page("", plan.privacy)
         if not self.consented and not self.consent([*leaving(plan, self.client, page), *self.later]):
             raise Left
-        self.consented = True  # the settings are the same, whenever it joins again
+        self.consented = True  # also for later joins, since the settings stay the same
         self.agreement = here
         return plan
 
     def _unable(self, here: Agreement, words: str) -> RunError:
-        """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
+        """Tell the server why this client cannot take part, if its owner consents; returns the error to raise."""
         with suppress(ConfigError):  # where nobody can be asked, the server is not told
             if self.consent([words, *about_words(self.client)]):
                 self.agreement = here
@@ -256,13 +256,13 @@ class NetworkClient(Caller):
         return self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
 
     def _task(self, there: Task | None) -> Task:
-        """Return the federation's task, if this client has samples of some of its classes; else its own task."""
+        """Return this client's task, with the federation's number of classes if that is larger."""
         if there is None or not self.task.labels or self.task.classes >= there.classes:
             return self.task
         return replace(self.task, classes=there.classes)
 
     def _encoded(self, table: OwnTable) -> tuple[Client, Task]:
-        """Return the samples of a table, after all have agreed on its columns and on their encoding."""
+        """Return the samples of a table, after all clients have agreed on the columns and the encoding."""
         if self.settings is None:
             self.settings = self.awaited(Terms, "terms").agreement.settings
         lines, self.consented = leaving_with_table(table, self.settings, self.plan_of, self.ledger)
@@ -289,7 +289,7 @@ class NetworkClient(Caller):
         return welcome
 
     def _greet(self, waits: int, **fields: Any) -> Welcome | None:
-        """Say hello once; returns the server's answer, if one came after so many waits."""
+        """Say hello once; returns the server's answer, or None if none came within `waits` waits."""
         nonce, heard = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
         try:
             for _ in range(waits):
@@ -300,7 +300,7 @@ class NetworkClient(Caller):
         if heard is not None and heard.missing not in ("", self.told_missing):
             self.told_missing = heard.missing
             self.say(f"waiting for {escaped(heard.missing, 400)}")
-        # One that waits for a round says so again and again: the server may start again meanwhile.
+        # A client that waits for a round repeats its hello, since the server may start again meanwhile.
         for _ in range(0 if heard is None else 1 if heard.missing == NEXT_ROUND else waits):
             if (welcome := self.read(Welcome, f"welcome/{nonce}")) is not None:
                 return welcome
@@ -309,7 +309,7 @@ class NetworkClient(Caller):
     # -- a run ----------------------------------------------------------------------------------------------------
 
     def _begin(self, plan: Setup, start: Welcome) -> None:
-        """Go to the run to which the server has let this client in."""
+        """Prepare for the run to which the server has admitted this client."""
         client, self.plan = self.client, plan
         self.run_id, self.epoch, self.number, self.id = start.run, start.epoch, start.number, client.id
         self.clients = {self.id: client}
@@ -325,11 +325,11 @@ class NetworkClient(Caller):
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)
         self.place: tuple[Any, ...] | None = None
         self.offered, self.counts = self.number - 1, self.about.digest
-        self.leaving = ""  # what names the hello by which it leaves
-        self.kept = 0  # the newest round of which the model is kept
+        self.leaving = ""  # the nonce of the hello by which it leaves
+        self.kept = 0  # the newest round whose model is kept
 
     def _serve(self) -> bool:
-        """Answer orders; returns whether the run has ended or this client has left, and False to join once more."""
+        """Answer orders; returns True if the run has ended or this client has left, and False to join once more."""
         with self.site.exact():
             while True:
                 if not self.leaving and self.leaves.exists():
@@ -364,7 +364,7 @@ class NetworkClient(Caller):
         return answer.model_copy(update={"spent": spent})
 
     def _ended(self) -> bool | None:
-        """Look which order is the newest; returns what `_serve` does, and None while the server is the same."""
+        """Read the number of the newest order; returns the result of `_serve` if it is to end, else None."""
         if (now := self.read(Pointer, "now")) is None:
             return None
         if now.left and self.leaving:
@@ -401,7 +401,7 @@ class NetworkClient(Caller):
         except Exception as error:
             return Answer(number=self.number, error=self._why(error))
         if reply is not None and (problem := self.validator.problem(self.id, order.phase, reply, message)):
-            # Send nothing that was not declared, and so was not shown before.
+            # Send only declared fields, since the owner has seen only these.
             words = f"not what the method declares ({problem.words}), so it was not sent"
             self.say(f"phase {order.phase!r}: {words}")
             answer = Answer(number=self.number, error=words)
@@ -414,7 +414,7 @@ class NetworkClient(Caller):
         return answer
 
     def _count(self, order: Order) -> str:
-        """Take the samples that count in this order, if they may change; returns why that cannot be."""
+        """Use the samples that count in this order, if they may change; returns why that is impossible, else empty."""
         if order.drifted and not self.told_drift:
             self.told_drift = True
             self.say("a test says that new samples here are unlike those of this client's group; look at the data")
@@ -430,7 +430,7 @@ class NetworkClient(Caller):
         return ""
 
     def _excess(self, order: Order) -> str:
-        """Return why this order is more than this client's owner has consented to; empty if it is not."""
+        """Return why this order exceeds the consent of the client's owner; empty if it does not."""
         assert not isinstance(self.plan.method, PeerMethod)
         rounds = self.plan.training.rounds
         if order.round > rounds:
@@ -446,9 +446,9 @@ class NetworkClient(Caller):
         return ""
 
     def _evaluate(self, round: int, offer: Message) -> Answer:
-        """Return how well this client's model does, without what belongs to single samples.
+        """Return the score of this client's model, without outcomes of single samples.
 
-        The model is kept before this is told.
+        The model is stored before the score is sent.
         """
         try:
             score = self.site.scores({self.id: offer})[self.id]
@@ -466,7 +466,7 @@ class NetworkClient(Caller):
         return Answer(number=self.number, score=scored, failed=self._failed())
 
     def _say_kept(self) -> None:
-        """Say of which round the model is kept: not of the last one if the run ends without this client."""
+        """Say of which round the model is kept, which is not the last round if the run ends without this client."""
         if self.kept:
             rounds, folder = self.plan.training.rounds, self.folder
             self.say(f"its model after round {self.kept} of {rounds} is kept: fedkin export {folder}")
@@ -481,7 +481,7 @@ class NetworkClient(Caller):
         return Failed(words=escaped(first.words, 300), injected=first.injected, kind=kind)
 
     def _why(self, error: Exception) -> str:
-        """Return why there is no answer, as it is sent; what may hold samples is said here alone."""
+        """Return why there is no answer, for the server; text that may hold samples is only logged here."""
         if isinstance(error, Unmeasured):
             self.say(words_of(error))
             return error.told
@@ -490,14 +490,14 @@ class NetworkClient(Caller):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def _turn_to(self, order: Order) -> Answer | None:
-        """Go to the order's round with the state that belongs to it; returns the answer, if it was made before."""
+        """Restore the state for the order's round; returns the answer, if it was made before."""
         site, kept_of = self.site, self.checkpoints.get
         place = self.epoch, order.begun, tuple(order.undone), order.since
         if self.place == place:
             if order.round != site.number:
                 self._begin_round(order)
             return None
-        # States of rounds that the server has given up, before it started again or since, are given up here too.
+        # Drop the states of rounds that the server has undone, before it started again or since.
         rounds = self.checkpoints.rounds()
         rolled_back = [r for r in rounds if r > order.begun and kept_of(r)["epoch"] != self.epoch]
         gone = [r for r in rounds if r in order.undone or r in rolled_back or r < order.since]
@@ -526,7 +526,7 @@ class NetworkClient(Caller):
 
     def _begin_round(self, order: Order) -> None:
         self.site.turn_to(order.round)
-        if self.unseen:  # as one that the federation meets for the first time
+        if self.unseen:  # it is evaluated as a client that never took part
             self.site.forget([self.id])
         if order.what == "ask" and order.round != self.told_round:
             self.told_round = order.round
@@ -535,7 +535,7 @@ class NetworkClient(Caller):
             self.say(f"round {order.round}: {order.phase}")
 
     def _keep(self, order: Order, answer: Answer) -> None:
-        """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""
+        """Write the state and the answer before the answer is offered: an answer counts only if its state is stored."""
         if self.unseen:
             return
         tree = {
@@ -546,10 +546,10 @@ class NetworkClient(Caller):
 
 
 class ClientCheckpoints:
-    """The states of one client in one run, in this folder: a file for each round in which it took part, the last three.
+    """The states of one client in one run: a file in `folder` for each of the last three rounds in which it took part.
 
     Each file begins with a hash of the rest: a state in which a bit has changed is refused. A server that writes a
-    checkpoint after every round goes on at most two rounds earlier, so that three are enough.
+    checkpoint after every round resumes at most two rounds earlier, so that three states are enough.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -557,7 +557,7 @@ class ClientCheckpoints:
         made_private(folder, "the client's states")
 
     def rounds(self) -> list[int]:
-        """Return the rounds of which there is a state, ascending."""
+        """Return the rounds with a stored state, ascending."""
         names = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -571,7 +571,7 @@ class ClientCheckpoints:
         self.drop(self.rounds()[:-_KEPT])
 
     def get(self, round: int) -> dict[str, Any]:
-        """Return the state of this round; raises RunError for a file that is damaged."""
+        """Return the state of this round; raises RunError for a damaged file."""
         path = self._path(round)
         try:
             data = path.read_bytes()
@@ -582,7 +582,7 @@ class ClientCheckpoints:
             raise RunError(f"{path}: not readable ({error}); remove it to take part with an older state") from None
 
     def drop(self, rounds: list[int]) -> None:
-        """Forget the states of these rounds."""
+        """Remove the states of these rounds."""
         for round in rounds:
             self._path(round).unlink(missing_ok=True)
 

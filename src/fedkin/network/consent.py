@@ -1,4 +1,4 @@
-"""What leaves a participant, in words and in bytes, from what the method declares: shown before anything is sent."""
+"""What a participant will send, in words and in bytes, as the method declares it: shown before anything is sent."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _ROOM = 1 << 16  # bytes of names in a message
 
 
 def about(client: Client, peer: bool = False) -> list[str]:
-    """Return lines that say what a participant tells of itself before the first round.
+    """Return lines that say what a participant tells about itself before the first round.
 
-    peer: whether there is no server, to whom alone it tells its numbers of samples.
+    peer: whether there is no server; a participant tells its numbers of samples only to a server.
     """
     columns = [str(name) for name in client.about.get("columns", ())]
     classes = [name.removeprefix(CLASS).strip() for name in columns if name.startswith(CLASS)]
@@ -59,10 +59,10 @@ def about(client: Client, peer: bool = False) -> list[str]:
 def leaving_with_table(
     table: OwnTable, settings: str, plan_of: PlanOf, ledger: Ledger
 ) -> tuple[list[str], bool]:  # fmt: skip
-    """Return lines that say all that leaves a participant with a table, before anything does; and whether it is all.
+    """Return lines that say all that a participant with a table will send, and whether the lines are complete.
 
-    The sizes of messages are those with its own columns and categories alone. Of a table that cannot be encoded alone
-    (it lacks a class) there are no lines about messages.
+    The sizes of messages are for the participant's own columns and categories alone. If the table cannot be encoded
+    alone (it lacks a class), there are no lines about messages.
     """
     lines = [f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]
     try:
@@ -76,9 +76,9 @@ def leaving_with_table(
 
 
 def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
-    """Return lines that say what a participant sends: each message of the method, and what it tells of itself.
+    """Return lines that say what a participant sends: each message of the method, and what it tells about itself.
 
-    page: the participant's part of a ledger, under `[privacy]`.
+    page: the participant's page of the ledger, under `[privacy]`.
     """
     place, private, peer = _place(plan, client.id), plan.privacy, isinstance(plan.method, PeerMethod)
     lines = []
@@ -112,9 +112,9 @@ def leaving(plan: Setup, client: Client, page: Page | None = None) -> list[str]:
 
 
 def releases_in(plan: Setup, client: Client) -> int:
-    """Return how many releases a round has, with one message of each kind, under `[privacy]`; without the signature.
+    """Return the number of releases in a round with one message of each kind, without the signature.
 
-    All noised fields of a message are one release, or one each where `clip` has a norm for each field.
+    All noised fields of a message are one release, or one release each if `clip` has a norm for each field.
     """
     place, total = _place(plan, client.id), 0
     if plan.privacy.clip is None:
@@ -135,7 +135,7 @@ def releases_in(plan: Setup, client: Client) -> int:
 def largest_message(plan: Setup, id: str) -> int:
     """Return the most bytes that a message of this participant may have, with room for its head and for rounding.
 
-    By its declared form twice that; `run.message_limit_mb` where a form leaves the size open, and never more.
+    This is twice the size of the declared form; `run.message_limit_mb` if a form leaves the size open, and never more.
     """
     place, largest = _place(plan, id), 0
     for name in _messages(plan):
@@ -165,7 +165,7 @@ def _place(plan: Setup, id: str) -> Context:
 
 
 def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]:
-    """Return what is done to messages and in training, and what it costs."""
+    """Return lines on the noise in messages and in training, and on its epsilon."""
     private, rounds, releases = plan.privacy, plan.training.rounds, releases_in(plan, client)
     lines = []
     if private.clip is not None:
@@ -205,7 +205,7 @@ def _describe_noise(plan: Setup, client: Client, page: Page | None) -> list[str]
 
 @dataclass(frozen=True)
 class _Described:
-    """A field in words. size: bytes, as far as they are known. bound: the most bytes; None: left open."""
+    """A field in words. size: its bytes, as far as they are known. bound: the most bytes; None: no limit."""
 
     words: str
     size: int = 0
@@ -229,7 +229,7 @@ def _describe_fields(fields: Fields, place: Context, private: Privacy, summed: b
 
 
 def _wanted(form: Form, place: Context) -> bool | None:
-    """Return whether the field is sent; None if it may be, also where that depends on what the server will ask."""
+    """Return whether the field is sent; None if that is open, such as when it depends on the server's request."""
     try:
         return form.wanted(place)
     except KeyError:  # `place.asked` is empty: nothing was asked yet
@@ -278,7 +278,7 @@ def _list_shapes(tensors: Mapping[str, Sequence[int]]) -> str:
 
 
 def _length(dim: Dim, place: Context) -> tuple[int | str, int | None]:
-    """Return a length, or words for one that is not fixed; and the largest it can be, None if that is open."""
+    """Return a length, or words if it is not fixed; and the largest possible length, None if that is open."""
     if isinstance(dim, Upto):
         words, most = _length(dim.most, place)
         return f"up to {words}", most

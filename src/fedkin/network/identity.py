@@ -1,6 +1,6 @@
 """Keys and certificates: a participant's name is the common name of its certificate.
 
-A small CA signs requests. PEM files of an existing PKI work too: X.509 for a key of ECDSA or RSA, with intermediates.
+A small CA signs requests. PEM files of an existing PKI work too: X.509 for ECDSA or RSA keys, with intermediates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
 _LARGEST_FILE = 1 << 18
 _PASSPHRASE = "FEDKIN_PASSPHRASE"
-# A clock that is a little late still accepts what was signed now.
+# A new certificate is valid from this long ago, for participants with a slow clock.
 _EARLIER = datetime.timedelta(hours=1)
 
 
@@ -103,7 +103,7 @@ def read_file(path: Path) -> bytes:
 def read_key(path: Path) -> PrivateKey:
     """Return the private key in a PEM file; raises ConfigError, also if others than its owner may read the file.
 
-    A key with a passphrase is opened by that in the environment variable FEDKIN_PASSPHRASE.
+    The passphrase of an encrypted key is read from the environment variable FEDKIN_PASSPHRASE.
     """
     data = read_file(path)
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -132,7 +132,7 @@ def sign(key: PrivateKey, data: bytes) -> bytes:
 
 
 def is_signed(public: object, signature: bytes, data: bytes) -> bool:
-    """Return whether this is the signature of the key's owner under the data."""
+    """Return whether this is a valid signature of the data by the key's owner."""
     if not isinstance(public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
         return False
     try:
@@ -168,7 +168,7 @@ def certificate_pem(chain: Iterable[x509.Certificate]) -> bytes:
 
 
 def common_name(subject: x509.Name, where: str) -> str:
-    """Return the one common name; raises ConfigError unless a participant can have it."""
+    """Return the only common name; raises ConfigError unless it is a valid participant name."""
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(names) != 1 or not is_name(names[0]):
         got = ", ".join(repr(escaped(each, 64)) for each in names) or "none"
@@ -210,7 +210,7 @@ def verify(
         if now < first:
             raise ConfigError(f"{where}: {holder} is valid from {first:%Y-%m-%d %H:%M} UTC on; is the clock right?")
     either = verification.Criticality.AGNOSTIC
-    # Less than browsers want, which refuse the CAs of many institutions.
+    # Less strict than browsers, which refuse the CAs of many institutions.
     anything = verification.ExtensionPolicy.permit_all()
     ca_policy = anything.require_present(x509.BasicConstraints, either, None).may_be_present(
         x509.KeyUsage, either, _check_issuer
@@ -241,10 +241,10 @@ def _check_leaf(policy: object, certificate: object, constraints: x509.BasicCons
 
 
 class Revocations:
-    """A file of names and fingerprints, one a line, that count no more; it is read again at each look.
+    """Revoked names and fingerprints in a file, one per line; each lookup reads the file again.
 
-    None: nothing is revoked. Raises ConfigError if it cannot be read at first. If it cannot later, what was read before
-    counts.
+    path: the file; None: nothing is revoked. Raises ConfigError if the file cannot be read at first. If it cannot be
+    read later, the entries that were read before count.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -278,7 +278,7 @@ def request_pem(request: x509.CertificateSigningRequest) -> bytes:
 def make_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> x509.CertificateSigningRequest:
     """Return a request for a certificate of this participant; hosts: names and addresses at which others dial it.
 
-    Raises ConfigError for a name that no participant can have.
+    Raises ConfigError for an invalid participant name.
     """
     subject = _name(name)
     common_name(subject, "--name")
@@ -288,7 +288,7 @@ def make_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> x509.
 
 
 def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
-    """Return a request in PEM; raises ConfigError unless its own key signed it and its name can be one."""
+    """Return the request in PEM data; raises ConfigError unless its own key signed it and its name is valid."""
     try:
         request = x509.load_pem_x509_csr(data)
         good = request.is_signature_valid
@@ -316,9 +316,9 @@ def make_ca(name: str, days: int) -> tuple[PrivateKey, x509.Certificate]:
 def sign_request(
     request: x509.CertificateSigningRequest, key: PrivateKey, ca: x509.Certificate, days: int
 ) -> x509.Certificate:
-    """Return the certificate that a request asks for: its common name, key and hosts, and nothing else of it.
+    """Return the certificate for a request, with only the request's common name, key and hosts.
 
-    It is never valid for longer than the CA.
+    The certificate is never valid for longer than that of the CA.
     """
     name = common_name(request.subject, "request")
     try:

@@ -1,6 +1,6 @@
-"""The join file: all that a participant needs to take part beside its own key and certificate. It holds no secret.
+"""The join file: all that a participant needs to take part besides its own key and certificate. It holds no secret.
 
-TOML. Whoever writes it decides what runs and who takes part, so send it by a way that both sides trust.
+TOML. Its author decides what runs and who takes part, so send the file over a channel that both sides trust.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedkin.untrusted import error_text, escaped, printable, text_in, toml_of
 VERSION = 1
 _LARGEST = 1 << 24
 _MOST_MEMBERS = 10_000
-# No `#` and no `?`: Zenoh takes settings from what follows them, those of TLS too.
+# No `#` and no `?`: Zenoh reads settings, also of TLS, from the text after them.
 _LOCATOR = re.compile(r"tls/([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
@@ -50,8 +50,8 @@ def _pem(text: str) -> str:
 class Member(Settings):
     """A participant as the others know it.
 
-    locator: tls/HOST:PORT, empty for who only dials out. certificate: the certificate in PEM that is expected of it;
-    without it, any certificate of its name that the federation's CA signed.
+    locator: tls/HOST:PORT; empty if the participant only dials out. certificate: its expected certificate, in PEM;
+    empty: any certificate of its name that the federation's CA signed.
     """
 
     locator: Annotated[str, AfterValidator(lambda text: text and locator(text))] = ""
@@ -59,7 +59,7 @@ class Member(Settings):
 
     @property
     def pin(self) -> str:
-        """The fingerprint of the certificate that is expected; empty if any of the CA will do."""
+        """The fingerprint of the expected certificate; empty if any certificate of the CA is accepted."""
         if not self.certificate:
             return ""
         return fingerprint(certificates_of(self.certificate.encode(), "certificate")[0])
@@ -70,12 +70,11 @@ AddressBook = Mapping[str, Member]
 
 
 class Join(Settings):
-    """What a join file says.
+    """The content of a join file.
 
-    version: of this format. federation: its name. server: the name of who aggregates; empty if peers exchange among
-    themselves. router: the name of who passes sealed messages between all, who then dial it alone; it is no
-    participant. ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file.
-    members: the address book.
+    version: version of this format. federation: its name. server: name of the aggregating server; empty for peers.
+    router: name of the router, which passes sealed messages between all, and which all then dial; it is no participant.
+    ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file. members: the address book.
     """
 
     version: int
@@ -150,13 +149,13 @@ class Join(Settings):
 
     @property
     def participants(self) -> list[str]:
-        """The names of all who take part: the members without the router."""
+        """The names of all participants: the members without the router."""
         return sorted(set(self.members) - {self.router})
 
     def dialled_by(self, name: str) -> list[str]:
-        """Return whom this participant dials: the server, or peers; of two with addresses the one with the lower name.
+        """Return the names that this participant dials: the server or peers; none if there is a router, which all dial.
 
-        Where there is a router, all dial that.
+        Of two peers with addresses, the peer with the higher name dials the other.
         """
         if self.router or name == self.server:
             return []
@@ -168,7 +167,7 @@ class Join(Settings):
 
 
 def read_join(path: Path) -> Join:
-    """Return the join file at `path`; raises ConfigError for whatever is wrong with it, in one line."""
+    """Return the join file at `path`; raises ConfigError, in one line, if anything is wrong with it."""
     try:
         table = toml_of(text_in(path, _LARGEST))
     except OSError as error:
@@ -188,6 +187,6 @@ def write_join(join: Join, path: Path) -> None:
         name: {key: value for key, value in member.items() if value} for name, member in table["members"].items()
     }
     text = tomli_w.dumps(table, multiline_strings=True)
-    if toml_of(text) != table:  # lines that end in another way than with a line feed
+    if toml_of(text) != table:  # text has line ends other than a line feed
         text = tomli_w.dumps(table)
     write_new(path, text.encode(), "name another file")

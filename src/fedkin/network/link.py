@@ -1,7 +1,7 @@
-"""What a federation needs of a network: participants offer bytes to each other, and pull what others offer to them.
+"""Links, a federation's interface to a network: participants make offers of bytes, and pull the offers of others.
 
-An owner never sends of its own accord: it offers, and whom it is for pulls. A pull waits until there is an offer, and
-goes on after the network was cut, so that the two may come in either order, and again.
+An owner never pushes data: it makes an offer, and the receiver pulls it. A pull waits for the offer, and continues
+after a network failure, so that offer and pull may come in either order and may be repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedkin.engines.secure_sums import Signatures, Unsigned
 from fedkin.errors import RunError
 from fedkin.untrusted import escaped, plain_word
 
-# The most bytes of an offer that a pull takes unless it is told otherwise.
+# The default limit in bytes of an offer that a pull accepts.
 LARGEST = 1 << 28
 # What may be wrong if another participant is not reached.
 UNREACHED = (
@@ -35,7 +35,7 @@ class LinkError(RunError):
 
 
 class Left(Exception):
-    """A participant left before the run had ended, as it was asked to."""
+    """This participant leaves before the run has ended, as requested."""
 
 
 class _NoOffer(LinkError):
@@ -49,12 +49,12 @@ class Missed(_NoOffer):
 
 
 class Refused(_NoOffer):
-    """An offer that is not what it should be (signature, size), or a name or subject that cannot be one."""
+    """An offer with a wrong signature or size, or an invalid name or subject."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something that was refused: by whom it came ("" if that is not known), under which subject, and why."""
+    """A refused message: its sender ("" if unknown), its subject, and the reason."""
 
     who: str
     subject: str
@@ -62,7 +62,7 @@ class Refusal:
 
 
 class Refusals:
-    """What a link refused: how often by each participant, and the newest of them in full. Safe between threads."""
+    """The refusals of a link: their number by participant, and the newest in full. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -70,19 +70,19 @@ class Refusals:
         self._newest: deque[Refusal] = deque(maxlen=_KEPT)
 
     def add(self, who: str, subject: str, why: str) -> None:
-        """Note one."""
+        """Add a refusal."""
         with self._lock:
             self._counts[who] += 1
             self._newest.append(Refusal(who, subject, why))
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many by each participant."""
+        """The number of refusals by participant."""
         with self._lock:
             return dict(self._counts)
 
     def __iter__(self) -> Iterator[Refusal]:
-        """The newest, at most 1,000, in the order in which they came."""
+        """Iterate over the newest refusals, at most 1,000, from old to new."""
         with self._lock:
             return iter(list(self._newest))
 
@@ -92,7 +92,7 @@ class Refusals:
 
 
 def is_name(text: str) -> bool:
-    """Whether this can be the name of a participant: 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit.
+    """Whether this is a valid participant name: 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit.
 
     >>> is_name("hospital-a"), is_name("a/b"), is_name("")
     (True, False, False)
@@ -101,7 +101,7 @@ def is_name(text: str) -> bool:
 
 
 def is_subject(text: str) -> bool:
-    """Whether this can be a subject: words of a-z 0-9 . _ - with / between them, at most 200 characters.
+    """Whether this is a valid subject: words of a-z 0-9 . _ - with / between them, at most 200 characters.
 
     >>> is_subject("run1/r3/t0/a0/train"), is_subject("run1//train"), is_subject("run1/*")
     (True, False, False)
@@ -110,12 +110,12 @@ def is_subject(text: str) -> bool:
 
 
 class Link(ABC):
-    """A participant's end of the network; leave it with `with` or `close`. All methods are safe between threads.
+    """A participant's end of the network; leave it with `with` or `close`. All methods are thread-safe.
 
-    me: the participant's name. refused: what came and was refused. bytes_in, bytes_out: bytes of offers that were
-    pulled from, and served to, each participant; what was sent again counts again. latency: seconds that an offer may
-    take to come to a participant that is there, and its answer back, where that is long. signatures: how keys of secure
-    sums are signed; without certificates they are not, so that a server that lies could exchange them.
+    me: the participant's name. refused: the refused messages. bytes_in, bytes_out: bytes of offers pulled from, and
+    served to, each participant; repeated bytes count again. latency: seconds that an offer to a connected participant
+    and its answer may take, if that is long. signatures: how keys of secure sums are signed; without certificates they
+    are not signed, so that a dishonest server could exchange them.
     """
 
     latency: float = 0.0
@@ -129,48 +129,48 @@ class Link(ABC):
 
     @abstractmethod
     def offer(self, to: str, subject: str, data: bytes) -> None:
-        """Serve data to `to` alone until it is withdrawn, replaced by a later offer, or the link is closed.
+        """Serve data to `to` alone until the offer is withdrawn or replaced, or the link is closed.
 
-        A pull that waits for it gets it at once, and it may be pulled again. Raises Refused for a name or a subject
-        that cannot be one, LinkError when the link is closed.
+        A waiting pull gets the offer at once; the offer may be pulled again. Raises Refused for an invalid name or
+        subject, and LinkError when the link is closed.
         """
 
     @abstractmethod
     def withdraw(self, prefix: str, to: str | None = None) -> None:
-        """Forget the offers whose subject begins with prefix, those to `to` alone if it is given."""
+        """Withdraw the offers whose subject begins with `prefix`, only those to `to` if it is given."""
 
     @abstractmethod
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
-        """What `owner` offers to this participant under `subject`, awaited for at most `timeout` seconds.
+        """Return the offer of `owner` to this participant under `subject`; wait for it at most `timeout` seconds.
 
-        It goes on after a cut link and a restart of the owner. Raises Missed if it has not come in time: what has come
-        of it is kept, and the next pull goes on there. Raises Refused for a wrong signature, more than `most` bytes, or
-        a name that nobody has, and LinkError when the link is closed.
+        The pull continues after a cut link and a restart of the owner. Raises Missed if the offer has not arrived in
+        time; the parts that arrived are kept for the next pull. Raises Refused for a wrong signature, more than `most`
+        bytes, or an unknown name, and LinkError when the link is closed.
         """
 
     @abstractmethod
     def present(self) -> frozenset[str]:
-        """The other participants that are there now, as far as this one sees."""
+        """Return the other participants that are connected now, as far as this participant sees."""
 
     def check(self, name: str, subject: str) -> None:
-        """Raise Refused for a name or a subject that cannot be one."""
+        """Raise Refused for an invalid name or subject."""
         if not is_name(name) or name == self.me:
             raise Refused(name, subject, "not a name that another participant can have")
         if not is_subject(subject):
             raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
 
     def refusal(self, owner: str, subject: str, why: str) -> Refused:
-        """Note an offer that is refused, and return the error that says so."""
+        """Note a refused offer, and return the error to raise."""
         self.refused.add(owner, subject, why)
         return Refused(owner, subject, why)
 
     def trouble(self) -> str:
-        """Why this link reaches nobody any more, if that is known; else empty."""
+        """Return why this link cannot reach anybody any more; empty if no reason is known."""
         return ""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave; pulls that wait end with LinkError. A second call does nothing."""
+        """Close the link; waiting pulls end with LinkError. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

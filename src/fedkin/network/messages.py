@@ -1,7 +1,7 @@
-"""The messages between a server and its clients, and the one function that reads what another participant has sent.
+"""The messages between a server and its clients, and the only function that reads received bytes.
 
-Whatever comes over a network is checked against its form here, before anything else sees it. The fields of a method's
-own messages are trees of tensors and small values; their forms are checked by the door, when a round uses them.
+All data from a network is checked against its form here, before other code sees it. The fields of a method's own
+messages are trees of tensors and small values; `engines.transport.Validator` checks their forms in a round.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fedkin import codec
 from fedkin.errors import FedkinError, MethodError
 from fedkin.untrusted import error_text, escaped
 
-_PHASES = 200  # phases, and fields in each, of which a client says that it sends them
-_LARGEST = 10**12  # samples, rounds, releases
+_PHASES = 200  # most phases, and fields in each, that a client may report
+_LARGEST = 10**12  # most samples, rounds, releases
 
 Count = Annotated[StrictInt, Field(ge=0, le=_LARGEST)]
 Text = Annotated[StrictStr, Field(max_length=1 << 20)]
@@ -38,7 +38,7 @@ def _as_list(value: Any) -> Any:
     return value
 
 
-# Says of a field that it is a list.
+# Marks a field as a list.
 listed = BeforeValidator(_as_list)
 _Word = Annotated[StrictStr, Field(max_length=300)]
 Id = Annotated[StrictStr, Field(pattern="^[0-9a-z]{1,32}$")]
@@ -56,7 +56,7 @@ S = TypeVar("S", bound=Sent)
 
 
 def read(form: type[S], data: bytes) -> S:
-    """Return the message in these bytes; raises MethodError, in one line, for whatever is not of this form."""
+    """Return the message in these bytes; raises MethodError, in one line, for bytes that are not of this form."""
     try:
         return form.model_validate(codec.decode(data))
     except ValidationError as error:
@@ -65,7 +65,7 @@ def read(form: type[S], data: bytes) -> S:
         words = f"{where}: {first['msg']}" if where else first["msg"]
     except FedkinError as error:
         words = error_text(error)
-    except Exception as error:  # whatever another one sends must end nobody's run
+    except Exception as error:  # received bytes must never end a run
         words = f"{type(error).__name__}: {error_text(error)}"
     raise MethodError(f"{form.__name__.lower()} is not readable ({escaped(words, 200)})")
 
@@ -81,7 +81,7 @@ def encode(message: Sent) -> bytes:
 
 
 class Pointer(Sent):
-    """The server's newest order to a client. epoch: of the server's process. left: it counts as one that has left."""
+    """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left."""
 
     epoch: Id
     number: Count
@@ -91,10 +91,10 @@ class Pointer(Sent):
 class Order(Sent):
     """What a server asks of one client.
 
-    what: to answer a phase, to say how well its model does (`scores`), or to end. begun: the round after which the
-    server began. undone: rounds that it has given up. last: the last round in which this client answered a phase.
-    since: the round in which it joined or came back, before which its states do not count. samples: the hash of those
-    of its samples that count, where they may change. drifted: whether a test says that they are unlike those of its
+    what: to answer a phase, to score its model (`scores`), or to end. begun: the round after which the server process
+    started. undone: rounds that the server has undone. last: the last round in which this client answered a phase.
+    since: the round in which the client joined or came back; earlier states do not count. samples: the hash of the
+    samples that count, if they may change. drifted: whether a test found the client's samples unlike those of its
     group. message: the fields of the request, or of the server's offer.
     """
 
@@ -127,7 +127,7 @@ class Failed(Sent):
 
 
 class Trained(Sent):
-    """The private training of a client in this run: fits, their steps, the rate of samples and the noise of a step."""
+    """A client's private training in this run: numbers of fits and steps, and sampling rate and noise of a step."""
 
     fits: Count
     steps: Count
@@ -138,7 +138,7 @@ class Trained(Sent):
 class Spent(Sent):
     """What a client has released under `[privacy]`.
 
-    signed: the share of a signature. open: fields that it sent as they are, by phase. trained: privately, so far.
+    signed: the share of a signature. open: fields sent without protection, by phase. trained: its private training.
     """
 
     releases: Count
@@ -152,7 +152,7 @@ Figures = Annotated[list[Number | None], listed, Field(max_length=10_000)]
 
 
 class Scored(Sent):
-    """How well a client's model does on its test samples: the fields of `Score` that may leave.
+    """The score of a client's model on its test samples: the fields of `Score` that may leave the client.
 
     model: the hash of the model, if the client keeps it.
     """
@@ -167,9 +167,9 @@ class Scored(Sent):
 
 
 class Answer(Sent):
-    """What a client answers to an order: the fields of its reply, its score, or why there is neither.
+    """A client's answer to an order: the fields of its reply, its score, or why there is neither.
 
-    error: why the order was refused. number: of the order.
+    error: why the order was not carried out. number: number of the order.
     """
 
     number: Count

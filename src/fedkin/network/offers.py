@@ -1,6 +1,6 @@
-"""What a participant offers, and the questions for it, with limits for each of the others.
+"""The offers of a participant, and the questions for them, with limits for each other participant.
 
-A question for what is not offered yet waits until it is offered. Whoever asked asks again when its question has ended.
+A question waits until its offer is made. If a question ends without an answer, the asker asks again.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ HEAD, REST, CHANGED = b"H", b"P", b"C"
 FIRST = 1 << 16
 
 
-# What one other participant may take: subjects for which a question waits for an offer, answers that are being sent at
-# a time, and questions that are being answered or are about to be.
+# Limits for each other participant: subjects with a waiting question, answers that are sent at the same time, and
+# questions that are being answered or queued for it.
 WAITING, RUNNING, QUEUED = 64, 8, 256
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Bytes, their SHA-256, which names this very offer, and the head that vouches for them."""
+    """An offer: its bytes, their SHA-256, which identifies the offer, and its head, which authenticates the bytes."""
 
     data: bytes
     digest: bytes
     head: bytes
 
     def part(self, number: int) -> bytes:
-        """The bytes of a part; part 0 is the first and a short one."""
+        """Return the bytes of a part; part 0 is the first part, and shorter."""
         start = FIRST + (number - 1) * PART
         return self.data[:FIRST] if number == 0 else self.data[start : start + PART]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One participant asks for a part: of whatever is offered (part 0), or of the offer with this hash.
+    """A participant's question for a part: of the current offer (part 0), or of the offer with the hash `of`.
 
-    answer: called once with what goes with the answer, and bytes. drop: called once if it gets none.
+    answer: called once with the answer's kind (and head), and its bytes. drop: called once if there is no answer.
     """
 
     asker: str
@@ -54,10 +54,10 @@ class Question:
 
 
 class Offers:
-    """All offers of a participant. Safe between threads.
+    """All offers of a participant. Thread-safe.
 
-    names: the other participants; each is answered in threads of its own, so that nobody waits for the slow link of
-    another. refused: told (who, subject, why) of each question beyond the limits.
+    names: the other participants; each is answered in separate threads, so that nobody waits for another's slow link.
+    refused: called with (who, subject, why) for each question beyond the limits.
     """
 
     def __init__(self, names: Iterable[str], refused: Callable[[str, str, str], None]) -> None:
@@ -70,20 +70,20 @@ class Offers:
         self._closed = False
 
     def put(self, to: str, subject: str, offer: Offer) -> None:
-        """Offer this, in place of what was offered to the same participant under the same subject."""
+        """Make this offer; it replaces the last offer to the same participant under the same subject."""
         with self._lock:
             self._offers[to, subject] = offer
             if not self._closed and (question := self._waiting[to].pop(subject, None)) is not None:
                 self._begin(question)
 
     def remove(self, prefix: str, to: str | None) -> None:
-        """Forget the offers whose subject begins with prefix, those to `to` alone if it is given."""
+        """Withdraw the offers whose subject begins with `prefix`, only those to `to` if it is given."""
         with self._lock:
             for key in [key for key in self._offers if key[1].startswith(prefix) and to in (None, key[0])]:
                 del self._offers[key]
 
     def ask(self, question: Question) -> None:
-        """Have a question answered, now or when there is something to answer; returns at once."""
+        """Answer a question in a thread, now or once its offer is made; returns at once."""
         who, why = question.asker, ""
         dropped: Question | None = question
         with self._lock:
@@ -104,7 +104,7 @@ class Offers:
             dropped.drop()
 
     def _wait(self, question: Question) -> Question | None:
-        """Have it wait; returns an older question that waits no longer: for the same subject, or beyond the limit."""
+        """Let a question wait; returns an older question that it displaces: of this subject, or beyond the limit."""
         waiting = self._waiting[question.asker]
         older = waiting.pop(question.subject, None)
         if older is None and len(waiting) >= WAITING:
@@ -131,7 +131,7 @@ class Offers:
                 self._queued[question.asker] -= 1
 
     def drop_waiting(self) -> None:
-        """Drop what waits; whoever asked asks again."""
+        """Drop the waiting questions; their askers ask again."""
         with self._lock:
             waiting = [question for questions in self._waiting.values() for question in questions.values()]
             for questions in self._waiting.values():
@@ -140,7 +140,7 @@ class Offers:
             question.drop()
 
     def close(self) -> None:
-        """Drop what waits; no answer begins after this."""
+        """Drop the waiting questions; no answer begins after this."""
         with self._lock:
             self._closed = True
             self._offers.clear()

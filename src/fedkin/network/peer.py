@@ -1,6 +1,6 @@
-"""A peer of a federation without a server: it runs its own part of each round, and exchanges with its neighbours.
+"""A peer of a federation without a server: it runs its part of each round, and exchanges messages with neighbours.
 
-All wait for each other in every exchange, so that the results are those of a simulation.
+All peers wait for each other in every exchange, so that the results are those of a simulation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
 from fedkin.untrusted import escaped
 
-_HEAVIEST = 5  # weights that the status file tells
+_HEAVIEST = 5  # number of weights in the status file
 
 
 class PeerEngine(Engine):
-    """The engine of one peer: its own records, its own state, and the messages that it sends and gets.
+    """The engine of one peer: its own records, its own state, and the messages that it sends and receives.
 
-    page: what it releases under `[privacy]`. status: is told how it goes.
+    page: the peer's releases under `[privacy]`. status: the status file to update.
     """
 
     name: ClassVar[str] = "peer"
@@ -51,7 +51,7 @@ class PeerEngine(Engine):
         self.validator = Validator(plan, neighbours.link.refused.add)
         self.behind = True  # whether the neighbours may be in a later round
         self.absent: set[str] = set()
-        self.next = 0  # the round before which they offer nothing to this peer
+        self.next = 0  # before this round the neighbours offer nothing to this peer
         status.rounds = plan.training.rounds
         clients = {client.id: client}
         site = LocalSite(plan, clients, OneByOne(plan.net, clients, Modules(opened(device))), noise=secret, store=page)
@@ -105,7 +105,7 @@ class PeerEngine(Engine):
         self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
         self.behind = number < self.next
         if self.behind:
-            self.neighbours.enter(self.next)  # so that they wait for it there, and do not go on meanwhile
+            self.neighbours.enter(self.next)  # so that the neighbours wait for this peer in that round
             self.neighbours.say(f"rounds {number} to {self.next - 1}: left out, since neighbours are further on")
         return self.behind
 
@@ -129,7 +129,7 @@ class PeerEngine(Engine):
             awaited -= {id for id, answer in heard.items() if answer.ended}
 
     def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Heard]) -> dict[str, Message]:
-        """Return the valid messages, in the order of the senders; what is missing is recorded."""
+        """Return the valid messages, in the order of the senders; missing messages are recorded."""
         me, envelopes = self.client.id, []
         for id in sorted(heard):
             answer = heard[id]

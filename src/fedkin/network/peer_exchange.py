@@ -1,8 +1,8 @@
-"""What a peer exchanges with the others: how they meet, and in each round the messages of one exchange after another.
+"""The network side of a peer: how peers meet, and how they exchange messages in each round.
 
-Peers wait for those who begin, compare what they have, take in who comes later, and say in which round they are. In
-each exchange a peer offers a message, or none, to each neighbour, and pulls theirs. All wait for each other. Who is
-gone or late is left out of that exchange, and not waited for again until it answers.
+Peers wait for the peers that begin, compare their agreements, admit peers that come later, and announce their rounds.
+In each exchange a peer offers a message, or none, to each neighbour, and pulls the neighbours' offers. All wait for
+each other. A peer that is gone or late is left out of the exchange; others wait for it again only after it answers.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from fedkin.network.messages import Count, Sent, encode, read
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import error_text, escaped
 
-SLICE = 0.5  # seconds of one look for an offer
-AGAIN = 0.1  # seconds until the others are looked at again
-_TERMS = 5.0  # seconds of one look for what another has: with many peers on one machine an answer may take long
-_ROOM = 1 << 20  # bytes of an offer beside its message
-_HINT = 20.0  # seconds after which one that reaches nobody is told what may be wrong
-_LINGER = 2.0  # seconds for which one that is refused may look why
+SLICE = 0.5  # seconds of one pull
+AGAIN = 0.1  # seconds between two looks at the others
+_TERMS = 5.0  # seconds of one pull of an agreement, which may take long with many peers on one machine
+_ROOM = 1 << 20  # bytes of an offer in addition to its message
+_HINT = 20.0  # seconds without reaching anybody before a hint is shown
+_LINGER = 2.0  # seconds in which a refused peer may read why
 _OFFERS = re.compile(r"(\d+)-(\d+)\.offers")  # the file of a round and a turn
-_KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offered to it
+_KEPT = 3  # last rounds with a neighbour whose messages are still offered to it
 
 
 class Whereabouts(Sent):
-    """Where a peer is: its round, or the one that it will begin with while it waits for others.
+    """A peer's progress: its round, or the round with which it will begin while it waits for others.
 
-    offered: (round, last turn) of what it offers to the reader. Of a round before its own it offers nothing more.
-    counts: on whom it counts in its round.
+    offered: (round, last turn) of its offers to the reader; it makes no new offers for rounds before its own. counts:
+    the peers on which it counts in its round.
     """
 
     round: Count
@@ -57,16 +57,16 @@ class Whereabouts(Sent):
 
     @property
     def first(self) -> int | None:
-        """The earliest round of which it offers something to the reader; None: of no round."""
+        """The earliest round with an offer to the reader; None: there is no offer."""
         return min((round for round, _ in self.offered), default=None)
 
     def left_out(self, round: int, turn: int) -> bool:
-        """Whether it will not offer anything in this turn of this round any more."""
+        """Whether the peer will make no offer in this turn of this round any more."""
         return self.round > round and dict(self.offered).get(round, -1) < turn
 
 
 class PeerMessage(Sent):
-    """What a peer offers in an exchange: a message of this phase, or none. ended: whether its round has ended."""
+    """A peer's offer in an exchange: a message of this phase, or none. ended: whether the peer's round has ended."""
 
     ended: StrictBool = False
     phase: Annotated[StrictStr, Field(max_length=300)] = ""
@@ -75,9 +75,9 @@ class PeerMessage(Sent):
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of a neighbour in an exchange: its message with the phase, or neither.
+    """What a neighbour sent in an exchange: a message with its phase, or neither.
 
-    ended: whether its round has ended. missing, reason: why there is nothing.
+    ended: whether the neighbour's round has ended. missing, reason: why there is no offer.
     """
 
     missing: Missing | None = None
@@ -88,11 +88,11 @@ class Heard:
 
 
 class PeerExchange:
-    """The link of a peer to all others, `names`.
+    """The exchanges of a peer with all other peers in `names`.
 
-    settings: those of `[network]`. limit: the largest message in bytes. outbox: what it offered before it was started
-    again. stop: set when the peer is to leave. done: the rounds that it had done then. members: those that have been
-    there, with equal settings. heard: the last round of each of which a message came.
+    settings: the section `[network]`. limit: the largest message in bytes. outbox: the stored offers of this peer.
+    stop: set it to make the peer leave. done: the number of rounds that were done before a restart. members: the peers
+    that have come, with equal settings. heard: by peer, the last round from which a message came.
     """
 
     def __init__(
@@ -105,29 +105,28 @@ class PeerExchange:
         self.run = blake2b(repr(sorted({*self.others, link.me})).encode(), digest_size=4).hexdigest()
         self.most = limit + _ROOM
         self.done, self.round, self.waits, self.ended = done, done + 1, True, False
-        # The rounds of which something is offered to each of the others, with the last turn.
+        # By peer: the rounds with offers to it, each with its last turn.
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
         self.members: set[str] = set()
         self.hinted = False
         self.telling = Lock()
         self.comparisons: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
-        self.down: set[str] = set()  # who was missed, and did not answer since
-        self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
+        self.down: set[str] = set()  # neighbours that were missed, and have not answered since
+        self.awaited: set[str] = set()  # neighbours with a lost connection, for which this peer waits
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Wait until those are there who begin, and compare what they have; raises Left, and RunError for what differs.
+        """Wait for the peers that begin, and compare agreements; raises Left, and RunError if agreements differ.
 
-        Where others are in a round already, it waits for those who are there and on whom they count, for at most
-        `deadline`, and for nobody else. If this peer goes on with a run, it waits for one of them as long as it takes,
-        and for the others for at most `grace`.
+        If others are in a round already, wait only for connected peers and for those on which others count, for at most
+        `deadline`. In a resumed run, wait for one of the peers without limit, and for the others for at most `grace`.
         """
         for id in self.others:
             self.link.offer(id, f"{self.run}/terms", encode(Terms(agreement=self.agreement)))
-        for number, turn, to, data in self.outbox.read():  # what was offered before this peer was started again
+        for number, turn, to, data in self.outbox.read():  # offers from before a restart of this peer
             if number <= self.round and to in self.others:
                 self._put(to, number, turn, data)
         self.tell(self.others)
@@ -156,7 +155,7 @@ class PeerExchange:
             begun = list[Whereabouts]()
             if not self.link.present().intersection(missing):
                 begun = [there for there in self.whereabouts().values() if not there.waits]
-                # One on whom they count may not have been seen here yet: it is started again, as this peer is.
+                # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
                 if begun and not {id for there in begun for id in there.counts}.intersection(missing):
                     return
             if begun or (self.done and self.members):
@@ -165,7 +164,7 @@ class PeerExchange:
                     return
 
     def _note_nobody(self, since: float) -> None:
-        """Say once what may be wrong where nobody is reached; raises RunError for a trouble that is known."""
+        """Say once what may be wrong if nobody is reached; raises RunError if the link knows the reason."""
         if trouble := self.link.trouble():
             raise RunError(trouble)
         if not self.hinted and time.monotonic() > since + _HINT:
@@ -174,14 +173,14 @@ class PeerExchange:
         self.stop.wait(AGAIN)
 
     def _missing(self) -> list[str]:
-        """Return who has to be there before this peer begins, and was not yet."""
+        """Return the peers that must come before this peer begins, and have not come yet."""
         first, missing = self.settings.clients, [id for id in self.others if id not in self.members]
         if isinstance(first, int):
             return missing if len(self.members) + 1 < min(first, len(self.others) + 1) else []
         return [id for id in missing if id in first]
 
     def _compare(self, id: str) -> str | None:
-        """Take in a participant whose settings are equal; returns what differs, and None if it says nothing yet."""
+        """Admit a peer with an equal agreement; returns what differs, or None if the peer does not answer yet."""
         try:
             there = read(Terms, self.link.pull(id, f"{self.run}/terms", _TERMS, self.most)).agreement
         except Missed:
@@ -194,13 +193,13 @@ class PeerExchange:
         return ""
 
     def _linger(self, id: str) -> None:
-        """Stay for a moment, so that the other one sees what differs too."""
+        """Stay connected for a moment, so that the other peer sees what differs too."""
         until = time.monotonic() + _LINGER
         while id in self.link.present() and time.monotonic() < until and not self.stop.wait(AGAIN):
             pass
 
     def admit(self) -> None:
-        """Take in who has come since, without waiting for it; who has other settings is refused, and harms nobody."""
+        """Admit peers that have come since, without waiting for them; refuse peers with other settings."""
         for id in self.link.present().intersection(self.others) - self.members:
             if id not in self.comparisons:
                 self.comparisons[id] = self.pool.submit(self._compare, id)
@@ -214,15 +213,15 @@ class PeerExchange:
             self.say(f"{id} is here")
             del self.comparisons[id]
 
-    # -- where each is --------------------------------------------------------------------------------------------
+    # -- the progress of each peer --------------------------------------------------------------------------------
 
     def enter(self, round: int) -> None:
-        """Say which round this peer is in."""
+        """Announce the round of this peer."""
         self.round, self.waits = round, False
         self.tell(self.others)
 
     def tell(self, ids: Iterable[str]) -> None:
-        """Say to these where this peer is."""
+        """Tell these peers the progress of this peer."""
         with self.telling:
             counts = () if self.ended else tuple(sorted(self.members - self.down))
             for id in ids:
@@ -231,21 +230,21 @@ class PeerExchange:
                 self.link.offer(id, f"{self.run}/now", encode(now))
 
     def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Whereabouts]:
-        """Return where each of the others is that answers (of these; None: of all)."""
+        """Return the progress of these peers (None: of all), without peers that do not answer."""
         here = self.link.present()
         present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
         places = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
         return {id: there for id, there in places if there is not None}
 
     def whereabouts_of(self, id: str) -> Whereabouts | None:
-        """Return where this one is; None if it does not answer."""
+        """Return the progress of this peer; None if it does not answer."""
         try:
             return read(Whereabouts, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
         except (LinkError, MethodError):
             return None
 
     def end(self, round: int) -> None:
-        """Stay until the others that are there have all that this peer offers."""
+        """Stay connected until all connected peers have reached this round, and so have all offers of this peer."""
         self.ended = True
         self.enter(round)
         until = time.monotonic() + self.settings.deadline
@@ -260,7 +259,7 @@ class PeerExchange:
     # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
-        """Offer to these neighbours (a box of None: the round has ended here), and return what they offer."""
+        """Make offers to these neighbours (box None: the round has ended here), and return what they sent."""
         near = sorted(near)
         offers = _offers(near, box)
         self.outbox.keep(round, turn, offers)
@@ -276,7 +275,7 @@ class PeerExchange:
         return {id: job.result() for id, job in jobs.items()}
 
     def _put(self, id: str, round: int, turn: int, data: bytes) -> None:
-        """Offer the message of an exchange, and forget those of rounds that nobody asks for any more."""
+        """Offer the message of an exchange, and withdraw those of old rounds, which nobody needs any more."""
         self.link.offer(id, f"{self.run}/r{round}/t{turn}", data)
         rounds = self.offered[id]
         rounds[round] = turn
@@ -285,7 +284,7 @@ class PeerExchange:
             del rounds[old]
 
     def _pulled(self, id: str, round: int, turn: int, until: float) -> Heard:
-        """Return what a neighbour offers in this exchange, awaited while it may come."""
+        """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
         if (down := self._is_down(id, round)) is not None:
             return down
         silent = 0.0
@@ -328,14 +327,14 @@ class PeerExchange:
         return Heard(phase=offer.phase, message=message, ended=offer.ended)
 
     def _missed(self, id: str, missing: Missing, reason: str) -> Heard:
-        """Note a neighbour that is not waited for again before it answers."""
+        """Note a neighbour for which this peer does not wait again before it answers."""
         self.awaited.discard(id)
         self.down.add(id)
-        self.tell(self.others)  # who starts again waits for those on whom others count
+        self.tell(self.others)  # a peer that starts again waits for the peers on which others count
         return Heard(missing, reason)
 
     def _is_down(self, id: str, round: int) -> Heard | None:
-        """Return why this neighbour is not waited for now; None if it is."""
+        """Return why this peer does not wait for this neighbour now; None if it waits."""
         if id not in self.down:
             return None
         if id not in self.link.present():
@@ -347,10 +346,10 @@ class PeerExchange:
 
 
 class PeerOutbox:
-    """The offers of a peer in its last rounds, a file for each exchange, which it offers again after a kill.
+    """The stored offers of a peer in its last rounds, a file for each exchange, to offer them again after a kill.
 
-    When all peers are killed at once, some have finished a round that others repeat, and these need its messages once
-    more. The files are flushed to the system, so that they survive a kill; after a loss of power an exchange may be
+    When all peers are killed at once, some have finished a round that others repeat, which then need its messages
+    again. The files are flushed to the system, so that they survive a kill; after a loss of power an exchange may be
     missing.
     """
 
@@ -359,7 +358,7 @@ class PeerOutbox:
         made_private(folder, "what this peer sends")
 
     def keep(self, round: int, turn: int, offers: Mapping[str, bytes]) -> None:
-        """Write the offers of an exchange by receiver, before they are made; equal ones are written once."""
+        """Write the offers of an exchange by receiver, before they are made; equal offers are written once."""
         if not offers:
             return
         places = {data: str(place) for place, data in enumerate(dict.fromkeys(offers.values()))}
@@ -372,7 +371,7 @@ class PeerOutbox:
             raise RunError(f"{path}: what this peer sends cannot be written ({error})") from None
 
     def read(self) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yield (round, turn, receiver, offer) of all that is kept; a damaged file counts as lost."""
+        """Yield (round, turn, receiver, offer) of all stored offers; a damaged file counts as lost."""
         for round, turn, path in self._files():
             with suppress(OSError, MethodError, KeyError, AttributeError):
                 tree = codec.decode(path.read_bytes())
@@ -380,7 +379,7 @@ class PeerOutbox:
                     yield round, turn, id, codec.bytes_of(tree["parts"][name])
 
     def life(self) -> str:
-        """Return what names this run of the peer, also after a restart of its process."""
+        """Return the id of this run of the peer, which stays the same after a restart of its process."""
         path = self.folder / "life"
         try:
             if not path.exists():
@@ -390,7 +389,7 @@ class PeerOutbox:
             raise RunError(f"{path}: cannot be written ({error})") from None
 
     def drop(self, but: Container[int]) -> None:
-        """Forget all rounds but these."""
+        """Remove the files of all rounds except these."""
         for round, _, path in self._files():
             if round not in but:
                 path.unlink(missing_ok=True)
@@ -401,7 +400,7 @@ class PeerOutbox:
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:
-    """Return what is offered to each neighbour; one message to many is encoded once."""
+    """Return the encoded offer to each neighbour; a message to many neighbours is encoded once."""
     if box is None:
         return dict.fromkeys(near, encode(PeerMessage(ended=True)))
     nothing, encoded = encode(PeerMessage()), dict[int, bytes]()

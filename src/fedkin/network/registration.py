@@ -1,8 +1,8 @@
-"""Registration: how participants come together, agree on one encoding of their tables, and are let in or refused.
+"""Registration: clients join the server, agree on a common encoding of their tables, and are admitted or refused.
 
-A client says hello up to three times: with the columns of its table, with a profile of its rows (both only if the
-experiment learns from tables), and with what it says of itself. The server answers each time when all clients have
-said so: then it is known what most have, and who does not have it is refused alone, and may come back.
+A client says hello in up to three stages: with the columns of its table, with a profile of its rows (both only if the
+experiment learns from tables), and with its description. The server answers a stage once all clients have reached it.
+Then it knows what most clients have, and refuses only the clients that differ; these may come back.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
 
-NEXT_ROUND = "the next round"  # for which one waits that comes after the first
+NEXT_ROUND = "the next round"  # what a late client waits for
 _SAMPLES = 10**12
 _LARGEST_HELLO = 1 << 26  # bytes
-_SLICE = 5.0  # seconds of one look for a hello
-_ALIVE = 3.0  # seconds in which a process of the same name says that it is there
-_AGAIN = 0.05  # seconds until somebody who was just answered is looked at again
-_LONGEST_PAUSE = 60.0  # seconds until one is looked at again whose hellos are not readable
-_SHORT = 0.5  # seconds of one look for what a peer offers
+_SLICE = 5.0  # seconds of one pull of a hello
+_ALIVE = 3.0  # seconds within which a living process of the same name answers
+_AGAIN = 0.05  # seconds between two looks at a participant
+_LONGEST_PAUSE = 60.0  # longest time between two looks, after unreadable hellos
+_SHORT = 0.5  # seconds of one pull from a peer
 
 
 class About(Settings):
-    """What a client says of itself: numbers of samples, a hash of them, and what it wants to tell besides.
+    """A client's description of itself: numbers of samples, a hash of them, and optionally its group.
 
-    seen: whether it takes part; a client that does not is only evaluated, and takes a model home.
+    seen: whether the client takes part; otherwise it is only evaluated, and takes a model home.
     """
 
     n_train: int = Field(ge=1, le=_SAMPLES)
@@ -59,56 +59,56 @@ class About(Settings):
 
 
 def about_of(client: Client, task: Task) -> About:
-    """Return what a client says of itself."""
+    """Return the description of a client."""
     digest = Federation([client], task).fingerprint()
     return About(n_train=client.size, n_test=len(client.test), digest=digest, group=client.group)
 
 
 class Member(Settings):
-    """A client of the federation: what it says of itself, by the first round in which that counts, and its absences."""
+    """A client of the federation. told: its descriptions, by the first round in which each counts. away: absences."""
 
     told: dict[int, About]
     away: tuple[Absence, ...] = ()
 
     @property
     def joins(self) -> int:
-        """Its first round."""
+        """The client's first round."""
         return min(self.told)
 
     @property
     def first(self) -> About:
-        """What it said of itself when it came."""
+        """The client's first description."""
         return self.told[self.joins]
 
     @property
     def now(self) -> About:
-        """What it says of itself now."""
+        """The client's current description."""
         return self.told[max(self.told)]
 
     @property
     def left(self) -> int | None:
-        """The round in which it has left; None: it is here."""
+        """The round in which the client has left; None if it is here."""
         return self.away[-1][0] if self.away and self.away[-1][1] is None else None
 
     @property
     def since(self) -> int:
-        """The round in which it joined or came back last."""
+        """The round in which the client last joined or came back."""
         return self.joins if not self.away else (self.away[-1][1] or self.away[-1][0]) + 1
 
     @property
     def later(self) -> list[tuple[int, About]]:
-        """What it has said since it came, by round."""
+        """The later descriptions, by round."""
         return sorted(self.told.items())[1:]
 
     @property
     def entry(self) -> Entry:
-        """It without samples, for a roster."""
+        """The client's entry in a roster."""
         later = tuple((round, new.n_train, new.group) for round, new in self.later)
         return Entry(self.first.seen, self.joins, self.first.n_train, self.first.group, later, self.away)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """It for records and reports, as far as it told."""
+        """The client's facts for records and reports."""
         rounds = [[round, about.n_train, about.n_test] for round, about in self.later]
         renewed = {"renewed": rounds} if rounds else {}
         return {**self.first.model_dump(), "about": {}, **times_of(self.joins, self.away), **renewed}
@@ -118,10 +118,10 @@ Stage = Literal["columns", "profile", "about"]
 
 
 class Hello(Sent):
-    """What a client says when it comes: its columns, its profile (both as JSON), or what it says of itself.
+    """A client's hello to the server: its columns, its profile (both as JSON), or its description.
 
-    nonce: names this hello; the server answers each one once. life: names the client's process. leaves: it leaves.
-    seen: as in `About`.
+    nonce: id of this hello; the server answers each hello once. life: id of the client's process. leaves: whether the
+    client leaves for good. seen: as in `About`.
     """
 
     nonce: Annotated[StrictStr, Field(pattern="^[0-9a-f]{8}$")]
@@ -135,18 +135,18 @@ class Hello(Sent):
 
     @property
     def stage(self) -> Stage:
-        """What it is about."""
+        """The stage of registration."""
         return "about" if self.about is not None else "profile" if self.profile else "columns"
 
 
 class Heard(Sent):
-    """The server has read a hello. missing: who has not come yet, in words."""
+    """The server has read a hello. missing: whom or what it still waits for, as text."""
 
     missing: Annotated[StrictStr, Field(max_length=1000)] = ""
 
 
 class Welcome(Sent):
-    """The server's answer to a hello: the columns or the encoding of all, where a client begins, or why it is refused.
+    """The server's answer to a hello: the common columns or encoding, where a client begins, or why it is refused.
 
     columns, encoding: as JSON.
     """
@@ -161,7 +161,7 @@ class Welcome(Sent):
 
 @dataclass(frozen=True)
 class Shared:
-    """The encoding of their tables on which participants agreed, the columns that it needs, and who they are."""
+    """The agreed common encoding of tables, the columns that it needs, and the names of the clients that agreed."""
 
     agreed: SharedEncoding
     columns: ColumnTypes
@@ -169,16 +169,16 @@ class Shared:
 
     @property
     def task(self) -> Task:
-        """The task that follows from it."""
+        """The task that follows from the encoding."""
         return self.agreed.target.task(len(self.agreed.encoding.names))
 
 
 class Registration:
-    """The clients of a federation as they come and come back.
+    """Registers the clients of a federation as they join, leave and come back.
 
-    settings: what all must have in common, as TOML. reading: of tables, if the experiment learns from them. kept:
-    federation.json of a resumed run. moved: `moved` of its checkpoint, if it has one. shared: the encoding
-    of tables that was agreed on before; keep: told of one that is agreed on now.
+    settings: the common settings, as TOML. reading: how to read tables, if the experiment learns from them. kept:
+    federation.json of a resumed run. moved: `moved` of its checkpoint, if it has one. shared: the encoding that was
+    agreed before; keep: called with an encoding that is agreed now.
     """
 
     def __init__(
@@ -196,12 +196,12 @@ class Registration:
         self.expected = network.clients if isinstance(network.clients, int) else len(network.clients)
         self.begins = self._deadline()
         self.members: dict[str, Member] = {}
-        self.lives: dict[str, str] = {}  # the processes that take part
-        self.next_order: dict[str, int] = {}  # of those who were welcomed
-        self.due: dict[str, Hello] = {}  # who joins, leaves or has other samples from the next round on
-        self.parting: dict[str, Hello] = {}  # who has left in this round
-        self.fingerprint = ""  # of a resumed run: that of the clients in federation.json
-        self.silent: dict[str, float] = {}  # since when members have no connection
+        self.lives: dict[str, str] = {}  # by client, the process that takes part
+        self.next_order: dict[str, int] = {}  # by admitted client, the number of its next order
+        self.due: dict[str, Hello] = {}  # clients that join, leave or have new samples from the next round on
+        self.parting: dict[str, Hello] = {}  # clients that have left in this round
+        self.fingerprint = ""  # of a resumed run: the fingerprint in federation.json
+        self.silent: dict[str, float] = {}  # by member without a connection, since when
         self.closed = self.complete = False
         self.plan: Setup | None = None
         self.agreement = Agreement(settings=settings, task=None)
@@ -227,19 +227,19 @@ class Registration:
         self.complete = True
 
     def _adopt(self, task: Task) -> None:
-        """Take this task as the federation's; raises ConfigError if the experiment does not fit it."""
+        """Set the federation's task; raises ConfigError if the experiment does not fit it."""
         plan, agreement = agreed(self.agreement.settings, task, self.plan_of)
         if plan is None:
             raise ConfigError(agreement.cannot)
         self.plan, self.agreement = plan, agreement
 
-    # -- who is there ---------------------------------------------------------------------------------------------
+    # -- waiting for clients --------------------------------------------------------------------------------------
 
     def wait(self, stopping: Callable[[], bool] = lambda: False) -> Roster:
-        """Return the roster once all clients are there; raises RunError if it is to stop before.
+        """Return the roster once all clients are there; raises RunError if `stopping` returns True before.
 
-        A resumed run knows all its clients: it waits until each was there, at most for `network.grace`, and
-        for one of them as long as it takes.
+        In a resumed run all clients are known: wait for one of them without limit, and then for the others for at most
+        `network.grace`.
         """
         told, left, resumed = "", self.network.grace, self.complete
         with self.changed:
@@ -257,7 +257,7 @@ class Registration:
                     left -= 0.2
 
     def _stage(self) -> Stage:
-        """Return what clients are asked now."""
+        """Return the current stage of registration."""
         if self.reading is None or self.shared is not None or self.complete:
             return "about"
         return "columns" if self.columns is None else "profile"
@@ -266,7 +266,7 @@ class Registration:
         return sorted(self.next_order if self.complete else self.hellos[stage])
 
     def _state(self) -> str:
-        """Return who is there and who is missing, in one line."""
+        """Return which clients are there and which are missing, in one line."""
         stage = self._stage()
         here, missing = self._here(stage), self._missing(stage)
         what = {"columns": "have told their columns", "profile": "have told of their tables", "about": "are here"}
@@ -274,7 +274,7 @@ class Registration:
         return line + (f"; missing: {missing}" if missing and here else "")
 
     def _missing(self, stage: Stage) -> str:
-        """Return the names of those who have not come yet, as far as they are known."""
+        """Return the names of clients that have not come yet, as far as names are known."""
         clients = self.network.clients
         names: Iterable[str] = self.here if self.complete else () if isinstance(clients, int) else clients
         missing = sorted(set(names) - set(self._here(stage)))
@@ -289,18 +289,18 @@ class Registration:
         return max(2, min(self.expected, len(self.hellos[self._stage()])))
 
     def _deadline(self) -> float:
-        """Return when it goes on with those who are there, though others are missing."""
+        """Return the time after which registration continues without the missing clients."""
         after = self.network.begin_after
         return math.inf if after is None else time.monotonic() + after
 
     def roster(self) -> Roster:
-        """Return the clients as they described themselves."""
+        """Return the roster of the clients, as they described themselves."""
         assert self.plan is not None
         there = {id: member for id, member in sorted(self.members.items()) if member.first.seen or not member.left}
         return Roster({id: member.entry for id, member in there.items()}, self.plan.task, self.name)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the clients for records and reports, as far as they told them."""
+        """Return the facts of the clients for records and reports."""
         assert self.plan is not None
         task = self.plan.task
         more: dict[str, Any] = {}
@@ -320,10 +320,10 @@ class Registration:
             digest.update(repr((id, member.first.group, member.first.digest)).encode())
         return digest.hexdigest()
 
-    # -- who joins and leaves after the first round ---------------------------------------------------------------
+    # -- clients that join or leave after the first round ---------------------------------------------------------
 
     def about(self, name: str) -> About:
-        """Return what a member says of itself now."""
+        """Return the current description of a member."""
         return self.members[name].now
 
     @property
@@ -335,16 +335,15 @@ class Registration:
         return name in self.members and self.members[name].left is None
 
     def is_gone(self, name: str) -> bool:
-        """Whether a member has been without a connection for so long that it has left."""
+        """Whether a member had no connection for so long (`network.gone_after`) that it counts as left."""
         after, now = self.network.gone_after, time.monotonic()
         return after is not None and now - self.silent.get(name, now) > after
 
     def turn_to(self, round: int) -> bool:
-        """From this round on, let in who waits, let go who leaves or is gone, and count the new samples of who has any.
+        """Begin a round: admit waiting clients, remove clients that leave or are gone, and count new samples.
 
-        Returns whether there were any.
-
-        All that was decided for earlier rounds is in a checkpoint now, and those who left are told.
+        Returns whether there was any such change. All earlier changes are in a checkpoint by now, so clients that left
+        before are told now.
         """
         with self.changed:
             self._part()
@@ -363,7 +362,7 @@ class Registration:
             return bool(due or gone)
 
     def _count(self, name: str, hello: Hello, about: About, round: int) -> None:
-        """Count what a client says of itself from this round on: it joins, comes back, or has other samples."""
+        """Use a client's new description from this round on: it joins, comes back, or has new samples."""
         came, member = not self._is_here(name), self.members.get(name)
         if member is None:
             member = Member(told={round: about})
@@ -380,13 +379,13 @@ class Registration:
             self._welcome(name, hello)
 
     def _part(self) -> None:
-        """Tell those who have left that they have; what they are told is in a checkpoint."""
+        """Confirm to clients that they have left, since a checkpoint has that by now."""
         for name, hello in self.parting.items():
             self._farewell(name, hello)
         self.parting = {}
 
     def end(self) -> None:
-        """Tell those who have left that they have, and who waits for another round that the run has ended."""
+        """Confirm to clients that they have left; tell those that wait for another round that the run has ended."""
         with self.changed:
             self._part()
             for name, hello in self.due.items():
@@ -398,21 +397,21 @@ class Registration:
         self.link.offer(name, f"welcome/{hello.nonce}", encode(left))
 
     def has_paused(self, name: str, hello: Hello | None = None) -> bool:
-        """Whether a process has ended that took part, so that it will answer no request.
+        """Whether the process of a member has ended, so that it will answer no request.
 
-        Its successor says that this member leaves, or has other samples from the next round on.
+        A new process of this member has said that it leaves, or has new samples from the next round on.
         """
         hello = hello or self.due.get(name)
         return hello is not None and hello.life != self.lives.get(name)
 
     def moved(self) -> dict[str, Any]:
-        """Return the members, of whom some joined later or left, for the state of a run."""
+        """Return all members, also those that joined later or left, for the state of a run."""
         return {id: member.model_dump(mode="json") for id, member in sorted(self.members.items())}
 
-    # -- what all have --------------------------------------------------------------------------------------------
+    # -- agreement ------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Once all have said hello at this stage: refuse who does not fit most, or answer all and go on."""
+        """Once all clients have reached this stage, refuse those that differ from most, or answer all and continue."""
         stage = self._stage()
         hellos = self.hellos[stage]
         if self.complete or len(hellos) < self._wanted():
@@ -449,7 +448,7 @@ class Registration:
             self._welcome(name, hello)
 
     def _unlike_most(self, hellos: Mapping[str, Hello]) -> dict[str, str]:
-        """Return who has not the task and the columns that most have, and why; the first ones break ties."""
+        """Return the clients without the task and columns that most have, and why; the first clients break ties."""
         tasks = {name: (repr(hello.agreement.task), hello.agreement.columns) for name, hello in hellos.items()}
         most = Counter(tasks.values()).most_common(1)[0][0]
         like = [name for name in hellos if tasks[name] == most]
@@ -469,14 +468,14 @@ class Registration:
             for name, words in differing.items()
             if words
         }
-        if wrong:  # who is wrong may be among those that are like most, and come back with another file
+        if wrong:  # even a client with the task of most may be refused here, and come back with another file
             self.plan, self.agreement = plan, agreement
         return wrong
 
     # -- arrivals -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Attend to everybody who is there, each in a thread of its own."""
+        """Start a thread for each connected participant that answers its hellos."""
         with self.changed:
             while not self.closed:
                 try:
@@ -491,11 +490,11 @@ class Registration:
                 self.changed.wait(_AGAIN)
 
     def _attend(self, name: str) -> None:
-        """Answer the hellos of this participant, each of them once, until it is gone."""
+        """Answer each hello of this participant once, until it is gone."""
         before, pause = b"", _AGAIN
         try:
             self._offer_terms(name)
-            # A client that waits for an order of a server that has ended sees that this is another one.
+            # A client that still waits for an order of an earlier server process sees that this is another process.
             self.point(name)
             while not self.closed:
                 try:
@@ -519,7 +518,7 @@ class Registration:
                 del self.threads[name]
 
     def point(self, name: str) -> None:
-        """Tell a client which order is the newest."""
+        """Tell a client the number of its newest order."""
         with self.changed:
             number = self.next_order.get(name, 0)
             left = self.complete and name in self.members and not self._is_here(name)
@@ -529,7 +528,7 @@ class Registration:
         self.link.offer(name, "terms", encode(Terms(agreement=self.agreement, name=self.name)))
 
     def _answer(self, name: str, hello: Hello) -> None:
-        """Keep what this client says until all have said so, or answer it now."""
+        """Answer a hello now, or keep it until all clients have reached its stage."""
         twice = "" if hello.leaves else self._is_second(name, hello)
         with self.changed:
             words = twice or self._refusal(name, hello)
@@ -548,8 +547,8 @@ class Registration:
             self.changed.notify_all()
 
     def _keep(self, name: str, hello: Hello, later: str) -> None:
-        """Keep what this client says until the next round (later: what it is then), or until all have said so."""
-        before = self.due.pop(name, None)  # one that said that it leaves may have come back
+        """Keep a hello until the next round (later: what changes then), or until all clients have reached its stage."""
+        before = self.due.pop(name, None)  # a client that was about to leave may have come back
         known = self.lives.get(name), None if before is None else before.life
         if not hello.leaves and hello.life not in known:
             self.say(f"{name} is here" + (" again" if name in self.lives else ""))
@@ -565,7 +564,7 @@ class Registration:
             self._welcome(name, hello)
 
     def _later(self, name: str, hello: Hello) -> str:
-        """Return what this client does from the next round on, in words; empty if it is answered now."""
+        """Return what this client does from the next round on, in words; empty if its hello is answered now."""
         about = hello.about
         if self._is_here(name):
             if hello.leaves:
@@ -579,7 +578,7 @@ class Registration:
         return "" if now else f"{'takes part' if hello.seen else 'is evaluated'} from the next round on"
 
     def _is_second(self, name: str, hello: Hello) -> str:
-        """Return what to say to a second process with this name and key while the first one answers; else nothing."""
+        """Return why to refuse a second process with this name and key while the first one answers; else empty."""
         first = self.lives.get(name, hello.life)
         if first == hello.life:
             return ""
@@ -607,11 +606,11 @@ class Registration:
 
     def _note(self, name: str, words: str, once: bool = True) -> None:
         self.say(f"{name} is refused: {escaped(words, 400)}")
-        if once:  # a link notes what it refuses itself
+        if once:  # the link has noted its own refusals
             self.link.refused.add(name, "hello", words)
 
     def _refusal(self, name: str, hello: Hello) -> str:
-        """Return why this client cannot take part, as far as that is known before all are there."""
+        """Return why this client cannot take part, as far as this is known before all clients are there; else empty."""
         if name == "server":
             return "no client can have the server's name"
         if hello.leaves:
@@ -644,7 +643,7 @@ class Registration:
             return f"the federation is complete without it ({', '.join(self.here[:8])}); {how}"
         if hello.about is None:
             return self._unlike_columns(hello)
-        if self.plan is None:  # it is looked at again when it waits for a round
+        if self.plan is None:  # it is checked again when it waits for a round
             return ""
         try:
             there = {id: Entry(True, 1, member.now.n_train, None) for id, member in self.members.items()}
@@ -664,7 +663,7 @@ class Registration:
         return "" if self.columns is None else table.unlike(self.columns)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop registering clients."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -674,7 +673,7 @@ class Registration:
 
 
 class Told(Sent):
-    """What a peer tells of its table: its columns, or their profile, as JSON."""
+    """What a peer tells about its table: its columns, or their profile, as JSON."""
 
     agreement: Agreement
     text: StrictStr
@@ -684,11 +683,11 @@ def among(
     link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
     kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
 ) -> Shared:  # fmt: skip
-    """Tell all others of this peer's table, and return what those agree on who begin, as each of them finds it.
+    """Exchange table profiles with all other peers; return the common encoding, which each peer computes itself.
 
-    begin: their names; a number stands for all. First the columns are told, and then the profile of those that most
-    have. kept: what was agreed before. Raises Left, and RunError if this table or settings differ. What is told stays
-    offered, for those who come later.
+    begin: names of the peers that begin and agree on the encoding; a number stands for all. Peers exchange first their
+    columns, and then the profile of the columns that most have. kept: what was agreed before. Raises Left, and RunError
+    if this table or the settings differ. Columns and profile stay offered, for peers that come later.
     """
     others = {*names} - {link.me}
     first = {*others, link.me} if isinstance(begin, int) else {*begin}
@@ -715,7 +714,7 @@ def among(
 def _heard(
     link: Link, what: str, mine: Told, first: set[str], stop: Event, say: Callable[[str], None]
 ) -> dict[str, str]:  # fmt: skip
-    """Return what each of these peers tells; raises Left, and RunError if the settings of one differ."""
+    """Return the text of each of these peers; raises Left, and RunError if the settings of a peer differ."""
     heard = {link.me: mine.text} if link.me in first else {}
     waiting = 0
     while missing := sorted(first - set(heard)):

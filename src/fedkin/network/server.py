@@ -1,4 +1,4 @@
-"""The server of a federation over a network: the rounds of a simulation, with clients at the other ends of links."""
+"""The server of a federation over a network: the rounds of a simulation, with remote clients."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
 
-_ROOM = 1 << 20  # bytes of an answer beside its message
+_ROOM = 1 << 20  # bytes of an answer in addition to its message
 _MOST = 10_000  # clients that are asked at the same time
-_SLICE = 0.5  # seconds between two looks at whether a client is connected
-_END = 5.0  # seconds in which clients hear that the run has ended
+_SLICE = 0.5  # seconds between two checks whether a client is connected
+_END = 5.0  # seconds to tell clients that the run has ended
 
 
 class NetworkSite(Site):
-    """The clients at the other ends of links. Their states, models and features stay with them."""
+    """The remote clients, at the other ends of links. Their states, models and features stay with them."""
 
     def __init__(self, plan: Setup, registration: Registration, stopping: Callable[[], bool]) -> None:
         super().__init__()
@@ -45,17 +45,17 @@ class NetworkSite(Site):
         # Rounds that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
-        # What each client says that it has released under [privacy]; it never becomes less.
+        # The releases under [privacy] that each client has reported; they never decrease.
         self.spent: dict[str, Spent] = {}
         self.models_at: dict[str, str] = {}  # the hash of the model that each client keeps
         self.away: set[str] = set()
-        self.drifted: set[str] = set()  # of whom a test has said so
+        self.drifted: set[str] = set()  # clients that a test found to have drifted
         self.failures: list[Failure] = []
         self.parts: dict[str, Any] = {}
         self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="client")  # threads are made when they are needed
         self.most = cache(lambda id: largest_message(plan, id) + _ROOM)
 
-    # -- what a site is asked -------------------------------------------------------------------------------------
+    # -- requests to a site ---------------------------------------------------------------------------------------
 
     def turn_to(self, number: int) -> None:
         self.number, self.parts, self.work = number, {}, Work()
@@ -90,7 +90,7 @@ class NetworkSite(Site):
         return scores
 
     def leave(self, ids: Iterable[str]) -> None:
-        """Expect no state of clients that have left, if they come back."""
+        """Expect no states from clients that have left, if they come back."""
         for id in ids:
             self.last.pop(id, None)
             self.away.discard(id)
@@ -109,7 +109,7 @@ class NetworkSite(Site):
     # -- orders and answers ---------------------------------------------------------------------------------------
 
     def _ask_all(self, what: str, phase: str, messages: Mapping[str, Message]) -> dict[str, Answer]:
-        """Ask these clients at once; returns the answers, and notes why others have none."""
+        """Ask these clients in parallel; returns the answers, and notes why answers are missing."""
         if not messages:
             return {}
         self._await_somebody(messages)
@@ -126,7 +126,7 @@ class NetworkSite(Site):
         for id, job in jobs.items():
             result = job.result()
             if isinstance(result, Failure):
-                # The word of one client alone ends no run, nor that of one that takes no part.
+                # The report of one client alone must not end a run, nor that of a client that takes no part.
                 alone = len(messages) == 1 or not registration.about(id).seen
                 self.failures.append(replace(result, injected=result.injected or alone))
                 continue
@@ -135,7 +135,7 @@ class NetworkSite(Site):
         return answers
 
     def _note(self, id: str, phase: str, answer: Answer) -> None:
-        """Note what a client says of its work, its releases and its own failures."""
+        """Note the work, the releases and the failure that a client reports."""
         if (failed := answer.failed) is not None:
             failure = self._failure(id, phase, Missing(failed.kind), escaped(failed.words, 300), not failed.injected)
             self.failures.append(failure)
@@ -185,7 +185,7 @@ class NetworkSite(Site):
         return self._failure(id, phase, Missing.LATE, f"no answer within {self.registration.network.deadline:g} s")
 
     def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | Answer:
-        """Return the answer in these bytes, or why it is none."""
+        """Return the answer in these bytes, or why it is invalid."""
         try:
             answer = read(Answer, data)
         except MethodError as error:
@@ -204,7 +204,7 @@ class NetworkSite(Site):
         return self._failure(id, phase, Missing.REFUSED, words)
 
     def _failure(self, id: str, phase: str, kind: Missing, words: str, own: bool = False) -> Failure:
-        """Return why an answer is missing; own: it is the client's own part that failed."""
+        """Return why an answer is missing. own: whether the client's own part failed."""
         return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
 
     def is_there(self, id: str) -> bool:
@@ -214,7 +214,7 @@ class NetworkSite(Site):
     def _await_somebody(self, ids: Iterable[str]) -> None:
         """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile.
 
-        Nobody waits for clients that take no part.
+        It does not wait for clients that take no part.
         """
         announced, ids = False, [id for id in ids if self.registration.about(id).seen]
         with self.registration.changed:
@@ -228,9 +228,9 @@ class NetworkSite(Site):
 
 
 class NetworkEngine(Engine):
-    """The engine of a server, with the clients that are registered.
+    """The engine of a server with its registered clients.
 
-    status: is told how it goes. stopping: whether the run is to stop while it waits for a client.
+    status: the status file to update. stopping: returns whether to stop the run while it waits for a client.
     """
 
     name: ClassVar[str] = "network"
@@ -253,7 +253,7 @@ class NetworkEngine(Engine):
         return self.facts()
 
     def _take_members(self) -> None:
-        """Have the members that the registration has now, and let them count as many samples as they told."""
+        """Use the current members of the registration, and let each claim at most its registered number of samples."""
         self.everyone = self.registration.roster()
         samples = {id: member.now.n_train for id, member in self.registration.members.items()}
         self.exchange.validator = Validator(self.setup, self.registration.link.refused.add, samples)
@@ -301,7 +301,7 @@ class NetworkEngine(Engine):
 
 
 def _never_less(now: Spent, before: Spent | None) -> Spent:
-    """Return what a client says that it has released, and said before."""
+    """Return the releases that a client reports, but never less than it reported before."""
     if before is None:
         return now
     phases = now.open.keys() | before.open.keys()
@@ -312,10 +312,10 @@ def _never_less(now: Spent, before: Spent | None) -> Spent:
 
 
 def score_of(scored: Scored, task: Task, further: int, most: int) -> Score:
-    """Return a client's score; raises MethodError for figures that cannot be.
+    """Return a client's score; raises MethodError for impossible figures.
 
-    further: how many further metrics there are. most: of test samples. A loss may be NaN or infinite: so is that of a
-    model that has diverged.
+    further: the number of further metrics. most: the client's number of test samples. A loss may be NaN or infinite, as
+    that of a diverged model is.
     """
     metrics = task.figures if scored.n and task.kind != "classification" else ()
     counts = len(scored.figures), len(scored.further)

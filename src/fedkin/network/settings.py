@@ -13,26 +13,27 @@ from fedkin.settings import Settings
 from fedkin.tasks import Kind, Task
 from fedkin.untrusted import error_text, escaped
 
-_LARGEST = 10**8  # values of one sample
+_LARGEST = 10**8  # most values of one sample
 _TASK = TypeAdapter(Task)
-_MOST_OUTPUTS = 10**5  # classes or targets of a task that another participant sends
+_MOST_OUTPUTS = 10**5  # most classes or targets of a task that another participant sends
 
 
 class NetworkSettings(Settings):
     """The section `[network]`; a simulation does not read it.
 
-    clients: those who must be there before the first round: their names, or their number.
-    deadline: seconds in which a client answers a request; a later answer counts as missing.
-    begin_after: seconds after which it begins with those who are there, at least two; None: it waits for all.
-    newcomers: whether clients that the join file names may join after that, from the next round on, or come back after
-    they have left; without it they are refused.
-    reread: whether each participant reads its file again when it has changed, so that new samples count from the next
-    round on.
-    gone_after: seconds without a connection after which a client has left; None: it is waited for as long as it takes.
-    grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
-    is back. The same for a neighbour of a peer, also for one that is connected and does not answer.
-    kind, classes: of the task. A client that does not have samples of every class needs `classes`. All else of the task
-    the first client that joins sets, and others must have the same.
+    clients: the clients that must have joined before the first round: their names, or their number.
+    deadline: seconds within which a client answers a request; a later answer counts as missing.
+    begin_after: seconds after which the run begins with the clients that have joined, at least two; None: it waits for
+    all.
+    newcomers: whether clients in the join file may join later, from the next round on, or come back after they have
+    left; otherwise they are refused.
+    reread: whether each participant reads its file again after a change; new samples count from the next round on.
+    gone_after: seconds without a connection after which a client counts as having left; None: the server waits for it
+    without limit.
+    grace: seconds to wait for a client that has lost its connection; after that it is asked again only when it is back.
+    A peer waits as long for a neighbour, also for a connected neighbour that does not answer.
+    kind, classes: those of the task. A client without samples of some class needs `classes`. The first client that
+    joins sets the rest of the task, and the others must have the same.
     """
 
     clients: int | tuple[str, ...] = 2
@@ -59,7 +60,7 @@ class NetworkSettings(Settings):
 
 
 def task_from(tree: Any) -> Task:
-    """Return the task of which another participant sent the fields; raises ConfigError for one that cannot be.
+    """Return the task from the fields that another participant sent; raises ConfigError for an invalid task.
 
     >>> task_from({"classes": 10, "shape": [1, 8, 8]}) == Task(10, (1, 8, 8))
     True

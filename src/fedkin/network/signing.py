@@ -1,11 +1,11 @@
-"""Signed offers: size, hash, the owner's signature under both, and its certificate go with every offer.
+"""Signed offers: each offer has its size and hash, the owner's signature of both, and the owner's certificate.
 
 The signature covers owner, receiver, subject (which begins with the run's name), size and hash of all bytes: an offer
 that is served again under another subject, or to another participant, is refused.
 
-Offers by a router are also sealed end to end (HPKE, RFC 9180): signed by the owner, then encrypted to the receiver with
-signature and certificate, bound to owner, receiver and subject. The router sees the subject, and can neither read,
-change nor forge an offer, though identity on the link ends at it.
+Offers over a router are also sealed end to end (HPKE, RFC 9180): the owner signs the offer, and then encrypts it with
+signature and certificate to the receiver, bound to owner, receiver and subject. The router sees the subject, and can
+neither read, change nor forge an offer, though the TLS connections end at the router.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _CURVE = "secp256r1"  # P-256
 
 
 class Head(BaseModel):
-    """What goes with an offer.
+    """The head of an offer.
 
-    kind: signed, or sealed, where signature and certificates are inside. size: bytes of the offer. sha256: their hash.
+    kind: signed, or sealed (signature and certificates are then inside). size: bytes of the offer. sha256: their hash.
     signature: in hexadecimal digits. chain: the owner's certificate and intermediates, in PEM.
     """
 
@@ -71,10 +71,10 @@ def _read(data: bytes, kind: str) -> Head | None:
 
 
 class Signer:
-    """Writes heads of one participant's offers, and reads those of the others in its address book.
+    """Writes the heads of one participant's offers, and reads those of the others in its address book.
 
-    Those certificates count that the address book names, or that the federation's CA signed, unless they are revoked.
-    extra: by how many bytes an offer may be larger than its content.
+    A certificate is accepted if the federation's CA signed it, it is the one in the address book (if that has one), and
+    it is not revoked. extra: by how many bytes an offer may be larger than its content.
     """
 
     extra = 0
@@ -85,7 +85,7 @@ class Signer:
         self._chain = certificate_pem(identity.chain)
 
     def _certificate(self, owner: str, chain: bytes) -> x509.Certificate:
-        """Return the certificate of `owner` in this chain in PEM; raises ValueError with why it does not count."""
+        """Return the certificate of `owner` in this PEM chain; raises ValueError if it is not accepted."""
         try:
             certificates = certificates_of(chain, "its certificate")
             verify(certificates, self._identity.roots, owner, "its certificate")
@@ -109,7 +109,7 @@ class Signer:
         return Offer(data, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
-        """Return the head of an offer of `owner` to this participant; raises ValueError with why it is none."""
+        """Return the head of an offer of `owner` to this participant; raises ValueError if it is invalid."""
         if (head := _read(data, _SIGNED)) is None:
             raise ValueError("not an offer of this version of fedkin")
         certificate = self._certificate(owner, head.chain.encode())
@@ -119,16 +119,16 @@ class Signer:
         return head
 
     def opened(self, owner: str, subject: str, data: bytes) -> bytes:
-        """Return the content of an offer whose head and hash fit; raises ValueError if it is not sealed right."""
+        """Return the content of an offer whose head and hash are valid; raises ValueError if its seal is not."""
         return data
 
     def sign(self, id: str, data: bytes) -> bytes:
-        """Sign keys of secure sums, for other clients: the signature's length, the signature, and the certificate."""
+        """Sign data of secure sums, for other clients; returns the signature's length, the signature, and the chain."""
         signature = sign(self._identity.key, _SUMS + data)
         return len(signature).to_bytes(2) + signature + self._chain
 
     def holds(self, id: str, data: bytes, signature: bytes) -> bool:
-        """Return whether such keys were signed with a certificate of `id` that counts."""
+        """Return whether this data of secure sums was signed with an accepted certificate of `id`."""
         end = 2 + int.from_bytes(signature[:2])
         try:
             return is_signed(self._certificate(id, signature[end:]).public_key(), signature[2:end], _SUMS + data)
@@ -137,9 +137,9 @@ class Signer:
 
 
 class Sealer(Signer):
-    """Seals offers, and opens those of others. The address book has the certificate of each of them.
+    """Seals offers, and opens those of others; the address book must have the certificates of all others.
 
-    Raises ConfigError for one without, for a key that is none of P-256, and for a `cryptography` without HPKE.
+    Raises ConfigError for a missing certificate, for a key that is not on P-256, and for a `cryptography` without HPKE.
     """
 
     extra = LONGEST_HEAD + (1 << 10)
@@ -168,13 +168,13 @@ class Sealer(Signer):
         return Offer(sealed, digest.digest(), head.model_dump_json().encode())
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
-        """Return size and hash of what is sealed; raises ValueError for an offer that is not sealed."""
+        """Return the head with size and hash of the sealed bytes; raises ValueError for an unsealed offer."""
         if (head := _read(data, _SEALED)) is None:
             raise ValueError("not sealed, though it came by a router")
         return head
 
     def opened(self, owner: str, subject: str, data: bytes) -> bytes:
-        """Return what was sealed; raises ValueError unless it is the owner's, for this participant and subject."""
+        """Return the sealed content; raises ValueError unless the owner sealed it for this participant and subject."""
         try:
             text = self._suite.decrypt(data, self._key, info=_info(owner, self._identity.name, subject))
         except (InvalidTag, ValueError):

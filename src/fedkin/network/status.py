@@ -1,7 +1,7 @@
-"""How a participant's federation goes, in a file of its own folder: who is there, rounds, bytes, what was refused.
+"""The status file in a participant's folder: who is there, rounds, bytes, and what was refused.
 
-The file is renewed while the participant runs, so that `fedkin net status` reads it without a network. It is written
-for people: trouble with it never ends a run.
+The file is updated while the participant runs, so that `fedkin net status` reads it without a network. It is for people
+only: an error with the file never ends a run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedkin.settings import Settings, parse
 from fedkin.untrusted import error_text, json_of, text_in
 
 FILE = "status.json"
-_LOOK = 1.0  # seconds from one look to the next
-_SILENT = 15.0  # seconds after which a participant that has written nothing is called silent
+_LOOK = 1.0  # seconds between two updates
+_SILENT = 15.0  # seconds without an update after which a participant is called silent
 _LARGEST = 1 << 26
 
 
 class _Known(Settings):
-    """What is known of a participant.
+    """Facts about any participant.
 
-    epsilon: of what it has released in this run under `[privacy]`, if that is finite. model: the hash of the model that
-    it keeps; empty before the first evaluation.
+    epsilon: that of its releases in this run under `[privacy]`, if finite. model: the hash of the model that it keeps;
+    empty before the first evaluation.
     """
 
     epsilon: Annotated[float | None, BeforeValidator(lambda value: None if value == math.inf else value)] = None
@@ -42,9 +42,9 @@ class _Known(Settings):
 class Other(_Known):
     """Another participant as this one sees it.
 
-    here: whether it is connected. round: the last round of which this one has an answer or a message of it. seen: when
-    it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
-    of its messages and arrivals were refused; why: the newest of them. group: in which the method has put it.
+    here: whether it is connected. round: the last round with an answer or a message from it. seen: when it was last
+    connected, in seconds since 1970. bytes_in, bytes_out: bytes of offers from it and to it. refused: how many of its
+    messages and registrations were refused; why: the newest reason. group: its group in the method.
     """
 
     here: bool
@@ -62,11 +62,11 @@ State = Literal["running", "ended", "left"]
 
 
 class Status(_Known):
-    """What the file says.
+    """The content of the file.
 
-    written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
-    by name. nameless: refused messages of which nobody knows whose they were. weights: the largest ones that a peer has
-    learned, by name.
+    written: when, in seconds since 1970. round: the last round that has begun (0: none). rounds: the number of rounds
+    in the run (0: unknown). others: the other participants by name. nameless: number of refused messages from unknown
+    senders. weights: the largest weights that a peer has learned, by name.
     """
 
     name: str
@@ -81,13 +81,13 @@ class Status(_Known):
     weights: dict[str, float] = Field(default_factory=dict)
 
     def late(self, now: float) -> float:
-        """Seconds for which a participant that should be running has written nothing; 0 while it does."""
+        """Return the seconds without an update of a participant that should be running; 0 if it is not silent."""
         age = now - self.written
         return age if self.state == "running" and age > _SILENT else 0.0
 
 
 def read_status(path: Path) -> Status:
-    """Return what a file says; raises RunError, in one line, for one that is none."""
+    """Return the content of a status file; raises RunError, in one line, for any other file."""
     try:
         tree = json_of(text_in(path, _LARGEST))
     except OSError as error:
@@ -100,9 +100,9 @@ def read_status(path: Path) -> Status:
 
 
 class StatusFile:
-    """Keeps the status file of a participant while it is in `with`.
+    """Keeps the status file of a participant up to date inside a `with` block.
 
-    names: the others, who may become more. federation, round, rounds: as in `Status`; set while it runs.
+    names: returns the names of the others, which may grow. federation, round, rounds: as in `Status`; set during a run.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class StatusFile:
         self.look("ended" if kind is None else "left")
 
     def tell(self, **facts: Mapping[str, Any]) -> None:
-        """Note fields of `Other` by participant, and under "" of `Status`."""
+        """Note fields of `Other` by participant; under "", fields of `Status`."""
         for field, values in facts.items():
             for id, value in values.items():
                 self.told.setdefault(id, {})[field] = value
@@ -136,7 +136,7 @@ class StatusFile:
             self.look()
 
     def look(self, state: State = "running") -> None:
-        """Write how it goes now; trouble with the file ends no run."""
+        """Write the current status; an error with the file does not end the run."""
         with suppress(LinkError, OSError):
             replace(self.folder / FILE, self._status(state).model_dump_json(indent=1).encode())
 

@@ -1,7 +1,7 @@
-"""Settings of a Zenoh session: mutual TLS 1.3, who may say and ask what, and no discovery.
+"""Settings of a Zenoh session: mutual TLS 1.3, access control, and no discovery.
 
-A participant answers only under its own name and asks only in its own name, by the common name of the certificate of
-its link. Everything else is denied, also patterns with `*`.
+A participant may answer and ask only in its own name, which is the common name of the certificate of its link.
+Everything else is denied, also patterns with `*`.
 Keys: fedkin/OWNER/ASKER/SUBJECT and fedkin-alive/NAME.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 
 from fedkin.network.identity import Identity, certificate_pem
 
-# Who answers whom is KEY/OWNER/ASKER, and that a participant is there is ALIVE/NAME. All keys that a participant may
-# declare are listed for its link, so that none fills the memory of others with keys.
+# KEY/OWNER/ASKER: OWNER answers ASKER. ALIVE/NAME: NAME is connected. All keys that a participant may declare are
+# listed for its link, so that no participant can fill the memory of others with keys.
 KEY, ALIVE = "fedkin", "fedkin-alive"
-# Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
+# Bytes of a part. A large message is sent in many parts, so that small messages can overtake it on a slow link.
 PART = 1 << 18
 _LEASE_MS = 10_000
-# Batches of 64 KiB that may wait to be sent, at most 16; and how long a sender waits that finds the queue full. A link
-# that was cut meanwhile is opened again only after that.
+# Batches of 64 KiB that may wait to be sent, at most 16; and how long a sender waits if the queue is full. A link that
+# was cut meanwhile is opened again only after that.
 _QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
@@ -35,7 +35,7 @@ def participant_config(
 ) -> str:  # fmt: skip
     """Return the settings of a participant's session, as JSON; listen, dial: locators.
 
-    router: the name of the only link; who sent what comes over it is known only as far as the router is believed.
+    router: name of the router, if it is the only link; this participant must then trust it on who sent a message.
     """
     me = identity.name
     rules: dict[str, list[_Rule]] = {}
@@ -54,7 +54,7 @@ def participant_config(
 
 
 def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
-    """Return the settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
+    """Return the settings of a router's session, as JSON: each participant asks and answers only in its own name."""
     names, rules = sorted(names), dict[str, list[_Rule]]()
     for name in names:
         rules[name] = [
@@ -78,7 +78,7 @@ def _settings(
         "mode": mode,
         "listen": {"endpoints": list(listen), "timeout_ms": 0, "exit_on_failure": True},
         "connect": {
-            "endpoints": list(dial), "timeout_ms": -1, "exit_on_failure": False,  # again and again, and aside
+            "endpoints": list(dial), "timeout_ms": -1, "exit_on_failure": False,  # retry without end, in the background
             "retry": {"period_init_ms": 200, "period_max_ms": 4000, "period_increase_factor": 2},
         },
         "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},

@@ -1,7 +1,7 @@
-"""Links over Eclipse Zenoh with mutual TLS: who dials is asked over the same connection, and need open no port.
+"""Links over Eclipse Zenoh with mutual TLS. A participant that dials answers over its connection, and opens no port.
 
-Access control by the name in the certificate, signatures over whole offers, and limits for each participant. Large
-offers travel in parts. Parts that have arrived are kept, so that a pull that ends in time goes on later where it was.
+Access control by the name in the certificate, signatures over complete offers, and limits for each participant. Large
+offers are sent in parts. Parts that have arrived are kept, so that a pull that timed out continues later.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ except ImportError:
     raise ConfigError("a federation over a network needs Zenoh: pip install 'fedkin[network]'") from None
 
 _ASKED = 60.0  # seconds that one question may take: a part may wait for others on a slow link
-_AGAIN = 0.3  # seconds from one question to the next when there was no answer
-_AHEAD = 8  # parts of one offer that are asked for at a time
-_HELD = 3.0  # seconds for which a question waits for an offer: then another process of this name may answer it
-_KEPT = 600.0  # seconds for which the parts of an offer are kept that nobody goes on to pull
-_FRESH = 2.0  # seconds for which an offer is still news that began to come while nobody waited
+_AGAIN = 0.3  # seconds until a question without an answer is repeated
+_AHEAD = 8  # parts of one offer that are requested at the same time
+_HELD = 3.0  # seconds for which a question waits for an offer; then another process of this name may answer it
+_KEPT = 600.0  # seconds for which the parts of an offer are kept after its last pull
+_FRESH = 2.0  # seconds for which an offer still counts as new if its parts began to arrive between two pulls
 
 _OPEN: WeakSet[ZenohLink] = WeakSet()
 _WATCHED = Lock()
 
 
 def _session(config: str, who: str, places: list[str]) -> Any:
-    """Open a session; RUST_LOG=zenoh_link_tls=warn has Zenoh print which handshakes were refused, and why."""
+    """Open a session; RUST_LOG=zenoh_link_tls=warn makes Zenoh print which handshakes were refused, and why."""
     zenoh.try_init_log_from_env()  # type: ignore[no-untyped-call]
     try:
         return zenoh.open(zenoh.Config.from_json5(config))
@@ -57,11 +57,11 @@ def _session(config: str, who: str, places: list[str]) -> Any:
 class ZenohLink(Link):
     """A participant's link over the network.
 
-    identity: who this is. book: the participants. listen: locators (tls/HOST:PORT) at which others may dial this one;
-    dial: names of those that this one dials, each with a locator in the book. Those that do not answer are dialled
-    again and again. router: the name of who passes what is sealed end to end, which all dial instead; it has a locator
-    in the book, and takes no part. revoked: names and certificates that count no more. Raises LinkError if an address
-    cannot be listened at, ConfigError for settings that cannot be.
+    identity: that of this participant. book: the participants. listen: locators (tls/HOST:PORT) at which others may
+    dial this participant; dial: names of participants that it dials, each with a locator in the book, and repeatedly
+    until they answer. router: name of the router, which passes on sealed messages and which all dial instead; it has a
+    locator in the book, and takes no part. revoked: names and certificates that are not valid any more. Raises
+    LinkError if it cannot listen at an address, ConfigError for invalid settings.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class ZenohLink(Link):
         self._offers.ask(Question(asker, subject, part, of, answer, query.drop))
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
-        # The link may be cut at any moment: whoever asked asks again.
+        # The link may be cut at any moment: the asker asks again.
         with suppress(zenoh.ZError), query:
             with self._state:
                 self.bytes_out[asker] += len(data) + len(kind)
@@ -204,7 +204,7 @@ class ZenohLink(Link):
             for old in [each for each, other in self._transfers.items() if other.touched < now - _KEPT]:
                 del self._transfers[old]
             transfer = self._transfers.get(key)
-            # What began to come while nobody pulled it may have been replaced since.
+            # An offer whose parts began to arrive after its last pull may have been replaced since.
             if transfer is None or transfer.touched < transfer.begun_at < now - _FRESH:
                 transfer = self._transfers[key] = _Transfer(owner, subject, self._signer)
             transfer.touched, transfer.most = now, most
@@ -216,7 +216,7 @@ class ZenohLink(Link):
                 del self._transfers[transfer.owner, transfer.subject]
 
     def _ask(self, transfer: _Transfer, number: int, of: bytes) -> None:
-        """Ask for a part; the answer comes to the transfer, also after this pull has ended."""
+        """Ask for a part; the transfer gets the answer, even after this pull has ended."""
 
         def received(reply: Any) -> None:
             if reply.ok is not None and reply.ok.attachment is not None:
@@ -240,7 +240,7 @@ class ZenohLink(Link):
             transfer.end(number, of)
 
     def _opened(self, transfer: _Transfer) -> bytes:
-        """Return what the parts hold; raises ValueError unless it is what the owner signed."""
+        """Return the content of the parts; raises ValueError unless the owner signed it."""
         if transfer.refused:
             raise ValueError(transfer.refused)
         assert transfer.head is not None
@@ -261,11 +261,10 @@ class ZenohLink(Link):
 
 
 class _Transfer:
-    """One offer on its way here: its head, which the owner vouches for, and its parts by number. Safe between threads.
+    """An offer on its way here: its head, for which the owner vouches, and its parts by number. Thread-safe.
 
-    asked: when each part may be asked for again; infinite while a question for it is under way. refused: why what came
-    is not what it should be. touched, most: when somebody pulled it last, and how many bytes at most. begun_at: when
-    its head came.
+    asked: when each part may be asked for again; infinite while a question for it is open. refused: why the offer is
+    invalid. touched, most: the time of the last pull, and its limit in bytes. begun_at: when the head arrived.
     """
 
     def __init__(self, owner: str, subject: str, signer: Signer) -> None:
@@ -295,7 +294,7 @@ class _Transfer:
     def next_question(self, end: float) -> tuple[int, bytes] | None:
         """Wait until there is a part to ask for, and return its number and the hash of the offer.
 
-        None: all parts are there, or one was refused, or it is later than `end`.
+        None: all parts have arrived, or the offer was refused, or it is later than `end`.
         """
         with self._changed:
             while not (self.complete or self.refused or self.over):
@@ -313,7 +312,7 @@ class _Transfer:
             return None
 
     def receive(self, number: int, of: bytes, kind: bytes, data: bytes) -> None:
-        """Take an answer; a second one to the same question is dropped."""
+        """Process an answer; a second answer to the same question is dropped."""
         with self._changed:
             if self._is_awaited(number, of):
                 self.asked[number] = monotonic() + _AGAIN
@@ -324,7 +323,7 @@ class _Transfer:
                 self._changed.notify_all()
 
     def _take(self, number: int, kind: bytes, data: bytes) -> None:
-        """Keep a part; raises ValueError for one of another length than vouched for, so that nobody fills memory."""
+        """Keep a part; raises ValueError if its length does not fit the head, so that nobody can fill the memory."""
         if kind == CHANGED:
             self._restart()
             return
@@ -342,7 +341,7 @@ class _Transfer:
         self.parts[number] = data
 
     def end(self, number: int, of: bytes) -> None:
-        """Note that a question has ended; without an answer it is asked again, not at once."""
+        """Note that a question has ended; if it had no answer, it is asked again after a pause."""
         with self._changed:
             if self._is_awaited(number, of):
                 self.asked[number] = monotonic() + _AGAIN
@@ -355,7 +354,7 @@ class _Transfer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """End all waiting."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
@@ -364,17 +363,17 @@ class _Transfer:
         return self.asked.get(number) == math.inf and of == self._digest(number)
 
     def _digest(self, number: int) -> bytes:
-        """Return the hash of the offer with which a part is asked for: zeros for the first, which names it."""
+        """Return the offer's hash for a question for a part: zeros for the first part, whose answer has the hash."""
         return self.head.digest if number and self.head is not None else bytes(DIGEST)
 
 
 @contextmanager
 def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> Iterator[zenoh.Session]:
-    """Run a router, for participants that can all only dial out: it passes sealed offers between them, and reads none.
+    """Run a router, for participants that can only dial out: it passes sealed offers between them, and reads none.
 
-    It is no participant: it asks nothing and offers nothing, and each participant may ask and answer in its own name
-    alone. identity: its own. book: the participants. listen: locators at which they dial it. Raises LinkError if an
-    address cannot be listened at, ConfigError for settings that cannot be.
+    The router is no participant: it asks nothing and offers nothing, and each participant may ask and answer only in
+    its own name. identity: that of the router. book: the participants. listen: locators at which they dial the router.
+    Raises LinkError if it cannot listen at an address, ConfigError for invalid settings.
     """
     identity.check()
     places = [locator(place, "listen: ") for place in listen]
@@ -389,9 +388,9 @@ def run_router(identity: Identity, book: AddressBook, listen: Iterable[str]) -> 
 
 
 def _close_at_exit(link: ZenohLink) -> None:
-    """Have this link closed when the main thread ends.
+    """Close this link when the main thread ends.
 
-    Python waits for the threads of a Zenoh session before it calls what atexit knows, so it would never end.
+    Python waits for the threads of a Zenoh session before it runs atexit functions, so otherwise it would never end.
     """
     if _WATCHED.acquire(blocking=False):  # once in a process
         Thread(target=_close_all, name="fedkin-end").start()

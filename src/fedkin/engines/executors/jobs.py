@@ -26,11 +26,11 @@ from fedkin.tasks import Task
 from fedkin.views import ClientView
 
 
-@dataclass(eq=False, slots=True)  # to make a frozen one takes three times as long, and each client gets one
+@dataclass(eq=False, slots=True)  # not frozen: creation would take three times as long, for each client
 class FitJob:
-    """A job that trains a client's parameters; every random draw comes from `key`. Nothing changes it.
+    """A job that trains a client's parameters; every random draw comes from `key`. Treat it as immutable.
 
-    weights: what a sample of each class counts in the loss. private: how each sample is protected, if it is.
+    weights: the weight of each class's samples in the loss. private: how each sample is protected, if at all.
     """
 
     id: str
@@ -61,7 +61,7 @@ class InferJob:
 
 @dataclass(frozen=True, eq=False)
 class ScoreJob:
-    """A job that scores parameters on the test samples of some clients: [Marks, ...]."""
+    """A job that scores parameters on the test samples of some clients; the result is [Marks, ...]."""
 
     ids: tuple[str, ...]
     params: Params
@@ -74,7 +74,7 @@ Job = FitJob | InferJob | ScoreJob
 
 
 class Modules:
-    """A scratch module on a device for each of the nets last used; resident: the samples on that device."""
+    """A scratch module on a device for each of the `keep` nets last used. resident: the samples on that device."""
 
     def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
         self.device, self.keep = device, keep
@@ -106,7 +106,7 @@ def job_of(request: Any, view: ClientView, key: int) -> FitJob | InferJob:
 
 
 def _weights(loss: Loss, training: Training, view: ClientView) -> tuple[float, ...] | None:
-    """Return the class weights of this fit, by the client's own labels; raises MethodError if its loss has none."""
+    """Return this fit's class weights by the client's labels; raises MethodError if the loss may ignore weights."""
     honours = getattr(loss, "weighted", None)
     if training.class_weights is None or honours is False:
         return None
@@ -125,12 +125,12 @@ def samples_of(job: FitJob | InferJob, federation: Mapping[str, Any]) -> Samples
 
 
 def whose(job: Job) -> str:
-    """Return the client that names the job in errors."""
+    """Return the id of the client to name in errors of this job."""
     return job.ids[0] if isinstance(job, ScoreJob) else job.id
 
 
 def bare(job: Job) -> Job:
-    """Return a job for another process, which has the clients and the net."""
+    """Return the job without its net, for another process that has the clients and the net."""
     if isinstance(job, ScoreJob) or job.data is None:
         return replace(job, net=None)
     return replace(job, net=None, data=job.data.own())
@@ -177,7 +177,7 @@ class Executor(ABC):
     """An executor takes jobs and returns results in any order; the result of a failed job is its error."""
 
     mode: ClassVar[str]
-    parts: int = 1  # about how many jobs the scoring of one model is to be
+    parts: int = 1  # into about how many jobs the scoring of one model is split
 
     def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
         self.net, self.federation = net, federation
@@ -209,7 +209,7 @@ class Executor(ABC):
 
     @property
     def training_paths(self) -> list[TrainingPath]:
-        """How nets were trained, each once, in the order in which they were first met."""
+        """The different training paths so far, in the order of their first use."""
         return list(dict.fromkeys(path for path, _ in self._paths.values()))
 
     def note(self, job: Job, path: str, why: str = "") -> None:
@@ -255,13 +255,13 @@ class OneByOne(Executor):
         return done
 
     def _alone(self, job: Job, why: str) -> Any:
-        """Do `attempt`; why: why a fit is not stacked."""
+        """Run `attempt`. why: the reason why a fit is not stacked."""
         self.note(job, "one by one", why)
         return attempt(job, self.net, self.modules, self.federation)
 
 
 def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
-    """Do `carry_out`; the result of a job that fails is an error that a user can act on, with its cause."""
+    """Run `carry_out`; the result of a job that fails is an error that a user can act on, with its cause."""
     try:
         return carry_out(job, net, modules, federation)
     except FedkinError as error:

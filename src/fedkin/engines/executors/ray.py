@@ -1,4 +1,4 @@
-"""Local work as tasks on a Ray cluster, which brings samples to its nodes and repeats what a lost node had to do."""
+"""Local work as tasks on a Ray cluster, which copies samples to its nodes and repeats the tasks of a lost node."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedkin.learning.net import Net
 from fedkin.untrusted import error_text, escaped
 
 _LOG = logging.getLogger("fedkin")
-_PATIENCE = 60  # seconds until it is said that cores are waited for
-_LOOK = 2  # seconds between looks at whether any node is left
+_PATIENCE = 60  # seconds of waiting for cores before a warning
+_LOOK = 2  # seconds between two checks that a node is left
 _AHEAD = 2  # jobs for each core: one running and one waiting
 # Jobs depend on their content alone, so that numbers do not change if a job is repeated elsewhere.
 _REPEATS = 3
@@ -52,8 +52,8 @@ class RayTasks(Executor):
         except (ConnectionError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
             raise ConfigError(
                 f"run.engine = 'ray': no Ray cluster answers at RAY_ADDRESS={address!r} ({error_text(error)}): start "
-                "one by `ray start --head`, correct RAY_ADDRESS, or unset it for a cluster on this machine alone; if the "
-                "cluster asks for a token, set RAY_AUTH_MODE=token"
+                "one by `ray start --head`, correct RAY_ADDRESS, or unset it for a cluster on this machine alone; if "
+                "the cluster asks for a token, set RAY_AUTH_MODE=token"
                 if address
                 else f"run.engine = 'ray': Ray cannot be started ({error_text(error)})"
             ) from None
@@ -78,7 +78,7 @@ class RayTasks(Executor):
         if id(net) not in self.nets:
             self.nets[id(net)] = self.ray.put(net), net
         ids = job.ids if isinstance(job, ScoreJob) else (job.id,)
-        # In a list, a reference is not resolved: a process that has the net does not read it again.
+        # Ray does not resolve references in a list, so that a process that has the net does not read it again.
         reference = self.task.remote(bare(job), [self.nets[id(net)][0]], ids, *(self.clients[each] for each in ids))
         self.jobs[reference] = job
 
@@ -93,7 +93,7 @@ class RayTasks(Executor):
         return done
 
     def _ready(self) -> list[Any]:
-        """Wait for a job, and return all that are done."""
+        """Wait until a job is done, and return the references of all jobs that are done."""
         waited, references = 0, list(self.jobs)
         while True:
             ready: list[Any]
@@ -107,7 +107,7 @@ class RayTasks(Executor):
                 _LOG.warning("waiting for the Ray cluster: its cores are taken, or a job takes long")
 
     def _failed(self, job: Job, error: Exception) -> RunError:
-        """Return what to say if Ray could not do a job."""
+        """Return the error to raise if Ray could not do a job."""
         errors = self.ray.exceptions
         client = job.ids[0] if isinstance(job, ScoreJob) else job.id
         if isinstance(error, (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)):
@@ -115,7 +115,7 @@ class RayTasks(Executor):
                 f"Ray: the work of client {client!r} was lost more than {_REPEATS} times ({error_text(error)}); if "
                 "memory ran out, start nodes with fewer cores; go on from the checkpoint with --resume"
             )
-        # Ray puts a traceback after its own errors, and one before what a task raised.
+        # Ray puts a traceback after its own errors, and before errors that a task raised.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return RunError(
             f"Ray node {getattr(error, 'ip', None) or 'unknown'}: {escaped(lines[-1], 300)}; every node needs the same "
@@ -146,7 +146,7 @@ def _work(job: Job, net: list[Any], ids: Sequence[str], *clients: Client) -> Any
     name = net[0].hex()
     if name not in _NETS:
         _NETS[name] = ray.get(net[0])
-        if len(_NETS) > _KEPT:  # those of earlier runs
+        if len(_NETS) > _KEPT:  # the oldest is of an earlier run
             del _NETS[next(iter(_NETS))]
     here = dict(zip(ids, clients, strict=True))
     return attempt(job, _NETS[name], _MODULES, here)

@@ -66,7 +66,7 @@ class Fast(OneByOne):
         return done
 
     def _together(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
-        """Do these jobs as one computation; one by one if that fails, where an error names its client."""
+        """Do these jobs as one computation; if it fails, one by one, so that an error names its client."""
         first = stack[0]
         members = [
             Member(job.params, self.modules.resident(samples_of(job, self.federation)), job.extras, job.carry, job.key,
@@ -86,7 +86,7 @@ class Fast(OneByOne):
         if fitted:
             self.note(first, "stacked")
             return list(zip(stack, fitted, strict=True))
-        # This comes after the handlers, whose error keeps the memory of the failed stack alive.
+        # Retry only after the handlers: inside of them the error keeps the memory of the failed stack alive.
         half = len(stack) // 2
         if not why and half:
             return self._together(stack[:half]) + self._together(stack[half:])

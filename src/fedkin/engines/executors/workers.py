@@ -1,8 +1,8 @@
-"""The mode "workers": processes of one thread each, with the bits of one client after another.
+"""The mode "workers": processes of one thread each, with results equal bit for bit to "one-by-one".
 
-loky (part of joblib) starts the processes and says when one has died. What a script defines is sent by value, so that
-it needs no `if __name__ == "__main__"`. Samples and nets are in files that all processes map into memory; jobs and
-results are sent as bytes.
+loky (part of joblib) starts the processes and reports when one has died. Definitions in a script are sent by value, so
+that the script needs no `if __name__ == "__main__"`. Samples and nets are in files that all processes map into memory;
+jobs and results are sent as bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AHEAD = 2  # jobs at each worker: one running and one waiting, so that no worke
 
 
 class Workers(Executor):
-    """The executor with a number of worker processes; the choice of the worker for a job changes no bit."""
+    """The executor with a number of worker processes; which worker does a job changes no bit of the result."""
 
     mode: ClassVar[str] = "workers"
     parts = 16  # every worker gets work, with few copies of the model
@@ -41,7 +41,7 @@ class Workers(Executor):
 
         self.count = workers
         self.folder = TemporaryDirectory(prefix="fedkin-")
-        # A process of loky's removes the folder if this one is killed.
+        # A process of loky removes the folder if this process is killed.
         resource_tracker.register(self.folder.name, "folder")
         clients = Path(self.folder.name, "clients")
         _save(dict(federation), clients)
@@ -81,7 +81,7 @@ class Workers(Executor):
             raise self._broken(error) from None
 
     def _broken(self, error: Exception) -> RunError:
-        # loky says which signal or status ended it, and then gives advice of its own.
+        # loky's error says which signal or status ended the process, and then adds advice.
         return RunError(f"a worker process has ended: {error_text(error)}; if memory ran out, lower run.workers")
 
     def close(self) -> None:
@@ -113,8 +113,8 @@ _MODULES = Modules()
 
 
 def _begin(clients: Path) -> None:
-    """Map the clients' samples."""
-    # The parent handles a signal to the whole group: it ends the round and writes a checkpoint.
+    """Initialise a worker: map the clients' samples into memory."""
+    # The parent handles a signal to the whole process group: it ends the round and writes a checkpoint.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -1,1 +1,1 @@
-"""Federations on a Flower deployment: the server's calls as Flower messages, handed to a process on each node."""
+"""Federations on a Flower deployment: the server's calls are Flower messages to a fedkin process on each node."""

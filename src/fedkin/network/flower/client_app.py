@@ -1,7 +1,7 @@
-"""The app that Flower starts on a node for each message: it hands the letter to the process that holds the samples.
+"""The app that Flower starts on a node for each message: it passes the letter to the process that holds the samples.
 
-That process, `fedkin flower node`, answers at a unix socket. A letter travels as one array, which Flower sends in
-chunks. Flower imports this for every message, so that it imports no torch.
+That process, `fedkin flower node`, answers at a unix socket. A letter is sent as one array, which Flower splits into
+chunks. Flower imports this module for every message, so the module must not import torch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-# The name in a SuperNode's configuration of the socket of `fedkin flower node`.
+# The key in a SuperNode's configuration for the socket of `fedkin flower node`.
 SOCKET = "fedkin-socket"
 _BODY, _WHY = "fedkin", "why"
 _ANSWERED, _REFUSED = b"A", b"R"
 _MOST = 1 << 31  # bytes of one call
-_LONGEST = 3700.0  # seconds of one call, of which a letter may ask for an hour
+_LONGEST = 3700.0  # seconds of one call; a letter may ask for up to an hour
 
 
 def client_app() -> Any:
@@ -56,7 +56,7 @@ def message_of(letter: bytes, node: int, seconds: float) -> Any:
 
 
 def letter_of(message: Any) -> bytes:
-    """Return the letter in a Flower message; raises ValueError for a message of something else."""
+    """Return the letter in a Flower message; raises ValueError for any other message."""
     try:
         array = message.content[_BODY]["letter"].numpy()
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -67,21 +67,21 @@ def letter_of(message: Any) -> bytes:
 
 
 def reply_of(message: Any, letter: bytes) -> Any:
-    """Return the Flower message that answers another one with this letter."""
+    """Return a Flower message that replies to `message` with this letter."""
     from flwr.app import Message
 
     return Message(_record(letter), reply_to=message)
 
 
 def refusal_of(message: Any, why: str) -> Any:
-    """Return the Flower message that says why there is no letter."""
+    """Return a Flower message that answers `message` with the reason why there is no letter."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
     return Message(RecordDict({_WHY: ConfigRecord({"why": why})}), reply_to=message)
 
 
 def answer_of(message: Any) -> bytes:
-    """Return the letter in a reply; raises ValueError that says why there is none."""
+    """Return the letter in a reply; raises ValueError with the reason if there is none."""
     if message.has_error():
         raise ValueError(f"Flower's error {message.error.code}: {message.error.reason}")
     if _WHY in message.content:
@@ -95,11 +95,11 @@ def _record(letter: bytes) -> Any:
     return RecordDict({_BODY: ArrayRecord({"letter": Array(np.frombuffer(letter, np.uint8).copy())})})
 
 
-# -- the socket of the process that stays ---------------------------------------------------------------------------
+# -- the socket of the long-running process -------------------------------------------------------------------------
 
 
 def ask(path: str, letter: bytes) -> bytes:
-    """Return the answer of the process at this socket; raises ConnectionError that says why there is none."""
+    """Return the answer of the process at this socket; raises ConnectionError with the reason if there is none."""
     try:
         with Client(path, family="AF_UNIX") as link:
             link.send_bytes(letter)
@@ -116,10 +116,10 @@ def ask(path: str, letter: bytes) -> bytes:
 
 
 class Listening:
-    """Answers the calls at a unix socket, each in a thread, while it is in `with`.
+    """Answers the calls at a unix socket, each in a thread, inside a `with` block.
 
-    answer: is given a letter and returns another. The socket is open to its owner and group. Raises OSError if it
-    cannot be made there.
+    answer: takes a letter and returns the answering letter. The socket is open to its owner and group. Raises OSError
+    if the socket cannot be created.
     """
 
     def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
@@ -137,7 +137,7 @@ class Listening:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End, after calls that are being answered."""
+        """Stop after the running calls are answered."""
         self.closed = True
         with suppress(OSError):  # so that `accept` returns
             Client(str(self.path), family="AF_UNIX").close()
@@ -154,7 +154,7 @@ class Listening:
             self.threads[-1].start()
 
     def _one(self, link: Connection) -> None:
-        with suppress(OSError, EOFError), link:  # whoever called may have gone
+        with suppress(OSError, EOFError), link:  # the caller may be gone
             letter = link.recv_bytes(_MOST)
             try:
                 answer = _ANSWERED + self.answer(letter)
@@ -164,7 +164,7 @@ class Listening:
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove the socket of a process that has ended; raises OSError if one still answers."""
+    """Remove the socket of a process that has ended; raises OSError if a process still answers."""
     try:
         Client(str(path), family="AF_UNIX").close()
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""Calls over the grid that Flower gives to a server's app: each call is one Flower message, and its reply."""
+"""Calls over the grid of a Flower server app: each call is one Flower message, and its reply."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOOK = 0.3  # seconds between two looks for replies
 class GridCalls:
     """Calls to the nodes of a Flower deployment, by the names with which they were registered there.
 
-    grid: of `flwr.serverapp`. A node without a name, or with a name that another one has too, is not called. answered:
-    when the SuperLink answered last, or was first asked, by `time.monotonic`; infinite before that.
+    grid: the Grid of `flwr.serverapp`. Nodes without a name, or with the same name, are not called. answered: when the
+    SuperLink answered last, or was first asked, by `time.monotonic`; infinite before that.
     """
 
     def __init__(self, grid: Any, say: Callable[[str], None] = lambda line: None) -> None:
@@ -60,7 +60,7 @@ class GridCalls:
         return nodes
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
-        """Return what this node's client answers; raises NotReached if nothing comes within so many seconds."""
+        """Return the answer of this node's client; raises NotReached if none comes within `within` seconds."""
         node = self.nodes.get(name)
         if node is None:
             raise NotReached("its SuperNode is not connected")
@@ -86,7 +86,7 @@ class GridCalls:
                 self.open.pop(sent, None)
 
     def close(self) -> None:
-        """End; calls that wait raise NotReached."""
+        """Stop; waiting calls raise NotReached."""
         self.over.set()
         self.thread.join(10)
         with self.changing:
@@ -95,7 +95,7 @@ class GridCalls:
                     reply.set_exception(ValueError("the server has ended"))
 
     def _collect(self) -> None:
-        """Hand out replies, by the message that they answer: an error does not say from which node it is."""
+        """Pass replies to waiting calls by the message that they answer, since an error does not name its node."""
         while not self.over.wait(_LOOK):
             with self.changing:
                 waiting = set(self.open)
