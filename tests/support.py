@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedkin import codec
-from fedkin.engines import Engine, LocalEngine, Outcome, Setup, Witness
+from fedkin.engines import Engine, LocalEngine, Outcome, RecordingObserver, Setup
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.results import SERVER
 from fedkin.engines.site import LocalSite
@@ -145,7 +145,7 @@ class Watched:
 
     def __init__(self, setup: Setup) -> None:
         self.lose: Callable[[str, str], bool] = lambda phase, id: False
-        self.witness = Witness()
+        self.witness = RecordingObserver()
         losing = Losing(lambda envelope: envelope.receiver == SERVER and self.lose(envelope.phase, envelope.sender))
         self.engine = LocalEngine(setup, transport=losing, observers=[self.witness])
         self.federation = setup.federation

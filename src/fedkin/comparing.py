@@ -19,7 +19,7 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.methods import METHODS
 from fedkin.records.comparison import differences, line, table
-from fedkin.records.controls import parted, with_controls
+from fedkin.records.controls import split_control, with_controls
 from fedkin.records.run import Result, framed_rows
 from fedkin.report.tables import figure_text
 from fedkin.report.units import many, student
@@ -329,7 +329,7 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
 def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> type[Method]:
     """Return the class of a method, or of a control's method; raises ConfigError for anything else."""
     if isinstance(one, str):
-        return choose({**METHODS, **(handed or {})}, parted(one)[0], "methods")
+        return choose({**METHODS, **(handed or {})}, split_control(one)[0], "methods")
     kind = one if isinstance(one, type) else type(one)
     if not issubclass(kind, (ServerMethod, PeerMethod)):
         raise ConfigError(f"methods: expected names, method classes or method objects, got {escaped(repr(one), 80)}")

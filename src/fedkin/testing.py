@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Missing, Setup, Transport, Witness
+from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Missing, RecordingObserver, Setup, Transport
 from fedkin.engines.results import SERVER
 from fedkin.engines.setup import EngineSettings
 from fedkin.federation import Client, Federation, Samples, Task
@@ -124,7 +124,7 @@ class Run:
     """Three rounds of a method: every client's model, all envelopes, requests and counted bytes."""
 
     def __init__(self, setup: Setup, engine: type[LocalEngine] = LocalEngine) -> None:
-        self.witness = Witness()
+        self.witness = RecordingObserver()
         self.engine = engine(setup, observers=[self.witness])
         self.traffic = [sorted(self.engine.round(1).traffic)]
         self.asks = list(self.witness.asks)  # of round 1

@@ -12,7 +12,7 @@ import pytest
 
 import fedkin.advice.partners as partners
 from advised import BENCH, A, federation
-from fedkin.advice import Advice, Plan, Worth, advise
+from fedkin.advice import Advice, PartnerValues, Plan, advise
 from fedkin.advice.choice import Estimate, Marks
 from fedkin.advice.partners import Coalition, coalitions_of, interval, shapes_of, worth_of
 from fedkin.federation import Federation
@@ -22,7 +22,7 @@ from support import present
 Game = Callable[[str, Coalition], float]
 
 
-def played(game: Game, *groups: str) -> Worth:
+def played(game: Game, *groups: str) -> PartnerValues:
     """What partners add where a model of a coalition scores what the game says, with noise of mean 0 in two folds."""
     ids = sorted("".join(groups))
     noise = np.array([-1.0, 0.0, 1.0])

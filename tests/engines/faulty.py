@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedkin import codec
-from fedkin.engines import Envelope, LocalEngine, Setup, Traffic, Transport, Witness
+from fedkin.engines import Envelope, LocalEngine, RecordingObserver, Setup, Traffic, Transport
 from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.site import LocalSite, Running
 from fedkin.engines.transport import spoiled
@@ -42,7 +42,7 @@ class Spoiling(Transport):
 @cache
 def phases(name: str) -> dict[str, int]:
     """The phases in which client `victim` answers, or shares, and the first round of each; nothing is ever refused."""
-    witness = Witness()
+    witness = RecordingObserver()
     engine = LocalEngine(setup(name), observers=[witness])
     for number in range(1, ROUNDS + 1):
         assert not [row for row in engine.round(number).traffic if row.missing]

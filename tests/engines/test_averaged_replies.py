@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedkin import codec
-from fedkin.engines import LocalEngine, LoopbackEngine, Setup, Witness
+from fedkin.engines import LocalEngine, LoopbackEngine, RecordingObserver, Setup
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClientFlow, Fit, Mean, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
@@ -90,7 +90,7 @@ def results(setup: Setup, engine: type[LocalEngine] = LocalEngine, **options: An
 )  # fmt: skip
 def test_bits_and_records_are_those_of_held_replies(method: FedAvg | Faulty, mode: str) -> None:
     setup = small_setup(method, clients_per_round=5).having(mode=mode)
-    held = results(setup, observers=[Witness()])
+    held = results(setup, observers=[RecordingObserver()])
     assert results(setup) == held
     if mode == "one-by-one":
         assert results(setup, LoopbackEngine)[0] == held[0]
@@ -101,7 +101,7 @@ def test_bits_and_records_are_those_of_held_replies(method: FedAvg | Faulty, mod
 )
 def test_faults_change_no_bit_of_the_mean(wrong: dict[str, Any]) -> None:
     setup = small_setup(FedAvg()).having(**wrong)
-    held = results(setup, observers=[Witness()])
+    held = results(setup, observers=[RecordingObserver()])
     assert results(setup) == held
 
 

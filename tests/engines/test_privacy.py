@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from fedkin.engines.privacy import Normal, Part, Privacy, clipped_fields, keyed, released, secret
+from fedkin.engines.privacy import Normal, Part, Privacy, clipped_fields, keyed, released, system_noise
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.flow import Message
 from fedkin.forms import COUNT, HEAD, NET, Bytes, Each, Fields, Number, Shaped, Sums, Whole, Wholes
@@ -66,7 +66,7 @@ def test_together_or_each_for_itself() -> None:
     assert apart["n"] == one["n"] == 7
 
 
-@pytest.mark.parametrize("source", [keyed(3), secret])
+@pytest.mark.parametrize("source", [keyed(3), system_noise])
 def test_noise_has_the_stated_deviation_and_is_normal(source: Any) -> None:
     clip, noise = 0.7, 1.3
     message = Message(anchors=torch.zeros(200, 1000, dtype=torch.float64), n=7)
@@ -149,18 +149,18 @@ def test_keyed_noise_is_the_same_again_and_differs_for_every_release() -> None:
 
 
 def test_nothing_but_the_operating_system_enters_secret_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (secret("a", 1, "train 0")(5) != secret("a", 1, "train 0")(5)).all()
+    assert (system_noise("a", 1, "train 0")(5) != system_noise("a", 1, "train 0")(5)).all()
     monkeypatch.setattr(os, "urandom", lambda count: bytes(range(1, count + 1)))
     torch.manual_seed(1)
-    one = secret("a", 1, "train 0")(5)
+    one = system_noise("a", 1, "train 0")(5)
     torch.manual_seed(2)
-    assert (secret("b", 9, "other")(5) == one).all()
+    assert (system_noise("b", 9, "other")(5) == one).all()
 
 
 @pytest.mark.parametrize("byte", [0, 255])
 def test_secret_noise_is_finite_for_any_bytes(monkeypatch: pytest.MonkeyPatch, byte: int) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: bytes([byte]) * count)
-    assert np.isfinite(secret("a", 1, "train 0")(3)).all()
+    assert np.isfinite(system_noise("a", 1, "train 0")(3)).all()
 
 
 # -- settings -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor
 import fedkin
 from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, Setup
 from fedkin.engines.ledger import KEY
-from fedkin.engines.privacy import keyed, secret
+from fedkin.engines.privacy import keyed, system_noise
 from fedkin.engines.results import SERVER, Missing
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Change, Federation
@@ -337,7 +337,7 @@ def replies(noise: Any) -> list[Message]:
 
 
 def test_a_node_draws_from_the_operating_system() -> None:
-    one, other = replies(secret)
+    one, other = replies(system_noise)
     assert not any(torch.equal(one.params[name], other.params[name]) for name in one.params)
     one, other = replies(keyed(0))
     assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, Setup, Witness, secure_sums
+from fedkin.engines import LocalEngine, LoopbackEngine, Privacy, RecordingObserver, Setup, secure_sums
 from fedkin.engines.masks import BOUND, FixedPoint, joined, mask, shares_of
 from fedkin.engines.results import SERVER, Missing
 from fedkin.engines.secure_sums import (
@@ -356,7 +356,7 @@ def test_a_lost_message_of_any_step_is_counted_and_leaves_the_others(step: str) 
 
 
 def test_the_server_sees_no_parameters() -> None:
-    witness = Witness()
+    witness = RecordingObserver()
     engine = LocalEngine(secure("kin"), observers=[witness])
     play(engine, 1, 2, 3)
     sent = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
@@ -432,7 +432,7 @@ def test_the_page_says_which_methods_run_and_what_is_still_seen() -> None:
     cases += [(f"{name} with signature_epsilon", name, signing) for name in ("kin", "flt-same")]
     for case, name, privacy in cases:
         how = {"groups": groups} if name == "given" else {}
-        witness = Witness()
+        witness = RecordingObserver()
         with suppress(ConfigError):
             # Long enough for kin's choice.
             setup = replace(small_setup(METHODS[name](**how), rounds=12), privacy=privacy)

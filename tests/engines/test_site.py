@@ -9,7 +9,7 @@ import torch
 
 from fedkin import codec
 from fedkin.engines.site import LocalSite
-from fedkin.engines.states import apart
+from fedkin.engines.states import copy_for_flow
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Fitted, Message, phase
 from fedkin.methods.fedavg import FedAvg
@@ -112,7 +112,7 @@ def test_what_a_flow_puts_into_any_dict_of_its_copy_is_not_in_the_state() -> Non
         "group": {"a": 1, "b": 2}, "models": {"0": {"w": weight}}, "empty": {}, "mixed": {"inner": {"a": 1}, "n": 3},
         "n": 4,
     }  # fmt: skip
-    copy = apart(state)
+    copy = copy_for_flow(state)
     assert copy == state
     copy["group"]["a"] = 9
     copy["models"]["1"] = {"w": weight}
@@ -134,7 +134,7 @@ def test_what_a_flow_puts_into_any_list_of_its_copy_is_not_in_the_state() -> Non
         "rounds": [1, 2], "deep": {"w": weight, "listed": [[1], {"a": [2]}]}, "beside": {"w": weight, "n": 3},
         "none": [],
     }  # fmt: skip
-    copy = apart(state)
+    copy = copy_for_flow(state)
     assert copy == state
     copy["rounds"].append(3)
     copy["deep"]["listed"][0].append(2)

@@ -37,7 +37,7 @@ from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_sig
 from fedkin.graph.tables import read_signatures
 from fedkin.network import messages as sent
 from fedkin.network.agreement import Agreement, Terms
-from fedkin.network.registration import About, Heard, Hello, Welcome
+from fedkin.network.registration import About, Hello, HelloReceived, Welcome
 from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
@@ -151,7 +151,7 @@ def of_network() -> list[bytes]:
         sent.Answer(number=1, reply=reply, work=work, score=scored, spent=spent),
         sent.Answer(number=1, error="no", failed=sent.Failed(words="no")),
         sent.Order(what="ask", round=1, undone=[1], phase="train", message=reply), sent.Pointer(epoch="e1", number=1),
-        Hello(nonce="0" * 8, life="1", agreement=agreement, about=about), Heard(missing="bob"),
+        Hello(nonce="0" * 8, life="1", agreement=agreement, about=about), HelloReceived(missing="bob"),
         Terms(agreement=agreement), Welcome(run="r1", epoch="e1", number=1),
     )]  # fmt: skip
 
@@ -206,7 +206,7 @@ def message(path: Path, folder: Path) -> None:
 
 
 def network_message(path: Path, folder: Path) -> None:
-    data, forms = path.read_bytes(), (sent.Answer, sent.Order, sent.Pointer, Hello, Heard, Terms, Welcome)
+    data, forms = path.read_bytes(), (sent.Answer, sent.Order, sent.Pointer, Hello, HelloReceived, Terms, Welcome)
     each(*(partial(sent.read, form, data) for form in forms))
 
 

@@ -19,7 +19,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.devices import CPU, Precision, _has_bf16, alone, check_precision, seeded
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.sgd import fit, infer
-from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.network.agreement import Agreement, agreed, difference
 from fedkin.running.networked import plan_of
 
 TASK = Task(3, (3, 12, 12))
@@ -234,7 +234,7 @@ def test_bf16_is_refused_where_the_processor_has_none(monkeypatch: pytest.Monkey
 
 def test_participants_of_a_network_agree_on_the_precision() -> None:
     here, there = (Agreement(settings=f'[run]\nprecision = "{how}"', task=TASK) for how in ("bf16", "float32"))
-    assert unlike(here, there) == "run.precision is bf16 here and float32 there"
+    assert difference(here, there) == "run.precision is bf16 here and float32 there"
 
 
 def test_a_participant_whose_processor_has_no_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from fedkin.learning.frozen import Frozen, recalled, trunk_of
 from fedkin.learning.models import backbone
 from fedkin.learning.sgd import fit, infer
 from fedkin.methods.fedavg import FedAvg
-from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.network.agreement import Agreement, agreed, difference
 from support import NET_METHODS, by_pattern, cases, plain_fedavg, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
@@ -194,8 +194,8 @@ def test_other_frozen_values_are_refused_before_the_first_round() -> None:
         plan = Setup(FedAvg(), task, Net(body, head), Training(), 0, EngineSettings())
         return agreed("", task, lambda text, task: plan)[1]
 
-    assert unlike(agreement(0.0), agreement(0.0)) == ""
-    assert "the first values of the net differ" in unlike(agreement(0.0), agreement(1.0))
+    assert difference(agreement(0.0), agreement(0.0)) == ""
+    assert "the first values of the net differ" in difference(agreement(0.0), agreement(1.0))
 
 
 # -- features of a frozen body are computed once for each sample, with the bits of computing them in ever ------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.federation import Federation
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning import weighted_mean
@@ -144,7 +144,7 @@ def run_server(name: str, rule: str, federation: Federation, lost: str | None = 
 
 def run_peers(name: str, rule: str, federation: Federation, lost: str | None = None) -> list[int]:
     """The same for peers: each one's mean is over its own message and those that it heard."""
-    method, witness = having(EVERY[name], rule), Witness()
+    method, witness = having(EVERY[name], rule), RecordingObserver()
     losing = Losing(lambda envelope: envelope.sender == lost and envelope.round > 1)
     setup = small_setup(method, federation).having(network="ring" if len(federation) > 4 else "full")
     engine, sizes = LocalEngine(setup, transport=losing, observers=[witness]), []

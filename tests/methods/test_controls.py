@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import ari, oracle
@@ -32,7 +32,7 @@ METHODS: dict[str, Any] = {
 
 def first_round(method: Any) -> tuple[Any, dict[str, bytes]]:
     """The graph of the first round, and what clients answered before the server had one."""
-    witness = Witness()
+    witness = RecordingObserver()
     engine = LocalEngine(small_setup(method, grouped(), clients_per_round="all"), observers=[witness])
     graph = engine.round(1).graph
     replies = next(replies for _, ask, replies in witness.asks if ask.phase == "train")

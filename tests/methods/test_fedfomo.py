@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods.fedfomo import FedFomo, taken
 from fedkin.methods.local import Local
@@ -62,7 +62,7 @@ def test_clients_take_from_their_own_kind() -> None:
 
 
 def test_a_client_downloads_at_most_so_many_models() -> None:
-    witness = Witness()
+    witness = RecordingObserver()
     engine = LocalEngine(small_setup(FedFomo(models=2), small_federation()), observers=[witness])
     engine.round(1)
     engine.round(2)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.engines.results import SERVER
 from fedkin.errors import MethodError
 from fedkin.flow import Message
@@ -155,7 +155,7 @@ def test_among_all_classes_a_foreign_one_can_be_nearest() -> None:
 
 
 def test_only_prototypes_of_owned_classes_go_up_and_all_come_down() -> None:
-    witness = Witness()
+    witness = RecordingObserver()
     setup = small_setup(FedProto(), classes_federation(OWNED, COUNTS))
     engine = LocalEngine(setup, observers=[witness])
     first, second = engine.round(1), engine.round(2)

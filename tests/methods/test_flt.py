@@ -20,7 +20,7 @@ from sklearn.decomposition import PCA
 
 from fedkin import graph as g
 from fedkin.data.dataset import Dataset, Part
-from fedkin.engines import LocalEngine, Setup, Witness
+from fedkin.engines import LocalEngine, RecordingObserver, Setup
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.methods.blocks.clusters import continued
@@ -435,7 +435,7 @@ def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
 
 
 def test_only_centres_travel() -> None:
-    witness = Witness()
+    witness = RecordingObserver()
     LocalEngine(small_setup(raw("ratio", k=3), grouped()), observers=[witness]).round(1)
     seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
     assert seen == {"measure": {"count", "total", "squares"}, "sign": {"centres"}, "train": {"params", "n"}}
@@ -642,7 +642,7 @@ def test_unseen_clients_are_welcomed_with_the_nearest_groups_model() -> None:
 
 
 def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None:
-    federation, witness = grouped(), Witness()
+    federation, witness = grouped(), RecordingObserver()
     engine = LocalEngine(small_setup(FltSame(), federation), observers=[witness])
     first = engine.round(1)
     assert score(groups_of(engine), federation) == 1.0

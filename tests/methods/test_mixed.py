@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 
 import fedkin
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Linear
@@ -145,7 +145,7 @@ def test_each_client_sends_one_message_of_sums_and_no_rows() -> None:
     federation = regression(world())
     setup = small_setup(Mixed(), federation)
     net = Net.build(lambda: Linear().build(federation.task), 0)
-    witness = Witness()
+    witness = RecordingObserver()
     run = LocalEngine(setup.__class__(**{**vars(setup), "net": net}), observers=[witness])
     play(run, 1, 2, 3)
     replies = [each.message for each in witness.envelopes if each.receiver == "server"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods.fedbn import FedBN
@@ -34,7 +34,7 @@ from support import play, small_federation, small_setup
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_only_what_is_shared_travels(method: Any, names: tuple[str, ...]) -> None:
-    setup, witness = small_setup(method), Witness()
+    setup, witness = small_setup(method), RecordingObserver()
     outcome = LocalEngine(setup, observers=[witness]).round(1)
     assert witness.envelopes
     assert all(set(envelope.message.params) == set(names) for envelope in witness.envelopes)

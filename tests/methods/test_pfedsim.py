@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.engines import LocalEngine, Witness
+from fedkin.engines import LocalEngine, RecordingObserver
 from fedkin.engines.results import SERVER
 from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similarity_weights
 from fedkin.views import ServerView
@@ -115,7 +115,7 @@ def test_the_graph_tells_clients_with_unlike_classes_apart() -> None:
 
 def test_heads_stay_at_home_once_they_are_personal() -> None:
     setup = small_setup(PFedSim(warmup=1))
-    witness = Witness()
+    witness = RecordingObserver()
     engine = LocalEngine(setup, observers=[witness])
     n = len(setup.federation)
     first, second, third = (engine.round(number) for number in (1, 2, 3))

@@ -296,7 +296,7 @@ def test_of_another_version_nothing_else_is_read() -> None:
     for tree in ({"version": "0.0.9"}, {"version": "0.0.9", "settings": 3, "metrics": {"a": 1}, "of": "it"}):
         there = agreement.Agreement.model_validate(tree)
         words = f"fedkin is {__version__} here and 0.0.9 there: install the same version"
-        assert agreement.unlike(here, there) == words
+        assert agreement.difference(here, there) == words
 
 
 @pytest.mark.parametrize("metrics", [5, "abc", {"ab1": 1}, ["abc"], [[1, True, "c"]], [["a", 1, "c"]], [["a", True]]])
@@ -399,7 +399,7 @@ def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
         agreement.Agreement(settings="", task=Task(2, (2,)), columns=names)
         for names in (("age", "dose"), ("age", "sex"))
     )
-    assert agreement.unlike(one, other) == "the column 'dose' is here and not there"
-    assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
-    assert agreement.unlike(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
+    assert agreement.difference(one, other) == "the column 'dose' is here and not there"
+    assert agreement.difference(other, one) == "the column 'dose' is there and not here"
+    assert agreement.difference(one, agreement.Agreement(settings="", task=Task(2, (2,)))) == ""
     assert agreement.Agreement.model_validate(tree_of(one)) == one

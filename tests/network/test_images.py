@@ -11,7 +11,7 @@ import pytest
 from fedkin.data.own import own_images
 from fedkin.data.sources.folder import Folder
 from fedkin.federation import Client, Federation
-from fedkin.network.agreement import Agreement, unlike
+from fedkin.network.agreement import Agreement, difference
 from fedkin.running.experiment import Experiment
 from fedkin.tasks import Task
 from network.federations import federated, simulated
@@ -56,4 +56,4 @@ def test_a_site_that_numbers_classes_otherwise_is_refused(tmp_path: Path) -> Non
         Agreement(settings="", task=task, columns=client.about["columns"])
         for client, task in sites(plan_for(place), place).values()
     )
-    assert unlike(north, south) == "the class 'cat' is here and not there"
+    assert difference(north, south) == "the class 'cat' is here and not there"

@@ -19,7 +19,7 @@ from fedkin.flow import Message
 from fedkin.network.agreement import Agreement, Terms
 from fedkin.network.link import Left, Missed
 from fedkin.network.messages import encode
-from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Whereabouts, _offers
+from fedkin.network.peer_exchange import PeerExchange, PeerOutbox, Progress, _offers
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, Killed, experiment, simulated, state_in
 from network.memory import MemoryNetwork
@@ -188,10 +188,10 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert told(ann, 3, "bob", 7) == 1
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
     with two(network, tmp_path / "sent", done=4) as (ann, bob):
-        assert bob.whereabouts() == {"ann": Whereabouts(round=5, waits=True, offered=((3, 0),))}
+        assert bob.whereabouts() == {"ann": Progress(round=5, waits=True, offered=((3, 0),))}
         ann.enter(4)
         bob.enter(3)
-        now = Whereabouts(round=4, waits=False, offered=((3, 0),), counts=("bob",))
+        now = Progress(round=4, waits=False, offered=((3, 0),), counts=("bob",))
         assert bob.whereabouts() == {"ann": now}
         assert told(bob, 3, "ann") == 7
         bound(ann, 0.001)
@@ -231,7 +231,7 @@ def looking(each: PeerExchange, times: int) -> Event:
     """Set when this one has asked the others so often where they are."""
     seen, asked, now = Event(), list[int](), each.whereabouts
 
-    def counting(ids: Any = None) -> dict[str, Whereabouts]:
+    def counting(ids: Any = None) -> dict[str, Progress]:
         asked.append(1)
         if len(asked) > times:
             seen.set()

@@ -17,7 +17,7 @@ from fedkin.data.own import FileWatch, OwnSamples, OwnTable
 from fedkin.data.sources.tables import TableSource
 from fedkin.errors import RunError
 from fedkin.federation.summaries import ColumnTypes
-from fedkin.network.agreement import Agreement, unlike
+from fedkin.network.agreement import Agreement, difference
 from fedkin.network.registration import Registration, Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.model_loader import load
@@ -183,7 +183,7 @@ def test_other_settings_of_the_table_are_refused(there: Hospitals) -> None:
     one, other = (
         Agreement(settings=settings_of(plan)) for plan in (there.plan, there.plan.with_changes(**{"data.least": 3}))
     )
-    assert unlike(one, other) == "table.least is 10 here and 3 there"
+    assert difference(one, other) == "table.least is 10 here and 3 there"
 
 
 def test_whoever_comes_after_all_are_there_is_refused(there: Hospitals) -> None:

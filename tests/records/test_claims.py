@@ -9,7 +9,7 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.records.checking import check
-from fedkin.records.files import begun, claimed, free
+from fedkin.records.files import begun, claimed, is_unused
 from fedkin.records.run import find_runs, read_listed
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
@@ -34,7 +34,7 @@ def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_pa
     (tmp_path / "experiment.toml").unlink()
     for name in ("lock", "lock.json", "experiment.toml.3-0123abcd.part"):
         (tmp_path / name).write_text("")
-    assert free(tmp_path)
+    assert is_unused(tmp_path)
     other = TEXT.replace("seed = 1", "seed = 2")
     begin(tmp_path, other)
     assert (tmp_path / "experiment.toml").read_text() == other
@@ -55,7 +55,7 @@ def test_the_state_folder_of_a_client_is_said_to_be_one(tmp_path: Path) -> None:
 def test_the_files_of_others_are_not_touched(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    assert not free(tmp_path)
+    assert not is_unused(tmp_path)
     with pytest.raises(RunError, match="is not a run of fedkin"):
         begin(tmp_path)
     assert (tmp_path / name).read_text() == "mine"

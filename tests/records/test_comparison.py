@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedkin.records.comparison import unlike_conditions
+from fedkin.records.comparison import unequal_conditions
 from fedkin.running.experiment import load
 from fedkin.running.grid import Runs, compare
 
@@ -14,7 +14,7 @@ PRESET = Path(__file__).parents[2] / "presets" / "digits-rotated.toml"
 def sentences(folder: Path, methods: list[str], *changes: str) -> list[str]:
     plan = load(PRESET, ["training.rounds=1", "training.lr=0.3", *changes])
     results = compare(Runs(plan), methods, [0], folder)
-    return unlike_conditions({name: by_seed[0] for name, by_seed in results.items()})
+    return unequal_conditions({name: by_seed[0] for name, by_seed in results.items()})
 
 
 def test_unlike_rates_of_methods_are_said(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedkin.records.checking import check
-from fedkin.records.files import lighten
+from fedkin.records.files import drop_models
 from fedkin.records.run import read_run
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
@@ -20,7 +20,7 @@ def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) ->
     whole = read_run(run)
     assert (run / "models").is_dir()
     shutil.copytree(run, tmp_path / "killed")
-    lighten(run)
+    drop_models(run)
     assert not (run / "models").exists()
     assert not (run / "checkpoint").exists()
     (found,) = check(run)
@@ -31,12 +31,12 @@ def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) ->
     shutil.copy(run / "seal.json", tmp_path / "killed" / "seal.json")
     (found,) = check(tmp_path / "killed")
     assert not found.problems
-    lighten(tmp_path / "killed")
+    drop_models(tmp_path / "killed")
     assert not (tmp_path / "killed" / "models").exists()
 
 
 def test_a_run_that_is_not_finished_keeps_what_it_goes_on_with(tmp_path: Path) -> None:
     for name in ("models", "checkpoint"):
         (tmp_path / name).mkdir()
-    lighten(tmp_path)
+    drop_models(tmp_path)
     assert (tmp_path / "checkpoint").is_dir()

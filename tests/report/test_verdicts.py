@@ -20,8 +20,8 @@ from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.words import (
+    Findings,
     JudgedGroup,
-    Told,
     choice_words,
     drawn_tests,
     groups_in_terminal,
@@ -195,8 +195,8 @@ def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None
         leaves, dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0), ROOT, leaf("same"), leaf("same")
     )
     assert (one.verdict, one.node) == ("near", 0)
-    assert "significant" not in in_words([Told.of([one], None)])
-    assert "too little for separate models to be better" in in_words([Told.of([one], None)])
+    assert "significant" not in in_words([Findings.of([one], None)])
+    assert "too little for separate models to be better" in in_words([Findings.of([one], None)])
 
 
 def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> None:
@@ -217,39 +217,42 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     said = "(2 of 4 clients were tested; the others were placed in a group after that)"
     page = present(drawn_tests(graph, None, {id: place for place, id in enumerate(ids)}, []))
     assert page["words"].endswith(said)
-    two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
+    two = [Findings.of(found, tests), Findings({"same": 1}, clients=4)]
     assert "(not all clients were tested;" in in_words(two)
     assert "tested" not in in_words(two[1:])
 
 
 SHARES = "differ in how often each class occurs, not in what a class looks like"
-FOUND: list[tuple[list[Told], str, str]] = [
-    ([Told({"same": 4}, p=0.104)], "4 groups", "within groups no difference is significant (smallest p 0.1)"),
-    ([Told({"same": 1})], "1 group", "within groups no difference is significant"),
-    ([Told({}, 9)], "no groups", "every client differs from all others"),
-    ([Told({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
-    ([Told({"near": 2})], "2 groups", "within groups clients differ too little for separate models to be better"),
+FOUND: list[tuple[list[Findings], str, str]] = [
+    ([Findings({"same": 4}, p=0.104)], "4 groups", "within groups no difference is significant (smallest p 0.1)"),
+    ([Findings({"same": 1})], "1 group", "within groups no difference is significant"),
+    ([Findings({}, 9)], "no groups", "every client differs from all others"),
+    ([Findings({"shares": 1})], "1 group", f"within groups clients {SHARES}"),
     (
-        [Told({"offsets": 1}, 2)], "1 group and 2 clients alone",
+        [Findings({"near": 2})], "2 groups",
+        "within groups clients differ too little for separate models to be better",
+    ),
+    (
+        [Findings({"offsets": 1}, 2)], "1 group and 2 clients alone",
         "within groups each client's inputs have a shift of their own",
     ),
     (
-        [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
+        [Findings({"same": 2, "shares": 1}, p=0.5)], "3 groups",
         f"in 2 no difference is significant (smallest p 0.5), in 1 clients {SHARES}",
     ),
     (
-        [Told({"same": 4}, p=0.5), Told({"same": 4}, p=0.02)], "4 groups",
+        [Findings({"same": 4}, p=0.5), Findings({"same": 4}, p=0.02)], "4 groups",
         "within groups no difference is significant (smallest p 0.02)",
     ),
     (
-        [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
+        [Findings({"same": 4}), Findings({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
         f"in some no difference is significant, in some clients {SHARES}",
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("seeds", "count", "said"), FOUND)
-def test_what_was_found_in_words(seeds: list[Told], count: str, said: str) -> None:
+def test_what_was_found_in_words(seeds: list[Findings], count: str, said: str) -> None:
     assert in_words(seeds, ", as planted") == f"{count} found by tests, as planted: {said}"
 
 

@@ -16,7 +16,7 @@ from fedkin.methods.fedu import FedU
 from fedkin.methods.local import Local
 from fedkin.records.files import read_json
 from fedkin.report.bench_page import headline, page
-from fedkin.running.bench import bench, points, read_lines, standing, store
+from fedkin.running.bench import bench, points, rank_on_suite, read_lines, store
 from fedkin.running.suites import SUITES, Entry, Suite, suite_of
 from support import small_federation
 from tiny import CutAt
@@ -89,7 +89,7 @@ def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> 
         *[line("best", s, {"a": 90.0, "b": 90.0}) for s in (0, 1)],
     ]
     lines.append(line("mine@self", 0, {"a": 99.0, "b": 99.0}))
-    (place,) = standing(suite(tmp_path), "mine", lines)[0]
+    (place,) = rank_on_suite(suite(tmp_path), "mine", lines)[0]
     assert (place["rank"], place["of"], place["reference"], place["hurt"], place["clients"]) == (2, 4, "fedavg", 1, 2)
     assert place["gain"] is not None
     assert place["gain"]["value"] == pytest.approx(1.5)
@@ -98,9 +98,9 @@ def test_a_place_is_the_rank_the_paired_gain_and_who_is_hurt(tmp_path: Path) -> 
 
 def test_a_method_without_all_seeds_is_not_ranked(tmp_path: Path) -> None:
     lines = [line("local", s, {"a": 50.0}) for s in (0, 1)] + [line("mine", 0, {"a": 60.0})]
-    assert standing(suite(tmp_path), "mine", lines)[0][0]["rank"] is None
+    assert rank_on_suite(suite(tmp_path), "mine", lines)[0][0]["rank"] is None
     lines = [line("mine", s, {"a": 50.0}) for s in (0, 1)] + [line("local", 0, {"a": 60.0})]
-    assert standing(suite(tmp_path), "mine", lines)[0][0]["of"] == 1
+    assert rank_on_suite(suite(tmp_path), "mine", lines)[0][0]["of"] == 1
 
 
 def test_stored_results_are_placed_beside_and_of_other_data_are_refused(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedkin.advice.advising import Plan, advise
-from fedkin.advice.partners import Worth
+from fedkin.advice.partners import PartnerValues
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import Bench, Rows
 
-__all__ = ["Advice", "Bench", "OfClient", "Plan", "Rows", "Worth", "advise"]
+__all__ = ["Advice", "Bench", "OfClient", "PartnerValues", "Plan", "Rows", "advise"]

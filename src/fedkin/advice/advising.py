@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from fedkin.advice.candidates import CANDIDATES, HEADS, Shape, shapes_of
 from fedkin.advice.choice import LEVEL, Judged, Marks, Trials, enough_for_verdict, marks_of, outcomes_of
-from fedkin.advice.partners import MOST, Worth, coalitions_of, worth_of
+from fedkin.advice.partners import MOST, PartnerValues, coalitions_of, worth_of
 from fedkin.advice.partners import shapes_of as coalition_shapes
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import LATEST, Bench, Folds, Outputs, Rows, Work, folds_of, method_of, trained, tried_strengths
@@ -245,7 +245,7 @@ def _marks(
 def _worth(
     work: Work, names: Mapping[str, str], rate: int, folds: int, shape: Shape, folder: Path | None,
     progress: Callable[[str, int, int], None],
-) -> Worth:  # fmt: skip
+) -> PartnerValues:  # fmt: skip
     """Compute what each partner adds, from models of coalitions at this rate, by `names`; shape: the chosen one."""
     ids = sorted(work.federation)
     groups = {id: frozenset({id, *shape.partners(id)}) for id in ids}

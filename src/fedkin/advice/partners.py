@@ -66,7 +66,7 @@ def shapes_of(coalitions: Iterable[Coalition]) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class Worth:
+class PartnerValues:
     """Estimates of what partners add to clients, in the task's metric.
 
     adds: {client: {partner: what it adds}}. last: what the partner adds to the client's complete group. groups: each
@@ -106,7 +106,9 @@ def interval(one: Estimate, comparisons: int) -> tuple[float, float]:
     return one.value - reach, one.value + reach
 
 
-def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: Mapping[str, Coalition]) -> Worth:
+def worth_of(
+    marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: Mapping[str, Coalition]
+) -> PartnerValues:
     """Compute what partners add, from the marks of the coalitions' models.
 
     marks: {client: for each fold that determines its metric, the marks of the model of each of its coalitions}. groups:
@@ -129,7 +131,7 @@ def worth_of(marks: Mapping[str, Sequence[Mapping[Coalition, Marks]]], groups: M
         if len(group) > 1:
             of_group[id] = folds.gain(group, alone)
         of_all[id] = folds.gain(everybody, alone)
-    return Worth(adds, last, of_group, of_all, max(map(len, groups.values())) <= EXACT)
+    return PartnerValues(adds, last, of_group, of_all, max(map(len, groups.values())) <= EXACT)
 
 
 class _Folds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedkin.advice.candidates import CANDIDATES, Shape
 from fedkin.advice.choice import LEVEL, SURE, SURELY, Estimate
-from fedkin.advice.partners import MOST, Worth, interval
+from fedkin.advice.partners import MOST, PartnerValues, interval
 from fedkin.analysis.paired import Difference
 from fedkin.codec import Params
 from fedkin.graph.record import own_part
@@ -82,7 +82,7 @@ class Advice:
     folds: int = 0
     missing: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    worth: Worth | None = None
+    worth: PartnerValues | None = None
 
     def __getitem__(self, id: str) -> OfClient:
         return next(client for client in self.clients if client.id == id)
@@ -249,7 +249,7 @@ class Advice:
         }  # fmt: skip
 
 
-def _worth_as_dict(worth: Worth) -> dict[str, Any]:
+def _worth_as_dict(worth: PartnerValues) -> dict[str, Any]:
     """Plain data of `worth`; intervals of pairs hold for all pairs at once, those of partners for all partners."""
 
     def with_interval(one: Estimate, comparisons: int = 1) -> dict[str, float]:

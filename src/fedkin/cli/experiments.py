@@ -106,7 +106,7 @@ def compare(
     more = leave_out is not None or controls
     grid = _start_grid("compare", experiment, methods, seeds, changes, rounds, data_root, out, resume, more)
     plan, names, folder = grid.plan, grid.methods, grid.folder
-    from fedkin.records.comparison import table, unlike_conditions
+    from fedkin.records.comparison import table, unequal_conditions
     from fedkin.records.controls import with_controls
     from fedkin.report.ranks import tested
     from fedkin.report.tables import comparison
@@ -134,7 +134,7 @@ def compare(
         return
     make_console().print(comparison(table(results)))
     chosen = chosen_line(names, validation, every[0].metric.higher)
-    unlike = [] if validation else unlike_conditions({name: next(iter(of.values())) for name, of in results.items()})
+    unlike = [] if validation else unequal_conditions({name: next(iter(of.values())) for name, of in results.items()})
     print_notes(results, [chosen] if chosen else [], [*tested(results), *unlike])
     print_paths(folder, report)
 
@@ -371,7 +371,7 @@ def start_or_resume(
     command: what the folder to resume is of: run, compare or tune. methods: of --methods, which `changes` may name.
     """
     _check_exists(experiment)
-    from fedkin.records.files import free
+    from fedkin.records.files import is_unused
     from fedkin.running.experiment import load
     from fedkin.running.grid import listed
     from fedkin.running.plugins import named_in
@@ -388,7 +388,7 @@ def start_or_resume(
     if rounds is not None:
         changes = [*changes, f"training.rounds={rounds}"]
     plan = load(experiment, changes)
-    if out is not None and not free(out):
+    if out is not None and not is_unused(out):
         raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
     number, folder = 1, out or Path("runs") / plan.name
     while out is None and folder.exists():
@@ -428,7 +428,7 @@ def _start_grid(
     more: whether there are further options, which a folder that is resumed has already. Raises ConfigError.
     """
     plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
-    from fedkin.records.controls import changes_of, parted
+    from fedkin.records.controls import changes_of, split_control
     from fedkin.records.reading import plan_in
     from fedkin.running.grid import listed, numbers
     from fedkin.running.plugins import named_in
@@ -442,7 +442,7 @@ def _start_grid(
         return _Grid(plan, begun.methods, begun.seeds, folder, root, begun)
     names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
     lost = [text for text in changes if text.startswith("method.") and not text.startswith("method.name=")]
-    if lost and plan.method.name not in {parted(name)[0] for name in names}:
+    if lost and plan.method.name not in {split_control(name)[0] for name in names}:
         raise ConfigError(
             f"--set {lost[0]}: it changes {plan.method.name}, which is none of --methods {','.join(names)}; "
             f"write --set methods.{names[0]}.{lost[0]}"
@@ -452,10 +452,10 @@ def _start_grid(
 
 def _check_resumable(folder: Path, command: str) -> None:
     """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
-    from fedkin.records.files import begun, free
+    from fedkin.records.files import begun, is_unused
     from fedkin.records.reading import plan_in
 
-    if folder.is_dir() and not begun(folder) and free(folder):
+    if folder.is_dir() and not begun(folder) and is_unused(folder):
         raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
     marker = "experiment.toml" if command == "run" else "plan.json"
     if not (folder / marker).is_file():

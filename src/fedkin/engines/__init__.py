@@ -7,11 +7,26 @@ from fedkin.engines.results import Missing, Outcome, Score, Traffic
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import EngineSettings, Faults, Setup
 from fedkin.engines.simulation import LocalEngine, LoopbackEngine, RayEngine
-from fedkin.engines.transport import Envelope, Observer, Transport, Witness
+from fedkin.engines.transport import Envelope, Observer, RecordingObserver, Transport
 
 __all__ = [
-    "ENGINES", "Engine", "EngineSettings", "Envelope", "Faults", "LocalEngine", "LoopbackEngine", "Missing", "Observer",
-    "Outcome", "Privacy", "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
+    "ENGINES",
+    "Engine",
+    "EngineSettings",
+    "Envelope",
+    "Faults",
+    "LocalEngine",
+    "LoopbackEngine",
+    "Missing",
+    "Observer",
+    "Outcome",
+    "Privacy",
+    "RayEngine",
+    "RecordingObserver",
+    "Score",
+    "Setup",
+    "Traffic",
+    "Transport",
 ]  # fmt: skip
 
 ENGINES: dict[str, type[LocalEngine]] = {engine.name: engine for engine in (LocalEngine, LoopbackEngine, RayEngine)}

@@ -23,7 +23,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 _REQUESTS = ("Ask", "Fit", "Infer", "Share")
 
 
-def blamed(error: Exception, method: object) -> Exception:
+def with_method_location(error: Exception, method: object) -> Exception:
     """Return the error in one line with file and line of the method's code; unchanged if it arose elsewhere.
 
     A method of fedkin's own is not blamed: an error there is a fault of fedkin.
@@ -68,7 +68,7 @@ def place_in(method: object, name: str) -> str:
     return f"{code.co_filename}, line {code.co_firstlineno}: "
 
 
-def forgotten(method: object, name: str, flow: Any) -> None:
+def check_yields(method: object, name: str, flow: Any) -> None:
     """Raise MethodError for a function that makes requests but yields none: its `yield from` is missing."""
     if hasattr(flow, "send"):
         return

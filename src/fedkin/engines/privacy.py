@@ -298,15 +298,15 @@ def keyed(seed: int) -> Source:
     return lambda id, round, what: rng(seed, id, round, what, "privacy").standard_normal
 
 
-def silent(id: str, round: int, what: str) -> Normal:
+def no_noise(id: str, round: int, what: str) -> Normal:
     """Return no noise, for clipping alone."""
     return np.zeros
 
 
-def secret(id: str, round: int, what: str) -> Normal:
+def system_noise(id: str, round: int, what: str) -> Normal:
     """Return draws from the operating system's randomness, which nobody else knows, for a deployment.
 
-    >>> one, other = (secret("a", 1, "train")(1000) for _ in range(2))
+    >>> one, other = (system_noise("a", 1, "train")(1000) for _ in range(2))
     >>> bool((one == other).any()), bool(abs(one.std() - 1) < 0.2)
     (False, True)
     """

@@ -15,10 +15,10 @@ from fedkin.engines.privacy import (
     Spent,
     check_trained,
     clipped_fields,
+    no_noise,
     noised_in,
     released,
     signature,
-    silent,
 )
 from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError, RunError
@@ -51,7 +51,7 @@ class Releases:
                 "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
                 "is for simulations only, as it protects nobody"
             )
-        self.source = silent if source is None else source
+        self.source = no_noise if source is None else source
 
     def admit(self, id: str, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
         """Check before any work: raise RunError if a phase's reply cannot be protected, Spent if it exceeds the budget.

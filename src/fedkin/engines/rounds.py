@@ -15,13 +15,13 @@ from typing import Any, ClassVar, TypeVar, cast
 from fedkin.engines.alone import Alone
 from fedkin.engines.attacks import Forgery
 from fedkin.engines.client_list import Roster
-from fedkin.engines.failures import Failure, TooFew, forgotten, place_in, place_of, raise_if_all
+from fedkin.engines.failures import Failure, TooFew, check_yields, place_in, place_of, raise_if_all
 from fedkin.engines.releases import counted
 from fedkin.engines.results import SERVER, Missing, Outcome, Score, Traffic
 from fedkin.engines.secure_sums import STEPS, GroupSum, check_phase, summed_names
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.states import apart
+from fedkin.engines.states import copy_for_flow
 from fedkin.engines.transport import Envelope, Faulty, Inbox, MessageLog, Observer, Transport, Validator
 from fedkin.errors import MethodError, nearest
 from fedkin.flow import Ask, AveragedReplies, Mean, Message, Params, PeerMethod, ServerFlow, ServerMethod
@@ -228,7 +228,7 @@ class Engine:
         """Run one round, numbered from 1."""
         skipped, sampled = "", []
         self.turn_to(number)
-        before = apart(self.server.state) if self.undoes else {}
+        before = copy_for_flow(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
                 sampled = self._peers_round() if self.serving is None else self._server_round(self.serving)
@@ -277,7 +277,7 @@ class Engine:
         """Answer the requests of a server's flow to these clients, and return the flow's result."""
         method, answer, known = self.setup.method, None, frozenset(clients)
         if not hasattr(flow, "send"):
-            forgotten(method, "round", flow)
+            check_yields(method, "round", flow)
             raise MethodError(
                 f"{place_in(method, 'round')}a server's round yields Ask, and this one never yields: write "
                 "`replies = yield from Ask(...)`, or `yield from ()` if nothing is asked"
@@ -389,7 +389,7 @@ class Engine:
             if self.serving is None:
                 self.site.welcome(ids)
                 return {id: Message() for id in ids}
-            view = replace(self.server, state=apart(self.server.state), clients=tuple(ids))
+            view = replace(self.server, state=copy_for_flow(self.server.state), clients=tuple(ids))
             offers = self._answered(self.serving.welcome(view, ids), ids, self.unlost)
             return {id: offers[id] for id in ids}
 

@@ -15,14 +15,14 @@ import torch
 from fedkin.engines.accounting import Clock, Operations, Work, model_names
 from fedkin.engines.attacks import Attacks
 from fedkin.engines.executors.jobs import Executor, FitJob, Modules, ScoreJob, TrainingPath, job_of
-from fedkin.engines.failures import Crashed, Failure, Failures, forgotten, place_in, place_of
+from fedkin.engines.failures import Crashed, Failure, Failures, check_yields, place_in, place_of
 from fedkin.engines.ledger import KEY, Page
 from fedkin.engines.privacy import Source, Spent, noised_in
 from fedkin.engines.releases import Releases
 from fedkin.engines.results import Outbox, Score
 from fedkin.engines.secure_sums import MASKED, STEPS, Member, MemoryKeys, Signatures, check_plain, inner
 from fedkin.engines.setup import Setup
-from fedkin.engines.states import apart
+from fedkin.engines.states import copy_for_flow
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Message, Params, PeerMethod, Share
@@ -315,12 +315,12 @@ class LocalSite(Site):
         if phase and self.setup.privacy.on:
             self.releases.admit(id, self.number, name, message or Message(), self._told(id))
         view = self.view(id, self.near.get(id, ()) if name == "round" else ())
-        view.state = apart(view.state)
+        view.state = copy_for_flow(view.state)
         if name == "round" or (phase and not any(map(noised_in, method.declared(name) or ()))):
             self._seal(view)
         flow = getattr(method, name)(view, *([message] if phase else ()))
         if phase or name == "round":
-            forgotten(method, name, flow)
+            check_yields(method, name, flow)
         return Running(id, name, view, flow, message or Message())
 
     def drive(

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin import codec
 
 
-def apart(state: Mapping[str, Any]) -> dict[str, Any]:
+def copy_for_flow(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a state that a flow may change; parameters are not copied, as no flow changes them in place."""
     return {name: _copied(item) for name, item in state.items()}
 

@@ -85,7 +85,7 @@ class Observer:
         """Called when clients have answered a request of the server."""
 
 
-class Witness(Observer):
+class RecordingObserver(Observer):
     """An observer that stores envelopes in the order of delivery, and (round, request, replies) of the server."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from fedkin.engines.setup import Setup
 from fedkin.errors import FedkinError, first_few
 from fedkin.learning.devices import check_precision, opened
 from fedkin.learning.metrics import code_of
-from fedkin.network.messages import Sent, Text, listed
+from fedkin.network.messages import Text, WireMessage, listed
 from fedkin.network.settings import task_from
 from fedkin.settings import differing
 from fedkin.tasks import Task
@@ -33,7 +33,7 @@ def _task(value: Any) -> Any:
     return value if value is None or isinstance(value, Task) else task_from(value)
 
 
-class Agreement(Sent):
+class Agreement(WireMessage):
     """What all participants must have in common: version, settings, task, and the net with its initial values.
 
     settings: the common settings, as TOML. first: a hash of the net and its initial values; if bodies differ, of all
@@ -60,7 +60,7 @@ class Agreement(Sent):
         return {**tree, "version": version} if version == __version__ else {"version": version, "settings": ""}
 
 
-class Terms(Sent):
+class Terms(WireMessage):
     """The agreement of a server, for its clients. name: name of the federation."""
 
     agreement: Agreement
@@ -90,14 +90,14 @@ def agreed(
     return plan, Agreement(settings=settings, task=task, first=first, metrics=metrics)
 
 
-def unlike(here: Agreement, there: Agreement) -> str:
+def difference(here: Agreement, there: Agreement) -> str:
     r"""Return what differs between this participant and another, in one line; empty if nothing does.
 
     >>> from fedkin.tasks import Task
     >>> here = Agreement(settings="[training]\nlr = 0.1", task=Task(2, (4,)))
-    >>> unlike(here, Agreement(settings="[training]\nlr = 0.2", task=Task(2, (4,))))
+    >>> difference(here, Agreement(settings="[training]\nlr = 0.2", task=Task(2, (4,))))
     'training.lr is 0.1 here and 0.2 there'
-    >>> unlike(here, Agreement(settings=here.settings, task=Task(2, (5,))))
+    >>> difference(here, Agreement(settings=here.settings, task=Task(2, (5,))))
     'inputs have shape (4,) here and (5,) there'
     """
     both = here, there

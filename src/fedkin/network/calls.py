@@ -20,7 +20,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.errors import MethodError
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, is_name
-from fedkin.network.messages import Count, Sent, listed, read
+from fedkin.network.messages import Count, WireMessage, listed, read
 from fedkin.untrusted import error_text, escaped
 
 _TOGETHER = 0.05  # seconds to wait for further offers before a letter is sent
@@ -41,7 +41,7 @@ def _bytes_of(value: Any) -> Any:
     return codec.bytes_of(value)
 
 
-class Letter(Sent):
+class Letter(WireMessage):
     """A letter from one participant to another.
 
     me, to: names of the writer and the reader. life: id of the writer's process. version: that of its newest offer.

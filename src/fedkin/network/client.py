@@ -17,7 +17,7 @@ from fedkin.data.own import FileWatch, OwnSamples, OwnTable
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
 from fedkin.engines.ledger import Ledger
-from fedkin.engines.privacy import secret
+from fedkin.engines.privacy import system_noise
 from fedkin.engines.results import Missing
 from fedkin.engines.secure_sums import MASKED, STEPS
 from fedkin.engines.setup import Setup
@@ -30,12 +30,24 @@ from fedkin.flow import Message, Params, PeerMethod
 from fedkin.folders import made_private, write_private
 from fedkin.learning.devices import opened
 from fedkin.learning.metrics import Unmeasured
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
+from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
 from fedkin.network.consent import about as about_words
 from fedkin.network.consent import leaving, leaving_with_table, releases_in
 from fedkin.network.link import LARGEST, UNREACHED, Left, Link, Missed, Refused
-from fedkin.network.messages import Answer, Failed, Order, Pointer, Scored, Sent, Spent, Work, encode, read, tree_of
-from fedkin.network.registration import NEXT_ROUND, About, Heard, Hello, Welcome, about_of
+from fedkin.network.messages import (
+    Answer,
+    Failed,
+    Order,
+    Pointer,
+    Scored,
+    Spent,
+    WireMessage,
+    Work,
+    encode,
+    read,
+    tree_of,
+)
+from fedkin.network.registration import NEXT_ROUND, About, Hello, HelloReceived, Welcome, about_of
 from fedkin.network.status import StatusFile
 from fedkin.tasks import Task
 from fedkin.untrusted import error_text, escaped
@@ -43,7 +55,7 @@ from fedkin.untrusted import error_text, escaped
 # Stores a client's model of a round in a folder, with the settings of the federation, its plan, and the encoding of
 # the table if there is one; returns the hash of the model.
 TakeHome = Callable[[Path, str, Setup, Client, SharedEncoding | None, Params, int], str]
-S = TypeVar("S", bound=Sent)
+S = TypeVar("S", bound=WireMessage)
 LEAVES = "leaves"  # the file that tells a running client to leave for good
 _KEPT = 3  # last rounds whose states a client keeps
 _HASH = 32  # bytes
@@ -232,7 +244,7 @@ class NetworkClient(Caller):
         plan, here = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
         columns = tuple(map(str, self.client.about.get("columns", ())))
         here = here.model_copy(update={"task": self._task(there.task), "columns": columns})
-        words = unlike(here, there)
+        words = difference(here, there)
         if words or plan is None:
             raise self._unable(here, f"this client cannot take part: {words or here.cannot}")
         if plan.nets is not None and self.client.id not in plan.nets:
@@ -293,7 +305,7 @@ class NetworkClient(Caller):
         nonce, heard = self.say_hello(self.agreement, seen=not self.unseen, **fields), None
         try:
             for _ in range(waits):
-                if (heard := self.read(Heard, f"heard/{nonce}")) is not None:
+                if (heard := self.read(HelloReceived, f"heard/{nonce}")) is not None:
                     break
         finally:
             self.link.withdraw("hello", self.server)
@@ -319,7 +331,7 @@ class NetworkClient(Caller):
         self.page.sent({"join": [*(name for name, value in told.items() if value), *self.ledger.beside]})
         executor = OneByOne(plan.net, self.clients, Modules(opened(self.device)))
         self.site = LocalSite(
-            plan, self.clients, executor, noise=secret, store=self.page, signatures=self.link.signatures
+            plan, self.clients, executor, noise=system_noise, store=self.page, signatures=self.link.signatures
         )
         self.validator = Validator(plan)
         self.checkpoints = ClientCheckpoints(self.folder / self.run_id)

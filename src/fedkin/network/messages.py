@@ -46,13 +46,13 @@ Digest = Annotated[StrictStr, Field(pattern="^[0-9a-f]{0,32}$")]
 _Name = Annotated[StrictStr, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 
 
-class Sent(BaseModel):
+class WireMessage(BaseModel):
     """A message of this module: exact types, no further fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-S = TypeVar("S", bound=Sent)
+S = TypeVar("S", bound=WireMessage)
 
 
 def read(form: type[S], data: bytes) -> S:
@@ -70,17 +70,17 @@ def read(form: type[S], data: bytes) -> S:
     raise MethodError(f"{form.__name__.lower()} is not readable ({escaped(words, 200)})")
 
 
-def tree_of(message: Sent) -> dict[str, Any]:
+def tree_of(message: WireMessage) -> dict[str, Any]:
     """Return a message as a tree of the fields that were set."""
     return message.model_dump(exclude_unset=True)
 
 
-def encode(message: Sent) -> bytes:
+def encode(message: WireMessage) -> bytes:
     """Return the bytes of a message."""
     return codec.encode(tree_of(message))
 
 
-class Pointer(Sent):
+class Pointer(WireMessage):
     """The number of a client's newest order. epoch: id of the server's process. left: whether the client has left."""
 
     epoch: Id
@@ -88,7 +88,7 @@ class Pointer(Sent):
     left: StrictBool = False
 
 
-class Order(Sent):
+class Order(WireMessage):
     """What a server asks of one client.
 
     what: to answer a phase, to score its model (`scores`), or to end. begun: the round after which the server process
@@ -110,7 +110,7 @@ class Order(Sent):
     message: dict[str, Any] = Field(default_factory=dict)
 
 
-class Work(Sent):
+class Work(WireMessage):
     """What a client has computed in this round: samples in training and in inference, floating-point operations."""
 
     samples: Count = 0
@@ -118,7 +118,7 @@ class Work(Sent):
     flops: Annotated[StrictFloat, Field(ge=0, lt=1e30)] = 0.0
 
 
-class Failed(Sent):
+class Failed(WireMessage):
     """Why a client's own part failed."""
 
     words: _Word
@@ -126,7 +126,7 @@ class Failed(Sent):
     kind: Literal["failed", "spent"] = "failed"
 
 
-class Trained(Sent):
+class Trained(WireMessage):
     """A client's private training in this run: numbers of fits and steps, and sampling rate and noise of a step."""
 
     fits: Count
@@ -135,7 +135,7 @@ class Trained(Sent):
     noise: float = Field(gt=1e-6, lt=1e9)
 
 
-class Spent(Sent):
+class Spent(WireMessage):
     """What a client has released under `[privacy]`.
 
     signed: the share of a signature. open: fields sent without protection, by phase. trained: its private training.
@@ -151,7 +151,7 @@ Number = StrictFloat | StrictInt
 Figures = Annotated[list[Number | None], listed, Field(max_length=10_000)]
 
 
-class Scored(Sent):
+class Scored(WireMessage):
     """The score of a client's model on its test samples: the fields of `Score` that may leave the client.
 
     model: the hash of the model, if the client keeps it.
@@ -166,7 +166,7 @@ class Scored(Sent):
     model: Digest = ""
 
 
-class Answer(Sent):
+class Answer(WireMessage):
     """A client's answer to an order: the fields of its reply, its score, or why there is neither.
 
     error: why the order was not carried out. number: number of the order.

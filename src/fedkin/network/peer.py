@@ -14,7 +14,7 @@ from fedkin.engines.client_list import Entry, Roster
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.ledger import Page
-from fedkin.engines.privacy import secret
+from fedkin.engines.privacy import system_noise
 from fedkin.engines.results import Outcome
 from fedkin.engines.rounds import Engine
 from fedkin.engines.setup import Setup
@@ -25,7 +25,7 @@ from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
 from fedkin.network.link import is_name
-from fedkin.network.peer_exchange import Heard, PeerExchange
+from fedkin.network.peer_exchange import PeerExchange, Received
 from fedkin.network.registration import about_of
 from fedkin.network.status import StatusFile
 from fedkin.untrusted import escaped
@@ -54,7 +54,9 @@ class PeerEngine(Engine):
         self.next = 0  # before this round the neighbours offer nothing to this peer
         status.rounds = plan.training.rounds
         clients = {client.id: client}
-        site = LocalSite(plan, clients, OneByOne(plan.net, clients, Modules(opened(device))), noise=secret, store=page)
+        site = LocalSite(
+            plan, clients, OneByOne(plan.net, clients, Modules(opened(device))), noise=system_noise, store=page
+        )
         super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task), site)
 
     def round(self, number: int) -> Outcome:
@@ -128,7 +130,7 @@ class PeerEngine(Engine):
             inbox = self._inbox(number, turn, box.phase, heard)
             awaited -= {id for id, answer in heard.items() if answer.ended}
 
-    def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Heard]) -> dict[str, Message]:
+    def _inbox(self, number: int, turn: int, phase: str, heard: Mapping[str, Received]) -> dict[str, Message]:
         """Return the valid messages, in the order of the senders; missing messages are recorded."""
         me, envelopes = self.client.id, []
         for id in sorted(heard):

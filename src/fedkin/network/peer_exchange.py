@@ -27,9 +27,9 @@ from fedkin.engines.results import Missing, Outbox
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.folders import made_private, replace
-from fedkin.network.agreement import Agreement, Terms, unlike
+from fedkin.network.agreement import Agreement, Terms, difference
 from fedkin.network.link import UNREACHED, Left, Link, LinkError, Missed
-from fedkin.network.messages import Count, Sent, encode, read
+from fedkin.network.messages import Count, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import error_text, escaped
 
@@ -43,7 +43,7 @@ _OFFERS = re.compile(r"(\d+)-(\d+)\.offers")  # the file of a round and a turn
 _KEPT = 3  # last rounds with a neighbour whose messages are still offered to it
 
 
-class Whereabouts(Sent):
+class Progress(WireMessage):
     """A peer's progress: its round, or the round with which it will begin while it waits for others.
 
     offered: (round, last turn) of its offers to the reader; it makes no new offers for rounds before its own. counts:
@@ -65,7 +65,7 @@ class Whereabouts(Sent):
         return self.round > round and dict(self.offered).get(round, -1) < turn
 
 
-class PeerMessage(Sent):
+class PeerMessage(WireMessage):
     """A peer's offer in an exchange: a message of this phase, or none. ended: whether the peer's round has ended."""
 
     ended: StrictBool = False
@@ -74,7 +74,7 @@ class PeerMessage(Sent):
 
 
 @dataclass(frozen=True)
-class Heard:
+class Received:
     """What a neighbour sent in an exchange: a message with its phase, or neither.
 
     ended: whether the neighbour's round has ended. missing, reason: why there is no offer.
@@ -152,7 +152,7 @@ class PeerExchange:
                 if words:
                     self._linger(id)
                     raise RunError(f"{id} cannot be a neighbour: {words}")
-            begun = list[Whereabouts]()
+            begun = list[Progress]()
             if not self.link.present().intersection(missing):
                 begun = [there for there in self.whereabouts().values() if not there.waits]
                 # A peer on which they count may not be connected here yet: it may be starting again, as this peer is.
@@ -187,7 +187,7 @@ class PeerExchange:
             return None
         except (MethodError, LinkError) as error:
             return words_of(error)
-        if words := unlike(self.agreement, there):
+        if words := difference(self.agreement, there):
             return f"{words} (there: at {id})"
         self.members.add(id)
         return ""
@@ -226,20 +226,20 @@ class PeerExchange:
             counts = () if self.ended else tuple(sorted(self.members - self.down))
             for id in ids:
                 offered = tuple(sorted(self.offered[id].items()))
-                now = Whereabouts(round=self.round, waits=self.waits, offered=offered, counts=counts)
+                now = Progress(round=self.round, waits=self.waits, offered=offered, counts=counts)
                 self.link.offer(id, f"{self.run}/now", encode(now))
 
-    def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Whereabouts]:
+    def whereabouts(self, ids: Iterable[str] | None = None) -> dict[str, Progress]:
         """Return the progress of these peers (None: of all), without peers that do not answer."""
         here = self.link.present()
         present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
         places = zip(present, self.pool.map(self.whereabouts_of, present), strict=True)
         return {id: there for id, there in places if there is not None}
 
-    def whereabouts_of(self, id: str) -> Whereabouts | None:
+    def whereabouts_of(self, id: str) -> Progress | None:
         """Return the progress of this peer; None if it does not answer."""
         try:
-            return read(Whereabouts, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
+            return read(Progress, self.link.pull(id, f"{self.run}/now", SLICE, self.most))
         except (LinkError, MethodError):
             return None
 
@@ -258,7 +258,7 @@ class PeerExchange:
 
     # -- exchanges ------------------------------------------------------------------------------------------------
 
-    def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
+    def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Received]:
         """Make offers to these neighbours (box None: the round has ended here), and return what they sent."""
         near = sorted(near)
         offers = _offers(near, box)
@@ -283,7 +283,7 @@ class PeerExchange:
             self.link.withdraw(f"{self.run}/r{old}/", id)
             del rounds[old]
 
-    def _pulled(self, id: str, round: int, turn: int, until: float) -> Heard:
+    def _pulled(self, id: str, round: int, turn: int, until: float) -> Received:
         """Return what a neighbour sent in this exchange; wait for it as long as it may still come."""
         if (down := self._is_down(id, round)) is not None:
             return down
@@ -295,7 +295,7 @@ class PeerExchange:
             except Missed:
                 there = self.whereabouts_of(id) if id in self.link.present() else None
             except LinkError as error:
-                return Heard(Missing.REFUSED, words_of(error))
+                return Received(Missing.REFUSED, words_of(error))
             else:
                 self.down.discard(id)
                 self.heard[id] = max(round, self.heard.get(id, 0))
@@ -304,9 +304,9 @@ class PeerExchange:
                     self.say(f"round {round}: {id} is connected again")
                 return heard
             if self.stop.is_set():
-                return Heard(Missing.LATE, "this peer was stopped")
+                return Received(Missing.LATE, "this peer was stopped")
             if there is not None and there.left_out(round, turn):
-                return Heard(Missing.LATE, f"it left round {round} out")
+                return Received(Missing.LATE, f"it left round {round} out")
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             away = id not in self.link.present()
             if silent > self.settings.grace:
@@ -316,33 +316,33 @@ class PeerExchange:
                 self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._missed(id, Missing.LATE, f"nothing within {self.settings.deadline:g} s")
 
-    def _read(self, id: str, round: int, turn: int, timeout: float) -> Heard:
+    def _read(self, id: str, round: int, turn: int, timeout: float) -> Received:
         data = self.link.pull(id, f"{self.run}/r{round}/t{turn}", timeout, self.most)
         try:
             offer = read(PeerMessage, data)
         except MethodError as error:
             self.link.refused.add(id, f"r{round}/t{turn}", error_text(error))
-            return Heard(Missing.REFUSED, error_text(error))
+            return Received(Missing.REFUSED, error_text(error))
         message = None if offer.message is None else Message(**offer.message)
-        return Heard(phase=offer.phase, message=message, ended=offer.ended)
+        return Received(phase=offer.phase, message=message, ended=offer.ended)
 
-    def _missed(self, id: str, missing: Missing, reason: str) -> Heard:
+    def _missed(self, id: str, missing: Missing, reason: str) -> Received:
         """Note a neighbour for which this peer does not wait again before it answers."""
         self.awaited.discard(id)
         self.down.add(id)
         self.tell(self.others)  # a peer that starts again waits for the peers on which others count
-        return Heard(missing, reason)
+        return Received(missing, reason)
 
-    def _is_down(self, id: str, round: int) -> Heard | None:
+    def _is_down(self, id: str, round: int) -> Received | None:
         """Return why this peer does not wait for this neighbour now; None if it waits."""
         if id not in self.down:
             return None
         if id not in self.link.present():
-            return Heard(Missing.GONE, "not connected")
+            return Received(Missing.GONE, "not connected")
         there = self.whereabouts_of(id)
         if there is None:
-            return Heard(Missing.GONE, "it does not answer")
-        return None if there.round >= round - 1 else Heard(Missing.LATE, f"it is in round {there.round}")
+            return Received(Missing.GONE, "it does not answer")
+        return None if there.round >= round - 1 else Received(Missing.LATE, f"it is in round {there.round}")
 
 
 class PeerOutbox:

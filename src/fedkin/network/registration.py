@@ -27,9 +27,9 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.samples import Absence
 from fedkin.federation.summaries import ColumnTypes, SharedEncoding, TableSummary, agree, common_columns
 from fedkin.federation.table import Reading
-from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, unlike
+from fedkin.network.agreement import Agreement, PlanOf, Terms, agreed, difference
 from fedkin.network.link import Left, Link, LinkError, Missed, Refused
-from fedkin.network.messages import Count, Id, Pointer, Sent, encode, read
+from fedkin.network.messages import Count, Id, Pointer, WireMessage, encode, read
 from fedkin.network.settings import NetworkSettings, task_from
 from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
@@ -117,7 +117,7 @@ class Member(Settings):
 Stage = Literal["columns", "profile", "about"]
 
 
-class Hello(Sent):
+class Hello(WireMessage):
     """A client's hello to the server: its columns, its profile (both as JSON), or its description.
 
     nonce: id of this hello; the server answers each hello once. life: id of the client's process. leaves: whether the
@@ -139,13 +139,13 @@ class Hello(Sent):
         return "about" if self.about is not None else "profile" if self.profile else "columns"
 
 
-class Heard(Sent):
+class HelloReceived(WireMessage):
     """The server has read a hello. missing: whom or what it still waits for, as text."""
 
     missing: Annotated[StrictStr, Field(max_length=1000)] = ""
 
 
-class Welcome(Sent):
+class Welcome(WireMessage):
     """The server's answer to a hello: the common columns or encoding, where a client begins, or why it is refused.
 
     columns, encoding: as JSON.
@@ -462,7 +462,7 @@ class Registration:
         except Exception as error:  # torch may lack the memory for a net of this task
             return dict.fromkeys(like, f"the experiment cannot be run with these samples: {error_text(error)}")
         self.agreement = self.agreement.model_copy(update={"columns": first.columns})
-        differing = {name: unlike(self.agreement, hello.agreement) for name, hello in hellos.items()}
+        differing = {name: difference(self.agreement, hello.agreement) for name, hello in hellos.items()}
         wrong = {
             name: f"{words} (here: {', '.join(like[:4])}{' and others' if len(like) > 4 else ''}; there: {name})"
             for name, words in differing.items()
@@ -543,7 +543,7 @@ class Registration:
             else:
                 self._keep(name, hello, later)
             missing = NEXT_ROUND if later else self._missing(hello.stage)
-            self.link.offer(name, f"heard/{hello.nonce}", encode(Heard(missing=missing)))
+            self.link.offer(name, f"heard/{hello.nonce}", encode(HelloReceived(missing=missing)))
             self.changed.notify_all()
 
     def _keep(self, name: str, hello: Hello, later: str) -> None:
@@ -615,7 +615,7 @@ class Registration:
             return "no client can have the server's name"
         if hello.leaves:
             return "" if name in self.members else "it takes no part, so that there is nothing to leave"
-        if words := unlike(self.agreement, hello.agreement):
+        if words := difference(self.agreement, hello.agreement):
             return words
         named, stage, about = self.network.clients, hello.stage, hello.about
         if (self.complete or not hello.seen) and not self._is_here(name):
@@ -672,14 +672,14 @@ class Registration:
 # -- tables of peers --------------------------------------------------------------------------------------------------
 
 
-class Told(Sent):
+class TableOffer(WireMessage):
     """What a peer tells about its table: its columns, or their profile, as JSON."""
 
     agreement: Agreement
     text: StrictStr
 
 
-def among(
+def agree_with_peers(
     link: Link, names: Iterable[str], begin: int | Sequence[str], table: OwnTable, settings: str, *,
     kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
 ) -> Shared:  # fmt: skip
@@ -693,7 +693,7 @@ def among(
     first = {*others, link.me} if isinstance(begin, int) else {*begin}
 
     def told(what: str, text: str) -> dict[str, str]:
-        mine = Told(agreement=Agreement(settings=settings), text=text)
+        mine = TableOffer(agreement=Agreement(settings=settings), text=text)
         for id in others:
             link.offer(id, what, encode(mine))
         return _heard(link, what, mine, first if kept is None else set(), stop, say)
@@ -712,7 +712,7 @@ def among(
 
 
 def _heard(
-    link: Link, what: str, mine: Told, first: set[str], stop: Event, say: Callable[[str], None]
+    link: Link, what: str, mine: TableOffer, first: set[str], stop: Event, say: Callable[[str], None]
 ) -> dict[str, str]:  # fmt: skip
     """Return the text of each of these peers; raises Left, and RunError if the settings of a peer differ."""
     heard = {link.me: mine.text} if link.me in first else {}
@@ -725,8 +725,8 @@ def _heard(
             say(f"waiting for the {what} of the tables of {', '.join(missing[:8])}")
         for id in missing:
             try:
-                there = read(Told, link.pull(id, what, _SHORT, _LARGEST_HELLO))
-                words = unlike(mine.agreement, there.agreement)
+                there = read(TableOffer, link.pull(id, what, _SHORT, _LARGEST_HELLO))
+                words = difference(mine.agreement, there.agreement)
             except (Missed, Refused):
                 continue
             except MethodError as error:

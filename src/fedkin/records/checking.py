@@ -40,7 +40,7 @@ def check(folder: Path) -> list[Checked]:
         raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
     results = list(_checked(folder))
     if not results and files.is_state(folder):
-        raise RunError(files.told_state(folder))
+        raise RunError(files.describe_state_folder(folder))
     if not results:
         raise RunError(f"{folder}: no run, comparison or tuning is in it")
     return results
@@ -50,7 +50,7 @@ def _checked(folder: Path) -> Iterator[Checked]:
     if (busy := holder(folder)) is not None:
         raise RunError(f"{busy}, and check it then")
     if not files.begun(folder):
-        if files.free(folder) and any(folder.iterdir()):
+        if files.is_unused(folder) and any(folder.iterdir()):
             yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
             return
         if (folder / files.SEAL).exists():

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS, Difference, Verdict
-from fedkin.records.controls import parted, without_exchange
+from fedkin.records.controls import split_control, without_exchange
 from fedkin.records.run import Result
 
 # The tables' names for the counts of verdicts.
@@ -186,16 +186,16 @@ def _metric_mean(run: Result, name: str) -> float | None:
 
 
 def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
-    interval = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
+    interval = added_by_exchange(name, results) if any(split_control(other)[1] == "self" for other in results) else None
     return None if interval is None else {"mean": interval.value, "low": interval.low, "high": interval.high}
 
 
-def unlike_conditions(runs: Mapping[str, Result]) -> list[str]:
+def unequal_conditions(runs: Mapping[str, Result]) -> list[str]:
     """Warn if methods differ in learning rate or in prior knowledge; runs: one run of each method, by its name."""
     rates: dict[Any, list[str]] = {}
     given: dict[str, list[str]] = {}
     for name, run in runs.items():
-        if parted(name)[1] is None:
+        if split_control(name)[1] is None:
             rates.setdefault(run.settings.get("training", {}).get("lr"), []).append(name)
             given.setdefault(", ".join(run.summary.get("given", ())), []).append(name)
     sentences = []

@@ -32,10 +32,10 @@ def named(method: str, control: str) -> str:
     return f"{method}{_MARK}{control}"
 
 
-def parted(name: str) -> tuple[str, str | None]:
+def split_control(name: str) -> tuple[str, str | None]:
     """Split a name into method and control; the control is None for the method itself.
 
-    >>> parted("flt@random"), parted("flt")
+    >>> split_control("flt@random"), split_control("flt")
     (('flt', 'random'), ('flt', None))
     """
     method, mark, control = name.partition(_MARK)
@@ -47,7 +47,7 @@ def without_exchange(name: str, results: Mapping[str, R]) -> R | None:
 
     For Local and for the control itself, these are their own results.
     """
-    method, control = parted(name)
+    method, control = split_control(name)
     return results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
 
 
@@ -88,7 +88,7 @@ def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
 
 def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
     """Return the changes of settings for a method or control, by its name; raises ConfigError for an unknown name."""
-    method, control = parted(name)
+    method, control = split_control(name)
     kind = choose(METHODS, method, where)
     if control is None:
         return {}
@@ -107,7 +107,7 @@ def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, typ
     """
     names: list[str] = []
     for name in methods:
-        method, control = parted(name)
+        method, control = split_control(name)
         controls = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
         names += [name, *(named(name, each) for each in controls if planted or each != "oracle")]
     return list(dict.fromkeys(names))
@@ -116,9 +116,9 @@ def with_controls(methods: Sequence[str], planted: bool, kinds: Mapping[str, typ
 def control_of(run: Result) -> str | None:
     """The control that this run of a comparison is, by its label or else its folder; None for a method itself."""
     if run.label:
-        return parted(run.label)[1]
+        return split_control(run.label)[1]
     folder = "" if run.folder is None else run.folder.resolve().name
-    method, control = parted(folder.rpartition("-seed")[0])
+    method, control = split_control(folder.rpartition("-seed")[0])
     return control if method == run.method else None
 
 
@@ -129,12 +129,12 @@ def counterpart(run: Result, runs: Sequence[Result], method: str, control: str |
     with the same settings; then the only one in the same folder, because a comparison may give every method its own
     settings; then one elsewhere with the same settings.
     """
-    label = parted(run.label)[0]
+    label = split_control(run.label)[0]
     like = [
         other for other in runs
         if other.method == method and control_of(other) == control and other.seed == run.seed
         and other.federation == run.federation and set(other.client_facts) == set(run.client_facts)
-        and (method != run.method or parted(other.label)[0] == label)
+        and (method != run.method or split_control(other.label)[0] == label)
     ]  # fmt: skip
     beside = [other for other in like if _parent(other) == _parent(run)]
     return _alike(run, beside) or (beside[0] if len(beside) == 1 else _alike(run, like))

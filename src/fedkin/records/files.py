@@ -244,9 +244,9 @@ def claimed(
     data-root.json, also for a resumed folder. `experiment.toml` is written last: a folder without it counts as not
     begun. Raises RunError.
     """
-    if not free(folder) and not begun(folder):
+    if not is_unused(folder) and not begun(folder):
         if is_state(folder):
-            raise RunError(f"{told_state(folder)}; name another folder (--state, --out)")
+            raise RunError(f"{describe_state_folder(folder)}; name another folder (--state, --out)")
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     with locked(folder):
         if begun(folder):
@@ -275,7 +275,7 @@ def is_state(folder: Path) -> bool:
     return (folder / _STATUS).is_file() and not begun(folder)
 
 
-def told_state(folder: Path) -> str:
+def describe_state_folder(folder: Path) -> str:
     """Explain what a client's state folder is, and which commands read it."""
     return (
         f"{folder}: the state folder of a client (fedkin net join) without records of a run: the server has them; "
@@ -283,7 +283,7 @@ def told_state(folder: Path) -> str:
     )
 
 
-def free(folder: Path) -> bool:
+def is_unused(folder: Path) -> bool:
     """Whether a folder is new or empty, except for files of a process that was killed before the run had begun."""
     if not folder.is_dir():
         return not folder.exists()
@@ -332,10 +332,10 @@ def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, An
             files.setdefault(path.relative_to(folder).as_posix(), stamp_of(path))
     write_seal(folder / SEAL, files | {"summary.json": stamp_of(text)}, summary["rounds"])
     write_bytes(folder / "summary.json", text)
-    tidy(folder)
+    remove_resume_files(folder)
 
 
-def tidy(folder: Path) -> None:
+def remove_resume_files(folder: Path) -> None:
     """Remove from a finished run the files that only a resume needs, and files left by killed processes."""
     shutil.rmtree(folder / "parts", ignore_errors=True)
     states = sorted((folder / "checkpoint").glob("*.safetensors"))
@@ -344,7 +344,7 @@ def tidy(folder: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def lighten(folder: Path) -> None:
+def drop_models(folder: Path) -> None:
     """Remove the models and the last state of a finished run; its figures stay. Other folders stay unchanged."""
     names = [name for name in _HEAVY if (folder / name).exists()]
     if not names or not (folder / "summary.json").exists():

@@ -22,7 +22,7 @@ from fedkin.errors import ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
 from fedkin.methods import METHODS
 from fedkin.records import metrics, reading
-from fedkin.records.files import RESULT, faults, is_state, read_json, seal_of, told_state
+from fedkin.records.files import RESULT, describe_state_folder, faults, is_state, read_json, seal_of
 from fedkin.records.metrics import metric_of
 from fedkin.records.models import INDEX, StoredModels
 from fedkin.records.outcomes import read_outcomes
@@ -324,7 +324,7 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
                 break
         else:
             if is_state(place):
-                raise RunError(told_state(place))
+                raise RunError(describe_state_folder(place))
             raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
         folders += [folder for folder in inside if folder not in folders]
     return folders
@@ -464,7 +464,7 @@ def read_listed(folder: Path) -> Listed:
     """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
     path, end = folder / "experiment.toml", folder / "summary.json"
     if is_state(folder):
-        raise RunError(told_state(folder))
+        raise RunError(describe_state_folder(folder))
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
     if (folder / "plan.json").is_file():

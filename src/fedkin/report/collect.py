@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records import reading
-from fedkin.records.comparison import figures_of, spread, unlike_conditions
+from fedkin.records.comparison import figures_of, spread, unequal_conditions
 from fedkin.records.controls import counterpart
 from fedkin.records.files import read_json
 from fedkin.records.metrics import privacy_sentence
@@ -62,7 +62,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "phases": phases_of(by_label),
         "warnings": _warnings(reported),
         "events": _movements(reported),
-        "unlike": [] if about.tuned else unlike_conditions({one.title: one.run for one in reported}),
+        "unlike": [] if about.tuned else unequal_conditions({one.title: one.run for one in reported}),
         "missing": missing_of(reported),
         "privacy": [
             {"label": one.label, "seed": one.run.seed, "told": privacy_sentence(one.run.summary["privacy"])}

@@ -17,13 +17,13 @@ from fedkin.analysis.intervals import Added, over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.comparison import added_by_exchange, differences
-from fedkin.records.controls import CONTROLS, parted
+from fedkin.records.controls import CONTROLS, split_control
 from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.experiment import load
 from fedkin.running.grid import words
 from fedkin.running.papers import OURS, PAPERS, Claim, PaperTable, Part
-from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, judged
+from fedkin.running.reproduce import FIGURES, GIVEN, FinishedPart, Run, claim_value
 from fedkin.running.tune import RATE
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
@@ -131,7 +131,7 @@ def merged(
         before = kept = [row for row in figures if row["federation"] == part.name]
         if (one := ended.get(part.name)) is not None:
             again = {*one.results, *one.failed}
-            kept = [row for row in kept if row["row"] not in again and parted(row["row"])[0] not in one.failed]
+            kept = [row for row in kept if row["row"] not in again and split_control(row["row"])[0] not in one.failed]
             rows: list[Cells] = [*kept, *figure_rows(one, table)]
             by_row = Run.by_row(rows)
             judged_parts.append(replace(one, results=by_row) if kept else one)
@@ -157,7 +157,7 @@ def _in_paper(claim: Claim, part: Part | None) -> str:
 
 
 def _judged_row(claim: Claim, done: FinishedPart) -> dict[str, str]:
-    difference = judged(claim, done.results)
+    difference = claim_value(claim, done.results)
     if difference is None:
         return _claim_row(claim, done.part, verdict=UNKNOWN)
     bounds = "" if difference.low is None or difference.high is None else (
@@ -292,7 +292,7 @@ def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: 
     best: list[str] = []
     adds: dict[str, str] = {}
     for part, rows in by_part.items():
-        known = _by("row", [row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
+        known = _by("row", [row for row in rows if split_control(row["row"])[1] is None and row.get("mean")])
         if not known:
             continue
         metric = METRICS[rows[0]["metric"]]
@@ -326,14 +326,14 @@ def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
     """One line per row of a federation, with its controls' means."""
     metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
     by_row = _by("row", rows)
-    controls = [one for one in CONTROLS[1:] if any(parted(name)[1] == one for name in by_row)]
+    controls = [one for one in CONTROLS[1:] if any(split_control(name)[1] == one for name in by_row)]
     optional = [name for name in ("unseen", "worst10", "ari") if any(row.get(name) for row in rows)]
     titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
     heads = ["row", metric.title, "paper", "gain", "adds", *(f"@{one}" for one in controls),
              *(titles[name] for name in optional), "sent"]  # fmt: skip
     cells = []
     for name, of in by_row.items():
-        if parted(name)[1] is not None:
+        if split_control(name)[1] is not None:
             continue
         cells.append([
             name + "*" * bool(of[0]["border"]) + _given(table, name, of),

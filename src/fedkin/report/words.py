@@ -313,7 +313,7 @@ def _node(group: JudgedGroup, tests: Evidence | None) -> Node | None:
 
 
 @dataclass(frozen=True)
-class Told:
+class Findings:
     """Counts from a run's tests: groups by verdict, clients that are alone, and the tests inside groups "same".
 
     p, tests: the smallest p-value of these tests and their number. clients: number of all clients. placed: number of
@@ -330,7 +330,7 @@ class Told:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Told:
+    def of(cls, groups: Sequence[JudgedGroup], tests: Evidence | None) -> Findings:
         """Count these groups and tests."""
         kinds = Counter(group.verdict for group in groups if group.verdict != "alone")
         nodes = [_node(group, tests) for group in groups if group.verdict == "same"]
@@ -340,23 +340,23 @@ class Told:
         return cls(kinds, len(_alone(groups)), min(p, default=None), clients, placed, alpha, len(p), warnings)
 
 
-def told_of(run: Result) -> Told | None:
+def told_of(run: Result) -> Findings | None:
     """The tests' findings about a run's last graph; None without verdicts."""
     if not run.graphs:
         return None
     graph = run.graph_at(max(run.graphs))
     groups = judged_groups(graph)
-    return Told.of(groups, graph.evidence) if groups else None
+    return Findings.of(groups, graph.evidence) if groups else None
 
 
-def in_words(seeds: Sequence[Told], against: str = "") -> str:
+def in_words(seeds: Sequence[Findings], against: str = "") -> str:
     """The tests' findings in words, for one run or one run per seed. against: words about planted groups.
 
-    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
+    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[:67]
     '4 groups found by tests: within groups no difference is significant'
-    >>> in_words([Told({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
+    >>> in_words([Findings({"same": 4}, p=0.1, alpha=0.001, tests=12)])[67:]
     ' (alpha = 0.001, corrected for 12 tests; smallest p 0.1)'
-    >>> in_words([Told({"same": 1}, alone=1)])
+    >>> in_words([Findings({"same": 1}, alone=1)])
     '1 group and 1 client alone found by tests: within groups no difference is significant'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
@@ -369,7 +369,7 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     return f"{count}{alone} found by tests{against}: {_inside(seeds)}{_tests_seen(seeds)}"
 
 
-def _inside(seeds: Sequence[Told]) -> str:
+def _inside(seeds: Sequence[Findings]) -> str:
     kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
     known = [one.p for one in seeds if one.p is not None]
     words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
@@ -383,7 +383,7 @@ def _inside(seeds: Sequence[Told]) -> str:
     return ", ".join(f"in {kinds[kind] if len(seeds) == 1 else 'some'} {text}" for kind, text in words.items())
 
 
-def _tests_seen(seeds: Sequence[Told]) -> str:
+def _tests_seen(seeds: Sequence[Findings]) -> str:
     """The number of tested clients, in brackets; empty if all were tested."""
     if not any(one.placed for one in seeds):
         return ""
@@ -470,7 +470,7 @@ def drawn_tests(
     if not groups:
         return None
     tests = graph.evidence
-    told = Told.of(groups, tests)
+    told = Findings.of(groups, tests)
     several, alone = [group for group in groups if group.verdict != "alone"], _alone(groups)
     rows = []
     for group in several[:_ROWS]:

@@ -25,7 +25,7 @@ from fedkin.analysis.ranking import Diagram, diagram
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.records.controls import controls_of, named, parted
+from fedkin.records.controls import controls_of, named, split_control
 from fedkin.records.files import write_bytes
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
@@ -149,7 +149,7 @@ _UNKNOWN: Line = {
 }  # fmt: skip
 
 
-def standing(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
+def rank_on_suite(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line], Diagram | None]:
     """Return (the method's place on each federation; ranks of methods that finished on all federations, or None)."""
     table: dict[str, dict[str, dict[int, Line]]] = {name: {} for name in suite.federations}
     for line in lines:
@@ -171,17 +171,17 @@ def standing(suite: Suite, label: str, lines: Sequence[Line]) -> tuple[list[Line
     everywhere = set.intersection(*(set(rows) for rows in finished.values()))
     means = {
         method: [_mean(rows[method]) for rows in finished.values()]
-        for method in sorted(everywhere) if parted(method)[1] is None
+        for method in sorted(everywhere) if split_control(method)[1] is None
     }  # fmt: skip
     return places, diagram(means) if label in means and len(means) > 2 else None
 
 
 def _place(entry: Entry, label: str, rows: Mapping[str, BySeed]) -> Line:
     mine = rows[label]
-    others = {m: _mean(runs) for m, runs in rows.items() if m != label and parted(m)[1] is None}
+    others = {m: _mean(runs) for m, runs in rows.items() if m != label and split_control(m)[1] is None}
     simple = [m for m in REFERENCE if m in others]
     reference = max(simple, key=lambda m: others[m]) if simple else None
-    controls = {control: rows[m] for m in rows for base, control in [parted(m)] if base == label and control}
+    controls = {control: rows[m] for m in rows for base, control in [split_control(m)] if base == label and control}
     adds = {control: difference(mine, runs) for control, runs in controls.items()}
     first = mine[min(mine)]
     place = {
@@ -248,7 +248,7 @@ def bench(
         for name in suite.federations:
             mine += _lines(suite, name, method, label, out / re.sub(r"[^\w.+-]+", "-", name), hears)
     write_bytes(out / "runs.jsonl", _text(mine).encode())
-    stored = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
+    stored = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
     data = {(line["federation"], line["seed"]): line["data"] for line in mine if line["stage"] == "run"}
     keys = [(line["federation"], line["seed"], line["data"]) for line in stored]
     changed = sorted({name for name, seed, hash in keys if data.get((name, seed), hash) != hash})
@@ -257,7 +257,7 @@ def bench(
             f"{suite.stored}: its results are of other data than this version makes for {', '.join(changed)}; "
             "make them anew with fedkin bench METHOD --store"
         )
-    places, ranks = standing(suite, label, [*stored, *mine])
+    places, ranks = rank_on_suite(suite, label, [*stored, *mine])
     content = {
         "suite": suite.name, "method": label, "settings": method.model_dump(mode="json"),
         "versions": {name: version(name) for name in ("fedkin", "torch", "numpy")},
@@ -276,8 +276,8 @@ def bench(
 
 def store(suite: Suite, label: str, out: Path) -> None:
     """Replace a method's runs in the stored results of its suite by its new runs."""
-    others = [line for line in read_lines(suite.stored) if parted(line["method"])[0] != label]
-    mine = [line for line in read_lines(out / "runs.jsonl") if parted(line["method"])[0] == label]
+    others = [line for line in read_lines(suite.stored) if split_control(line["method"])[0] != label]
+    mine = [line for line in read_lines(out / "runs.jsonl") if split_control(line["method"])[0] == label]
     kept = [line for line in mine if line["stage"] == "run"]
     data = _text(sorted([*others, *kept], key=lambda line: (line["method"], line["federation"], line["seed"]))).encode()
     write_bytes(suite.stored, gzip.compress(data, mtime=0) if suite.stored.suffix == ".gz" else data)

@@ -35,7 +35,7 @@ from fedkin.learning.models.pretrained import Tokens
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.network.settings import NetworkSettings
-from fedkin.records.controls import changes_of, parted
+from fedkin.records.controls import changes_of, split_control
 from fedkin.records.files import SETTINGS_BYTES, check_claim, claimed
 from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in, taken_value
 from fedkin.running.presets import missing, preset_or_file
@@ -536,7 +536,7 @@ def _checked(table: Mapping[str, Any], handed: Sequence[str]) -> tuple[dict[str,
 
 def _table_of(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (the table of an experiment for one method, the changes that made it); raises ConfigError."""
-    base, control = parted(method)
+    base, control = split_control(method)
     changes = changes_of(method)
     varied = copy.deepcopy(dict(table))
     sections = varied.pop("methods", {})

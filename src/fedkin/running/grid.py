@@ -25,7 +25,7 @@ from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.comparison import line, table
-from fedkin.records.controls import named, parted
+from fedkin.records.controls import named, split_control
 from fedkin.records.files import add_sealed, csv_text, faults, json_bytes, read_json, seal_of
 from fedkin.records.reading import Plan
 from fedkin.records.run import Result
@@ -121,7 +121,7 @@ def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]
     >>> combinations([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
     [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
     """
-    matching = [choice for choice in choices if choice.method in (None, parted(method)[0])]
+    matching = [choice for choice in choices if choice.method in (None, split_control(method)[0])]
     paths = [choice.path for choice in matching]
     products = itertools.product(*(choice.values for choice in matching))
     return [dict(zip(paths, values, strict=True)) for values in products]
@@ -130,7 +130,7 @@ def combinations(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]
 def check_choices(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
     """Raise ConfigError if there is no choice, a choice is repeated, or its method does not run here."""
     _check_once(option, [(choice.method, choice.path) for choice in choices])
-    running = list(dict.fromkeys(parted(name)[0] for name in methods))
+    running = list(dict.fromkeys(split_control(name)[0] for name in methods))
     for choice in choices:
         if choice.method is not None and choice.method not in running:
             raise ConfigError(
@@ -244,7 +244,7 @@ class Runs:
 
     def for_method(self, name: str) -> Self:
         """Return the same runs for one method or control."""
-        base, control = parted(name)
+        base, control = split_control(name)
         method = self.given.get(base)
         experiment = self.experiment if method is None else self.experiment.with_method(method)
         real_name = self.names.get(base, base) if method is None else method.name

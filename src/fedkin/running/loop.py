@@ -15,13 +15,13 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting import Clock
 from fedkin.engines.client_list import facts_of
-from fedkin.engines.failures import TooFew, blamed
+from fedkin.engines.failures import TooFew, with_method_location
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import locked
 from fedkin.learning.metrics import MEASURES, Measure
 from fedkin.learning.models import Model
-from fedkin.records.files import tidy
+from fedkin.records.files import remove_resume_files
 from fedkin.records.models import ModelContext, StoredModels
 from fedkin.records.outcomes import outcomes_of
 from fedkin.records.recorder import Records
@@ -86,7 +86,7 @@ def execute(
             summary = loop.end(name, scenario or engine.everyone.name)
             models = engine.models()
         except Exception as error:
-            explained = blamed(error, engine.setup.method)
+            explained = with_method_location(error, engine.setup.method)
             if explained is error:
                 raise
             raise explained from error.__cause__ or error
@@ -256,5 +256,5 @@ def finished(experiment: Experiment, folder: Path, clients: Callable[[], Federat
         with locked(folder):
             Records(folder).describe(federation.task, partial(facts_of, federation))
     with suppress(RunError), locked(folder):  # the run can be read even if tidying fails
-        tidy(folder)
+        remove_resume_files(folder)
     return read_run(folder)

@@ -28,13 +28,13 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.given import Given
-from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.network.agreement import Agreement, agreed, difference
 from fedkin.network.consent import largest_message, leaving, leaving_with_table
 from fedkin.network.join_file import Join
 from fedkin.network.link import Left, Link
 from fedkin.network.peer import PeerEngine
 from fedkin.network.peer_exchange import PeerExchange, PeerOutbox
-from fedkin.network.registration import Registration, Shared, among
+from fedkin.network.registration import Registration, Shared, agree_with_peers
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import StatusFile
@@ -79,7 +79,7 @@ def _with_members(experiment: Experiment, join: Join) -> Experiment:
 def invited(experiment: Experiment, join: Join) -> Experiment:
     """Return the experiment with a join file's clients; raises ConfigError if the file is of another experiment."""
     there = experiment_of(join)
-    if words := unlike(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
+    if words := difference(Agreement(settings=settings_of(experiment)), Agreement(settings=settings_of(there))):
         raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
     if "network" not in experiment.table:
         return replace(experiment, network=there.network)
@@ -305,7 +305,7 @@ def exchange(
             raise Left
         ledger.beside.append("profile")
         kept, begin = shared_in(folder), experiment.network.clients
-        shared = among(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
+        shared = agree_with_peers(link, names, begin, samples, settings, kept=kept, stop=stop, say=say)
         samples = samples.client(shared.agreed)
     client, task = samples
     plan, mine = agreed(settings, task, plan_of, device)

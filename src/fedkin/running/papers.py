@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
-from fedkin.records.controls import parted, with_controls
+from fedkin.records.controls import split_control, with_controls
 from fedkin.running.experiment import read_table
 from fedkin.running.grid import HoldOut
 from fedkin.running.plugins import add_installed
@@ -25,7 +25,7 @@ PAPERS: tuple[str, ...] = get_args(Paper)
 Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari", "bytes"]
 
 
-class Equally(Settings):
+class EqualBudget(Settings):
     """Tuning of every row with the same budget: equally many candidates and seeds, each with all rounds.
 
     rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: the seeds of the tuning.
@@ -141,7 +141,7 @@ class PaperTable(Settings):
     methods: tuple[str, ...] = ()
     controls: tuple[Literal["self", "one", "random", "oracle"], ...] = ("self",)
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    tune: Equally | None = None
+    tune: EqualBudget | None = None
     row: tuple[Row, ...] = ()
     federation: tuple[Part, ...] = ()
     claim: tuple[Claim, ...] = ()
@@ -193,11 +193,11 @@ class PaperTable(Settings):
         """The names of all rows, each followed by its controls; `oracle` only if planted groups are known."""
         kinds = {row.name: METHODS[row.method] for row in self.rows()}
         names = with_controls(list(kinds), planted, kinds)
-        return [name for name in names if parted(name)[1] in (None, *self.controls)]
+        return [name for name in names if split_control(name)[1] in (None, *self.controls)]
 
     def row_of(self, name: str) -> tuple[Row, str | None]:
         """Return (the row, the control or None) for a name."""
-        base, control = parted(name)
+        base, control = split_control(name)
         return next(row for row in self.rows() if row.name == base), control
 
     def only(self, methods: Collection[str]) -> PaperTable:
@@ -217,7 +217,7 @@ class PaperTable(Settings):
                     f"{of[row.tuned_as]} too"
                 )
         claims = tuple(
-            claim if {parted(each)[0] for each in (claim.better, claim.than) if each is not None} <= kept
+            claim if {split_control(each)[0] for each in (claim.better, claim.than) if each is not None} <= kept
             else Claim(text=claim.text, paper=claim.paper, untestable="a row of it was left out by --methods")
             for claim in self.claim
         )  # fmt: skip

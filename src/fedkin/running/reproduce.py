@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from fedkin.analysis.intervals import Added, added
 from fedkin.records.comparison import differences, figures_of
-from fedkin.records.controls import changes_of, named, parted
-from fedkin.records.files import lighten
+from fedkin.records.controls import changes_of, named, split_control
+from fedkin.records.files import drop_models
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.grid import FAILED, Cell, Hears, HoldOut, Runs, hearing, run_cells
-from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
+from fedkin.running.papers import Claim, EqualBudget, PaperTable, Part, Row
 from fedkin.running.tune import at_the_border, best, tune
 from fedkin.tasks import METRICS, Metric
 
@@ -187,7 +187,7 @@ class _TableRuns:
                     failed.setdefault(name, f"seed {seed}: {run}")
                 else:
                     results[name][seed] = run
-        whole = {name: by_seed for name, by_seed in results.items() if not {name, parted(name)[0]} & set(failed)}
+        whole = {name: by_seed for name, by_seed in results.items() if not {name, split_control(name)[0]} & set(failed)}
         return FinishedPart(part, base.experiment, whole, chosen, failed)
 
     def _kept(self, result: Result) -> Run | str:
@@ -221,7 +221,7 @@ class _TableRuns:
         """Remove models and states of finished runs: they take most of the space, and no page needs them."""
         if self.light:
             for path in folder.rglob("summary.json"):
-                lighten(path.parent)
+                drop_models(path.parent)
 
     def _hearing(self, part: Part, stage: str = "") -> Hears | None:
         return hearing(self.hears, f"{part.name}{stage}", self.done, runs_of(self.table))
@@ -238,7 +238,7 @@ def runs_of(table: PaperTable) -> int:
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
 
 
-def _tries(how: Equally) -> int:
+def _tries(how: EqualBudget) -> int:
     """The number of runs of one row's tuning."""
     return len(how.seeds) * how.candidates
 
@@ -251,7 +251,7 @@ def _changed(
     return base.for_method(row.method).with_changes(**{**(chosen or {}), **row.set, **last})
 
 
-def judged(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
+def claim_value(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
     """The value of a claim with its interval over seeds, to compare with `claim.needed`; None if unknown.
 
     The value is the difference of the two rows, above 0 if `better` is better; without `than`, the figure itself.

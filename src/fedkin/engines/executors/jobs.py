@@ -255,12 +255,12 @@ class OneByOne(Executor):
         return done
 
     def _alone(self, job: Job, why: str) -> Any:
-        """Run `attempt`. why: the reason why a fit is not stacked."""
+        """Run `run_or_error`. why: the reason why a fit is not stacked."""
         self.note(job, "one by one", why)
-        return attempt(job, self.net, self.modules, self.federation)
+        return run_or_error(job, self.net, self.modules, self.federation)
 
 
-def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
+def run_or_error(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
     """Run `carry_out`; the result of a job that fails is an error that a user can act on, with its cause."""
     try:
         return carry_out(job, net, modules, federation)

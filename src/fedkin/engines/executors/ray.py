@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt, bare, with_own_rows
+from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, bare, run_or_error, with_own_rows
 from fedkin.errors import ConfigError, RunError, imported
 from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
@@ -149,4 +149,4 @@ def _work(job: Job, net: list[Any], ids: Sequence[str], *clients: Client) -> Any
         if len(_NETS) > _KEPT:  # the oldest is of an earlier run
             del _NETS[next(iter(_NETS))]
     here = dict(zip(ids, clients, strict=True))
-    return attempt(job, _NETS[name], _MODULES, here)
+    return run_or_error(job, _NETS[name], _MODULES, here)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import torch
 
-from fedkin.engines.executors.jobs import Executor, Job, Modules, attempt, bare, whose
+from fedkin.engines.executors.jobs import Executor, Job, Modules, bare, run_or_error, whose
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Client
 from fedkin.learning.net import Net
@@ -139,5 +139,5 @@ def _work(sent: bytes, net: Path, client: str) -> bytes:
                 "nets, losses and functions in a module that can be imported, or set run.mode = 'one-by-one'"
             )
         )
-    result = attempt(job, known, _MODULES, _CLIENTS)
+    result = run_or_error(job, known, _MODULES, _CLIENTS)
     return _bytes(type(result)(str(result)) if isinstance(result, FedkinError) else result)
