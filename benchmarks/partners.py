@@ -16,7 +16,7 @@ import time
 import numpy as np
 import torch
 
-from fedkin.advice import Bench, Plan, Worth, advise
+from fedkin.advice import Bench, PartnerValues, Plan, advise
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Mlp
 from fedkin.learning.training import Training
@@ -44,7 +44,7 @@ def planted(seed: int) -> Federation:
     return Federation(clients, Task(2, (WIDTH,), "risk"), "planted")
 
 
-def worth(seed: int) -> Worth:
+def worth(seed: int) -> PartnerValues:
     """What partners add in this federation."""
     training = Training(rounds=5, local_steps=20, batch_size=32, lr=0.1)
     bench = Bench(Mlp(hidden=(16,)), training, RunSettings(mode="fast"), seed)
@@ -53,7 +53,7 @@ def worth(seed: int) -> Worth:
     return found
 
 
-def right(found: Worth, client: str) -> bool:
+def right(found: PartnerValues, client: str) -> bool:
     """Whether the useful partner and its copy add more than the useless one, and that more than the harmful one."""
     useful, copy, useless, harmful = (found.adds[client][kind].value for kind in KINDS)
     return min(useful, copy) > useless > harmful
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=500)
     arguments = parser.parse_args()
     begun, spent = time.monotonic(), time.process_time()
-    every: list[Worth] = []
+    every: list[PartnerValues] = []
     for seed in range(arguments.first, arguments.first + arguments.federations):
         if time.monotonic() - begun > arguments.seconds:
             break
