@@ -6,7 +6,7 @@
     OMP_NUM_THREADS=1 python benchmarks/advise.py synthetic FOLDER
     OMP_NUM_THREADS=1 python benchmarks/advise.py sizes FOLDER --clients 500 --minutes 10
 
-Each federation is a line of FOLDER/SEED.json; a study prints a section of Markdown. The same command goes on where it
+Each federation is a line of FOLDER/SEED.json; a study prints a section of Markdown. The same command continues where it
 was stopped.
 """
 
@@ -46,9 +46,9 @@ FRESH = 20_000
 
 @dataclass(frozen=True)
 class Hospital:
-    """Where its samples come from: inputs are normal about `shift`, the chance of an event is logistic.
+    """The distribution of its samples: inputs are normal around `shift`, the probability of an event is logistic.
 
-    In a regression the target is the logit with normal noise of deviation 1.
+    In a regression the target is the logit with normal noise of standard deviation 1.
     """
 
     id: str
@@ -71,10 +71,10 @@ class Hospital:
 
 
 def hospitals(seed: int, kind: str = "risk") -> tuple[Federation, dict[str, Hospital]]:
-    """Two groups of three and four hospitals, one that is like nobody, two with two or three events.
+    """Two groups of three and four hospitals, one hospital unlike all others, and two with only two or three events.
 
     Groups differ in how inputs act on the risk, and a little in their inputs. Sizes and base rates differ. In a
-    regression sizes are a third of those, and the two have six and seven samples.
+    regression sizes are a third of these, and the last two hospitals have six and seven samples.
     """
     rng = np.random.default_rng([20261122, seed])
     first = rng.normal(size=WIDTH)
@@ -113,7 +113,7 @@ def hospitals(seed: int, kind: str = "risk") -> tuple[Federation, dict[str, Hosp
 
 
 def with_events(hospital: Hospital, count: int, events: int, rng: np.random.Generator) -> Samples:
-    """So many samples of which so many have the event."""
+    """`count` samples, of which `events` have the event."""
     x, y = hospital.draw(100 * count, rng)
     rows = np.concatenate([np.flatnonzero(y == 1)[:events], np.flatnonzero(y == 0)[: count - events]])
     return Samples(torch.from_numpy(x[rows].astype(np.float32)), torch.from_numpy(y[rows]))
@@ -124,7 +124,7 @@ PLAN = Plan(folds=5, rates=(1.0, 3.0))
 
 
 def true_gain(found: Advice, id: str, hospital: Hospital, models: Mapping[str, Any], rng: np.random.Generator) -> float:
-    """Of these models of a client over its local one, in AUC or squared error, on a large fresh sample."""
+    """The gain of a client's model over its local one, in AUC or squared error, on a large fresh sample."""
     fresh = hospital.samples(FRESH, rng)
     module = found.net.scratch()
     marks = []
@@ -141,7 +141,7 @@ def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, An
     """A federation, its advice and the truth, as plain data; kind: "risk", "regression", or "time" (risk by time)."""
     begun = time.process_time()
     federation, made = hospitals(seed, "regression" if kind == "regression" else "risk")
-    # Samples do not change with time: what is tested is what holding out the latest ones does to the intervals.
+    # Samples do not change with time: this tests how holding out the latest ones affects the intervals.
     late = {id: Rows(when=np.arange(client.size, dtype=float)) for id, client in federation.items()}
     rows = late if kind == "time" else None
     found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, rows=rows, folder=keep)
@@ -173,7 +173,7 @@ def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, An
 def coverage(
     folder: Path, federations: int, first: int, part: int, parts: int, keep: Path | None, kind: str
 ) -> None:  # fmt: skip
-    """Run what is missing of these federations, and print the table."""
+    """Run those of these federations that have no result yet, and print the table."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(first, first + federations):
         path = folder / f"{seed}.json"
@@ -191,7 +191,7 @@ def coverage(
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The figures of these federations as a table of Markdown."""
+    """The figures of these federations as a Markdown table."""
     gains = [gain for line in lines for gain in line["gains"]]
     taken = [gain for gain in gains if gain["takes"]]
     rows = [("federations", f"{len(lines)}"), ("clients with an interval", f"{len(gains)}")]
@@ -219,7 +219,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _by_federation(lines: Sequence[Mapping[str, Any]], each: Sequence[Mapping[str, Any]]) -> float:
-    """Standard error of a share over clients, with federations as the units that are drawn."""
+    """Standard error of a share over clients, with federations as the sampling units."""
     chosen = {id(gain) for gain in each}
     sums, counts = [], []
     for line in lines:
@@ -246,7 +246,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 
 def study(kind: str, folder: Path, root: Path) -> str:
-    """Advise on the data of a study; the section of Markdown."""
+    """Advise on the data of a study; return the section of Markdown."""
     if kind == "synthetic":
         federation, _ = hospitals(0)
         found = advise(federation, BENCH, Plan(), folder=folder)
@@ -272,7 +272,7 @@ def sized(count: int, seed: int = 0) -> pa.Table:
 
 
 def sizes(folder: Path, count: int, minutes: float | None) -> str:
-    """Advise on `sized`, as the command line does with a CSV file; a row of Markdown."""
+    """Advise on `sized`, as the command line does with a CSV file; return a row of Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "rows.csv"
     table = sized(count)

@@ -3,14 +3,15 @@
     OMP_NUM_THREADS=1 python benchmarks/attacks.py --out FILE [--seeds 0,1,2] [--defences mean,median]
     OMP_NUM_THREADS=1 python benchmarks/attacks.py --out FILE --table
 
-20 clients in four rotations, all in each of 20 rounds, an MLP with 32 hidden units. Each run is a line in FILE, and
-what is there is not run again, so that the script can be stopped and started. Adversaries are a fifth of the clients,
-drawn by the seed; in the runs `together` they are two of the five clients of one rotation. All figures are of the
-clients that are honest in every run of a seed, also those of runs without attack.
+20 clients in four rotations, all in each of 20 rounds, an MLP with 32 hidden units. Each run is a line in FILE; runs in
+FILE are not repeated, so that the script can be stopped and started. Adversaries are a fifth of the clients, drawn by
+the seed; in the runs `together` they are two of the five clients of one rotation. All figures, also those of runs
+without attack, are of the clients that are honest in every run of a seed.
 
-A forger flips its labels too, so that it does harm where it gets in, and forges only what its method groups by. It got
-in if it belongs elsewhere and its found group is that of most honest clients of the planted group that forgers aim at;
-it ended beside the victim if its found group is that of the client whose fields it forges.
+A forger flips its labels too, so that it does harm in a group that it gets into, and forges only the fields by which
+its method groups clients. It got in if its planted group is another one, and its found group is that of most honest
+clients of the planted group that forgers attack; it ended beside the victim if its found group is that of the client
+whose fields it forges.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES = {"spread": 0.2, "together": 0.1}
 ATTACKS = ("none", "label-flip", "model-replacement", "alie", "ipm", "sybil", "copy", "group-mean", "mimic", "mimic:1")
 FORGED = tuple(attack for attack in ATTACKS if attack.partition(":")[0] in FORGERS)
-# What the method groups clients by, of what they send; numbers and bytes can only be copied.
+# The fields of messages by which the method groups clients; numbers and bytes can only be copied.
 FIELDS = {
     "flt": "centres",
     "sfmtl-graph": "anchors+classes",
@@ -67,7 +68,7 @@ Key = tuple[str, str, str, str, int]
 
 
 def spec_of(attack: str, method: str, share: float) -> str | None:
-    """Return `run.adversaries` of this attack; None: it says nothing about this method."""
+    """Return `run.adversaries` of this attack; None if the attack does not apply to this method."""
     kind, _, strength = attack.partition(":")
     if kind not in FORGERS:
         flips = f"label-flip:{share}, " if attack == "sybil" else ""
@@ -78,7 +79,7 @@ def spec_of(attack: str, method: str, share: float) -> str | None:
 
 
 def wanted(key: Key) -> bool:
-    """Whether this run is one of the tables."""
+    """Whether the tables need this run."""
     method, attack, defence, place, _ = key
     if spec_of(attack, method, 0.2) is None or defence not in TRIED.get(method, RULES):
         return False
@@ -106,7 +107,7 @@ def run(method: str, attack: str, defence: str, place: str, seed: int) -> dict[s
     plan = load(ROOT / "presets" / "digits-rotated.toml").for_method(method)
     plan = plan.with_changes(**SMALL, **own, **{"run.seed": seed, "run.adversaries": spec_of(attack, method, share)})
     federation = plan.scenario.federation(plan.data.load(Path()), seed)
-    # The same clients are drawn in every run of a seed, as adversaries and as those whom forgers aim at.
+    # The same clients are drawn in every run of a seed, as adversaries and as the victims of forgers.
     attacks = Attacks.parse(f"copy:{share}:params")
     adversaries = attacks.clients(federation.seen, seed)
     federation = gathered(federation, adversaries) if place == "together" else federation
@@ -129,7 +130,7 @@ def run(method: str, attack: str, defence: str, place: str, seed: int) -> dict[s
 
 
 def figures(scores: Mapping[str, float], honest: Mapping[str, str], aimed: str) -> dict[str, float]:
-    """Return the mean over honest clients, and over groups: the worst, that which is aimed at, the mean of others."""
+    """Return the mean over honest clients, and over groups: the worst, the attacked one, the mean of the others."""
     each: dict[str, list[float]] = {}
     for id, group in honest.items():
         each.setdefault(group, []).append(scores[id])
@@ -141,7 +142,7 @@ def figures(scores: Mapping[str, float], honest: Mapping[str, str], aimed: str) 
 
 
 def done(path: Path) -> dict[Key, dict[str, Any]]:
-    """Return the lines of the file by what was run; a line that was cut off counts as not there."""
+    """Return the lines of the file by run; a line that was cut off is ignored."""
     found = {}
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -161,7 +162,7 @@ def cell(lines: list[dict[str, Any]], *names: str) -> str:
 
 
 def tables(lines: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """Yield the tables of what is there."""
+    """Yield the tables of these runs."""
     there: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for line in lines:
         there.setdefault((line["place"], line["method"], line["attack"], line["defence"]), []).append(line)

@@ -2,12 +2,12 @@
 
     unshare -rn sh -c 'ip link set lo up; python benchmarks/crowd.py [--count 50] [--peers] [--rounds 10] [--no-sync]'
 
-Each participant has its own key, certificate, link and samples (digits, rotated in groups that nobody is told), and
-runs in a thread. Without --peers a server asks clients (FedAvg); with it each peer exchanges with four others
+Each participant has its own key, certificate, link and samples (digits, rotated in groups that no participant knows),
+and runs in a thread. Without --peers a server asks clients (FedAvg); with it each peer exchanges with four others
 (DFedAvgM).
 In a network namespace of its own (`unshare -rn`) the counters of the loopback interface have this federation alone;
-without one, bytes on the wire are not told. At the end the same experiment runs as a simulation. Nobody answers before
-its state is on the disk; --no-sync does not wait for the disk, to show what that costs.
+without one, bytes on the wire are not printed. At the end the same experiment runs as a simulation. A participant
+answers only after its state is on the disk; --no-sync does not wait for the disk, to show what this wait costs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def wire() -> int | None:
 
 
 def count_syncs(skip: bool) -> list[float]:
-    """Have each call of os.fsync note its seconds in the list that this returns; skip: whether it does nothing else."""
+    """Make each call of os.fsync add its seconds to the returned list; skip: whether to leave out the call itself."""
     whole, seconds = os.fsync, list[float]()
 
     def fsync(number: int) -> None:

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/exchange.py [--small 20] [--large 5]
 
-Owners in processes of their own offer 20 KB and 25 MB; a pull of each is timed `--small` and `--large` times after one
-that is not, with and without signatures in turn. Printed are the median, the smallest and the largest. Without
-signatures nothing is checked but the hash of the bytes, as no federation runs it: this says what signing costs.
+Owners in processes of their own offer 20 KB and 25 MB; a pull of each is timed `--small` and `--large` times, with and
+without signatures in turn, after one pull that is not timed. Printed are the median, the smallest and the largest.
+Without signatures only the hash of the bytes is checked. No federation runs like this; it shows what signing costs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES = {"20 KB": 20_000, "25 MB": 25_000_000}
 
 
 class Unsigned(Signer):
-    """Heads with a size and a hash, and nothing that says whose they are."""
+    """Heads with a size and a hash, and without a proof of the owner."""
 
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         digest = hashlib.sha256(data)
@@ -74,7 +74,7 @@ def own(folder: Path, port: int, signed: bool) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Files of keys and certificates."""
+    """Write the files of keys and certificates."""
     ca_key, ca = make_ca("benchmark-ca", 1)
     (folder / "ca.crt").write_bytes(certificate_pem([ca]))
     for name in ("owner", "asker"):

@@ -2,8 +2,8 @@
 
     python benchmarks/flips.py [--flips 400] [--seed 0]
 
-Files are drawn with equal chances, and then a bit in the file. A flip is found if `fedkin runs check` names the file.
-One that is not found there must not matter: the run then goes on to the bytes of the unharmed one, or is refused.
+Files are drawn with equal probability, and then a bit in the file. A flip is found if `fedkin runs check` names the
+file. A flip that is not found must not matter: the run then continues to the bytes of the undamaged run, or is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def found(folder: Path, path: Path) -> bool:
 
 
 def harmless(folder: Path, whole: Path) -> str:
-    """Return what becomes of a run that goes on with a flip that the check did not find."""
+    """Return the outcome of a run that continues with a flip that the check did not find."""
     try:
         run_experiment(load(folder / "experiment.toml"), Path(), folder)
     except FedkinError:

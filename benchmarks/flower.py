@@ -4,9 +4,9 @@
 
 One SuperLink and three SuperNodes on this machine, with TLS and keys, run one after the other, in turn: Flower's own
 strategy FedAvg, whose client imports torch for each message, trains and answers; and fedkin's FedAvg with `fedkin
-flower node` at each SuperNode. A round is two asks of all three clients, training and evaluation. What it prints are
-the seconds of an ask in each round but the first of each run, their median with the smallest and largest, and the ratio
-of the medians to the plain app's.
+flower node` at each SuperNode. A round is two asks of all three clients, training and evaluation. Printed are the
+seconds of an ask in each round except the first of each run, their median with the smallest and largest, and the ratio
+of each median to that of the plain app.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 FEDKIN_DATA is the folder of the sources mnist, fashion-mnist, qmnist, cifar10, eicu-demo and tpt48 (default: data), and
 of schools/bdf.csv and schools/Contraception.csv (R packages nlme and mlmRev). Twenty federations are those of a study
-of groups (docs/groups.md), cut so that one core manages: 100 clients became 40, and 400 became 100. The others are
-hospitals, states, schools, districts, and clients that differ by degrees, not at all, or wholly.
+of groups (docs/groups.md), reduced so that one core suffices: 100 clients became 40, and 400 became 100. The others are
+hospitals, states, schools, districts, and clients that differ gradually, not at all, or completely.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def client(
     number: int, pool: Dataset, train: Rows, test: Rows, group: Any,
     change: Callable[[Tensor, Tensor], Any] | None = None,
 ) -> Client:  # fmt: skip
-    """A client with these rows of the pool; change: what it does to its stored inputs and its labels."""
+    """A client with these rows of the pool; change: the function that changes its stored inputs and labels."""
 
     def samples(rows: Rows) -> Samples:
         where = torch.from_numpy(np.asarray(rows, dtype=np.int64))
@@ -91,7 +91,7 @@ def rotated(
     pool: Dataset, sizes: Sequence[int], seed: int, *, turns: Sequence[int] = (0, 1, 2, 3), mask: float = 0.0,
     tests: int = TESTS,
 ) -> Federation:  # fmt: skip
-    """Quarter turns, and with `mask` a mask of its own at each client."""
+    """Images in quarter turns; with `mask`, each client also has a mask of its own."""
     made = []
     for number, (train, test) in enumerate(deal(pool, sizes, seed, tests)):
         turn = turns[number % len(turns)]
@@ -206,11 +206,11 @@ def loner(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
     return Federation(made, pool.task, "a loner")
 
 
-# -- the data say whose samples they are ------------------------------------------------------------------------------
+# -- data sets that state their clients -------------------------------------------------------------------------------
 
 
 def writers(pool: Dataset, count: int, seed: int, turns: Sequence[int] = ()) -> Federation:
-    """Real writers of 60 digits or more, the same for every seed; a quarter of each one's digits are for testing."""
+    """Real writers of 60 digits or more, the same for every seed; a quarter of each writer's digits are for testing."""
     assert pool.train.client is not None
     names, counts = np.unique(pool.train.client, return_counts=True)
     made = []
@@ -267,7 +267,7 @@ def states(root: Path, seed: int, tests: int = 4) -> Federation:
 
 
 def entries(root: Path) -> dict[str, Entry]:
-    """{name: federation}; nothing is read before it is made."""
+    """{name: entry}; data are read only when the federation of an entry is made."""
 
     @cache
     def pool(name: str) -> Dataset:

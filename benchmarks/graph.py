@@ -1,4 +1,4 @@
-"""Time and peak memory of the graph room against the number of clients.
+"""Time and peak memory of fedkin.graph against the number of clients.
 
     OMP_NUM_THREADS=2 python benchmarks/graph.py            all rows, some minutes
     OMP_NUM_THREADS=2 python benchmarks/graph.py --quick    small rows only

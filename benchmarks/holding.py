@@ -1,10 +1,11 @@
-"""The test that a group still holds: false alarms over all looks, and how late a drift is said.
+"""The test that a group still holds: false alarms over all looks, and how late a drift is detected.
 
     OMP_NUM_THREADS=1 python benchmarks/holding.py [--federations 100] [--looks 20] [--least 0.01]
 
 Six members of one group, three classes in five columns (a normal mixture); at each look every member has new samples.
 False alarms: the share of members that are ever said to have drifted while none has, with its exact 95 % interval, for
-three levels alpha. Drift: from look `begins` on, one member's inputs are shifted in all columns by so many deviations.
+three levels alpha. Drift: from look `begins` on, one member's inputs are shifted in all columns by `shift` standard
+deviations.
 """
 
 from __future__ import annotations

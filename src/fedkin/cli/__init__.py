@@ -14,7 +14,7 @@ __all__ = ["app", "main"]
 
 
 def __getattr__(name: str) -> Any:
-    """The typer application, imported late: its imports take time, in which Ctrl-C has to be quiet."""
+    """The typer application, imported late: its imports take time, and Ctrl-C must be quiet during them."""
     if name == "app":
         from fedkin.cli import commands
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _MAX_CLIENTS = 40
 _BAR_WIDTH = 20
-# Columns of a table that a terminal can show.
+# Most columns of a table that a terminal can show.
 _WIDEST = 14
 _HEIGHTS = "▁▂▃▄▅▆▇█"
-# Of an advice; as `fedkin init` writes it, with the same number of steps in half of the rounds.
+# Training settings of an advice: half as many rounds as in a file of `fedkin init`, with as many steps in total.
 _TRAINING = {"rounds": 20, "local_steps": 10}
 
 data = typer.Typer(no_args_is_help=True, help="Data sets that others publish: fetch one, or see where to get it.")
@@ -110,7 +110,7 @@ def _look(path: Path, columns: DataOptions, data_root: Path | None, json: bool) 
 
 
 def _print_findings(findings: Sequence[Finding], stderr: bool = False) -> None:
-    """Print what looks wrong, each with the clients that it is about."""
+    """Print each finding with the columns or clients concerned."""
     for finding in findings:
         about = f": {first_few(finding.about)}" if len(finding.about) > 1 else ""
         say(f"{finding.kind}: {finding.text}{about}", stderr=stderr)
@@ -194,7 +194,7 @@ def _skew(federation: Federation) -> Skew | None:
     labels = {id: client.train.labels() for id, client in federation.items()}
     if federation.task.kind == "regression":
         return of_numbers({id: y[:, 0].numpy() for id, y in labels.items()})
-    if not federation.task.labels:  # pixels of one image are no samples
+    if not federation.task.labels:  # pixels of one image are not samples
         return None
     return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
 
@@ -306,7 +306,7 @@ def advise(
 
 
 def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int | None) -> Experiment:
-    """Return the experiment of a file, or a first one for data of which this is said; raises ConfigError."""
+    """Return the experiment in a file, or a first one for data with the options `said`; raises ConfigError."""
     from fedkin.running.experiment import changed, load
     from fedkin.running.init_experiment import DataOptions, first_experiment
 
@@ -323,7 +323,7 @@ def _experiment(data: Path, said: tuple[Any, ...], changes: list[str], seed: int
 
 @contextmanager
 def _advice_progress(quiet: bool, folder: Path) -> Iterator[Any]:
-    """How far it is, on a terminal. Ctrl-C leaves what was done."""
+    """Show the progress on a terminal, by the yielded function. Ctrl-C keeps the work that was done."""
     console = make_console(stderr=True, soft_wrap=True)
     status = console.status("begun")
 

@@ -19,7 +19,7 @@ _LONGEST_MESSAGE = 2000
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """End the process at once with status 130; a signal handler. An exception in an import would be a traceback."""
+    """End the process at once with status 130; a signal handler. An exception in an import would print a traceback."""
     os._exit(_INTERRUPTED)
 
 
@@ -34,7 +34,7 @@ def exit_status(work: Callable[[], Any]) -> int:
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     status = _status_of(work)
-    # Python does not say what goes wrong when it flushes at its own end.
+    # Flush here, since Python reports no error when it flushes at exit.
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not stream.closed:
@@ -43,7 +43,7 @@ def exit_status(work: Callable[[], Any]) -> int:
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             if stream is sys.stdout and not status:
-                # A reader that wants no more, as `head` does, is told nothing.
+                # A reader that closed the pipe, as `head` does, gets no error message.
                 closed = error.errno == errno.EPIPE
                 status = _BROKEN_PIPE if closed else _print_error(f"standard output: {error.strerror or error}")
     return status
@@ -63,7 +63,7 @@ def _status_of(work: Callable[[], Any]) -> int:
     except OSError as error:
         if error.filename is not None:
             return _print_error(f"{os.fsdecode(error.filename)}: {error.strerror or error}")
-        # Files are written by name; a stream that fails has none.
+        # Errors of files have a file name; errors of streams have none.
         known = error.errno in _DISK_ERRORS
         return _print_error(f"standard output: {error.strerror}") if known else _internal_error(error)
     except BaseException as error:

@@ -122,7 +122,7 @@ def compare(
     if groups is not None:
         _compare_leaving_out(plan, names, grid.seeds, grid.root, folder, groups, json)
         return
-    # In a tuned.toml, whose settings are unchanged, the validation figures of `fedkin tune` hold.
+    # The validation figures of `fedkin tune` are valid for its tuned.toml, if no setting is changed.
     is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
     with hearing(folder, json) as hears:
@@ -368,7 +368,8 @@ def start_or_resume(
 ) -> tuple[Any, Path, Path]:  # fmt: skip
     """Return the experiment, the folder of its records and that of the data sets; raises ConfigError and RunError.
 
-    command: what the folder to resume is of: run, compare or tune. methods: of --methods, which `changes` may name.
+    command: the command that wrote the folder to resume: run, compare or tune. methods: the value of --methods, which
+    `changes` may name.
     """
     _check_exists(experiment)
     from fedkin.records.files import is_unused
@@ -423,9 +424,9 @@ def _start_grid(
     command: str, experiment: Path | None, methods: str | None, seeds: str | None, changes: list[str],
     rounds: int | None, data_root: Path | None, out: Path | None, resume: Path | None, more: bool,
 ) -> _Grid:  # fmt: skip
-    """Return what a command runs by these options; without --methods and --seeds those of the experiment.
+    """Return what a command runs with these options; without --methods and --seeds, those of the experiment.
 
-    more: whether there are further options, which a folder that is resumed has already. Raises ConfigError.
+    more: whether further options are given, which must not be given when resuming. Raises ConfigError.
     """
     plan, folder, root = start_or_resume(experiment, changes, rounds, out, resume, data_root, command, methods)
     from fedkin.records.controls import changes_of, split_control
@@ -451,7 +452,7 @@ def _start_grid(
 
 
 def _check_resumable(folder: Path, command: str) -> None:
-    """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
+    """Raise ConfigError for a folder with nothing to continue, or one that another command continues."""
     from fedkin.records.files import begun, is_unused
     from fedkin.records.reading import plan_in
 

@@ -115,7 +115,7 @@ def _leave(
 
 @contextmanager
 def _listening(path: Path, name: str) -> Iterator[Link]:
-    """This node's link, which is called by a socket; what it offered last is fetched before it ends."""
+    """Yield this node's link, which is called through a socket; it ends after its last offer was fetched."""
     from fedkin.network.calls import AnsweringLink
     from fedkin.network.flower.client_app import Listening
 
@@ -138,12 +138,12 @@ def server_app(experiment: Path) -> Any:
     app = ServerApp()
 
     def main(grid: Any, context: Any) -> None:
-        """Run the experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
+        """Run the experiment and write its report; raises RuntimeError with one line for any error."""
         from fedkin.network.flower.server_calls import GridCalls
         from fedkin.running.flowered import run_app
 
         calls = GridCalls(grid, _say)
-        # Flower kills an app whose run is stopped; the run goes on from its last round when it is submitted again.
+        # Flower kills an app whose run is stopped; the run continues from its last round when it is submitted again.
         watcher = Progress("fedkin", StopFlag(), console=make_console(soft_wrap=True, force_terminal=False))
         Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
         try:
@@ -158,9 +158,9 @@ def server_app(experiment: Path) -> Any:
 
 
 def _end_with(calls: GridCalls) -> None:
-    """End at once when the SuperLink is gone: it starts another one of this, which cannot go on with the same records.
+    """End at once when the SuperLink is gone: it will start this app again, and that one needs the same records.
 
-    A kill at any moment costs the round at hand and no more.
+    A kill at any moment costs only the current round.
     """
     while not calls.over.wait(_LOOK):
         if time.monotonic() - calls.answered > _GONE:

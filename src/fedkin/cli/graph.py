@@ -87,7 +87,7 @@ def graph(
 
 
 def _stage_name(spec: str, kind: str) -> str:
-    """The name of a stage: of FILE.py:NAME after reading the file, also of another package; others as they are."""
+    """Return the name of a stage, after reading its file if it is FILE.py:NAME; installed packages may add stages."""
     from fedkin.graph.stages import BUILT_IN
 
     in_file = ".py:" in spec

@@ -148,7 +148,7 @@ def _print_part(name: str, part: Any, section: str, facts: Mapping[str, str], se
 
 
 def _flowed(text: str) -> str:
-    """Join the lines of each paragraph; examples, equations and columns stay, and so do lines that begin a setting."""
+    """Join the lines of each paragraph, but not examples, equations and columns; a setting begins a new line."""
     parts = text.split("\n\n")
     kept = re.compile(r"^(?: |>>>)|\S  +\S", flags=re.M)
     return "\n\n".join(part if kept.search(part) else re.sub(r"\n(?!\w+: )", " ", part) for part in parts)

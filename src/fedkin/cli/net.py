@@ -1,4 +1,4 @@
-"""`fedkin net`: a federation over a network: keys, certificates and join files, its participants, and how it goes."""
+"""`fedkin net`, a federation over a network: keys, certificates and join files, participants, and status."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/network.md).")
 
 _PREPARE, _TAKE_PART, _LOOK = "Prepare", "Take part", "Look"
-_EVERY = 1.0  # seconds between two looks at how it goes
+_EVERY = 1.0  # seconds between two readings of the status
 _MARK = 12  # digits of a model's hash that are shown
 
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
@@ -424,7 +424,7 @@ def _router(
 
 
 def _invited(path: Path, key: Path, certificate: Path | None) -> tuple[Join, Identity]:
-    """Return a join file and who this is; raises ConfigError for who is not a member."""
+    """Return the join file and this participant's identity; raises ConfigError if it is not a member."""
     from fedkin.network.identity import load
     from fedkin.network.join_file import read_join
 
@@ -440,7 +440,7 @@ def _say(line: str) -> None:
 
 
 def _link(invited: Join, identity: Identity, listen: str | None, revoked: Path | None) -> ZenohLink:
-    """Return this participant's link; those who dial look for the others again and again."""
+    """Return this participant's link; a participant that dials tries to reach the others again and again."""
     from fedkin.network.identity import Revocations
     from fedkin.network.zenoh_link import ZenohLink
 
@@ -541,7 +541,7 @@ def _print_status(file: Path, status: Status) -> None:
         say(f"refused, and nobody knows whose: {status.nameless}")
 
 
-# The last three are left out where there is nothing to say.
+# The last three columns are left out if they are empty.
 _HEADS = ("name", "here", "round", "last seen", "from it", "to it", "refused", "epsilon", "group", "model")
 
 

@@ -44,7 +44,7 @@ def print_table(
 ) -> None:  # fmt: skip
     """Print a table without lines between cells; right: the heads of columns that are aligned to the right.
 
-    wrapped: the columns that may wrap (None: all); of a file or a pipe, which has no edge, none does then.
+    wrapped: the columns that may wrap (None: all). If it is given, nothing wraps in a file or a pipe.
     """
     table = Table(box=None, pad_edge=False, collapse_padding=wrapped is not None)
     for head in heads:
@@ -80,7 +80,7 @@ def _wrapped(text: str, width: int) -> str:
 def print_notes(
     results: Mapping[str, Mapping[int, Any]], before: Iterable[str] = (), after: Iterable[str] = ()
 ) -> None:
-    """Print warnings and what tests said of the groups between other notes: at most four lines; the report has all."""
+    """Print warnings and the results of group tests, between other notes: at most four lines; the report has all."""
     from fedkin.report.words import groups_in_terminal
 
     warnings: dict[str, list[str]] = {}
@@ -114,7 +114,7 @@ def print_paths(folder: Path, *reports: Path) -> None:
 def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag]:
     """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130.
 
-    again: how to go on (None: with --resume FOLDER).
+    again: how to continue (None: with --resume FOLDER).
     """
     from fedkin.running.loop import Stop
 
@@ -132,6 +132,6 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
 
 @contextmanager
 def hearing(folder: Path, quiet: bool, again: str | None = None) -> Iterator[Callable[[str, int, int], Progress]]:
-    """As `stop_on_signals`, for several runs; gives what shows the next of them."""
+    """As `stop_on_signals`, for several runs; yields a function that returns the progress of the next run."""
     with stop_on_signals(folder, again) as stop:
         yield ProgressOfSeveral(stop, quiet).next

@@ -1,4 +1,4 @@
-"""What the commands of those who take part with samples of their own share: options, samples, consent, leaving."""
+"""Common code of commands that take part with their own samples: options, samples, consent, leaving."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEVICE = typer.Option("cpu", help="Where to train: cpu, cuda, cuda:1.")
 
 @contextmanager
 def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
-    """Open the record of what this participant has released, beside its states: they go back, and this does not."""
+    """Open the record of this participant's releases, outside the folder of states, which may be set back."""
     from fedkin.engines.ledger import Ledger
     from fedkin.folders import locked
 
@@ -79,7 +79,7 @@ def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
 
 
 def consenting(yes: bool, to: str) -> Consent:
-    """Return what shows what will leave this participant, and asks."""
+    """Return a function that shows what will leave this participant, and asks for consent."""
 
     def ask(lines: list[str]) -> bool:
         console = make_console(stderr=True, soft_wrap=True)
@@ -101,7 +101,7 @@ def consenting(yes: bool, to: str) -> Consent:
 def read_samples(
     plan: Experiment, name: str, data: str, fraction: float | None, group: str | None = None
 ) -> tuple[Client, Task] | OwnTable:  # fmt: skip
-    """Read a participant's data, as the experiment says if its source is a table or a folder of images.
+    """Read a participant's data, with the settings of the experiment's source if it is a table or a folder of images.
 
     Raises DataError and ConfigError.
     """
@@ -125,7 +125,7 @@ def read_samples(
 def own_samples(
     plan: Experiment, name: str, data: str, fraction: float | None, group: str | None
 ) -> tuple[tuple[Client, Task] | OwnTable, FileWatch | None]:
-    """Return a participant's data, and what reads them again after changes, if `network.reread` asks for it."""
+    """Return a participant's data, and, with `network.reread`, a watch that reads them again after changes."""
     from fedkin.data.own import FileWatch
 
     read = partial(read_samples, plan, name, data, fraction, group)

@@ -70,7 +70,7 @@ def reproduce(
             how = settings_text(key, this, folder, quick)
             if named:
                 some, page, only = some.only(named), shown / f"{key}.md", settings_text(key, this, folder, quick, named)
-                if not page.exists() or only in page.read_text(encoding="utf-8"):  # there are no other rows
+                if not page.exists() or only in page.read_text(encoding="utf-8"):  # the page has no other rows
                     this, how = this.only(named), only
             _one(key, this, some, folder, data_root, place / key, shown, quick, finished, hears, how)
     _index(known, shown)
@@ -92,10 +92,10 @@ def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
     finished: bool, hears: Hears, how: str,
 ) -> None:  # fmt: skip
-    """Run some federations and rows of a table; its page is written after each, and says which have not been run.
+    """Run some federations and rows of a table; write its page after each federation.
 
-    Of other federations and rows, and with `finished` of those without records, what the page has said is kept.
-    how: the page's last section.
+    The page says what has not been run, and keeps its figures of other federations and rows, and, with `finished`, of
+    those without records. how: the page's last section.
     """
     from fedkin.records.files import write_bytes
     from fedkin.report import results

@@ -56,7 +56,7 @@ def report(
 
 
 class Form(StrEnum):
-    """The forms of a model that is exported."""
+    """The formats of an exported model."""
 
     torch = "torch"
     onnx = "onnx"

@@ -1,4 +1,4 @@
-"""The data room: sources (readers of data sets) and scenarios (which client gets which samples)."""
+"""Sources (readers of data sets) and scenarios (which client gets which samples)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def federate(
     """Load a data set and assign its samples to clients.
 
     source: a name of `fedkin list sources`, a source, or a data set that is already loaded. data: the source's settings
-    if it is a name. scenario: a name of `fedkin list scenarios` or a scenario. options: its settings if it is
-    a name. Raises ConfigError for settings, DataError for files.
+    if `source` is a name. scenario: a name of `fedkin list scenarios` or a scenario. options: the scenario's settings
+    if `scenario` is a name. Raises ConfigError for wrong settings, DataError for missing or wrong files.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", "rotated-masked", clients=8, seed=0)

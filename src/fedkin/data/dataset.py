@@ -54,7 +54,7 @@ class Part:
 def parted(
     x: Tensor, y: Tensor, held: npt.NDArray[np.bool_], client: Names | None = None, group: Names | None = None
 ) -> tuple[Part, Part]:
-    """(the training samples, those that are held out); held: [N] which these are."""
+    """Return (training part, held-out part); held: [N] True for held-out samples."""
     train, test = (
         Part(x[rows], y[rows], *(None if names is None else names[rows] for names in (client, group)))
         for rows in (~held, held)
@@ -67,7 +67,7 @@ class Dataset:
     """Samples to assign to clients. Scenarios index or copy them, and never change them.
 
     unseen: groups whose samples the source did not use to fit anything (means, deviations); their clients must
-    not take part. encoding, target: how columns became inputs, and what the targets mean, if it was made of a table.
+    not take part. encoding, target: how columns became inputs, and what the targets mean, if the data are from a table.
     """
 
     name: str

@@ -22,14 +22,14 @@ from fedkin.errors import DataError
 from fedkin.settings import choose
 from fedkin.untrusted import error_text
 
-# What an error says of a data set that is not there.
+# Part of the error message for a missing data set.
 ROOTED = "; --data-root DIR (in Python data_root=) says where data sets lie"
 
 
 class File(NamedTuple):
-    """A file to fetch: its address, its place below the data root, its checksum, and what to take out of it.
+    """A file to fetch: its address, its path below the data root, its checksum, and the members to extract.
 
-    kind: "md5" or "sha256". holds: (pattern of the names of an archive's members, how many there are).
+    kind: "md5" or "sha256". holds: (pattern for the names of an archive's members, number of matching members).
     """
 
     url: str
@@ -40,7 +40,7 @@ class File(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """A data set: its folder below the data root, what a person is told, the files to fetch, and what else it needs."""
+    """A data set: its folder below the data root, a hint for users, the files to fetch, and data sets that it needs."""
 
     folder: str
     where: str
@@ -54,7 +54,7 @@ ORIGINS: Mapping[str, Origin] = TypeAdapter(dict[str, Origin]).validate_python(
 
 
 def missing(path: Path) -> str:
-    """What an error says of a missing file or folder of a data set: where data sets lie, and where to get this one.
+    """Error text for a missing file or folder of a data set: where data sets must lie, and where to get this one.
 
     >>> missing(Path("data/MNIST/raw/train-images-idx3-ubyte")).partition("lie; ")[2]
     '`fedkin data fetch mnist` gets it: four idx.gz files, as torchvision lays them out, in DIR/MNIST/raw'
@@ -66,20 +66,19 @@ def missing(path: Path) -> str:
     return ROOTED
 
 
-# -- fetching: resumable, and never used before the checksum is right ----------------------------------------------
+# -- fetching: downloads can be resumed, and no file is used before its checksum is right ---------------------------
 
 _CHUNK = 1 << 20
-_LARGEST = 4 << 30  # bytes; what sends more is not what the table names
+_LARGEST = 4 << 30  # bytes; no file in the table is larger
 _WAIT = 30.0  # seconds without a byte
 _GONE = 416  # "Range Not Satisfiable"
 
 
 def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
-    """Put a data set's files below `root`, each once its checksum is right; files that are there are kept.
+    """Download the files of a data set below `root`, and check their checksums; files that exist are kept.
 
-    A download that was cut goes on where it ended. say: hears a line for each file. Raises ConfigError for an unknown
-    name, and DataError for a data set that its publisher gives to people only, for no network, and for a wrong
-    checksum.
+    An interrupted download is resumed. say: called with a line of text for each file. Raises ConfigError for an unknown
+    name, and DataError if the publisher allows no download by programs, without a network, or for a wrong checksum.
     """
     origin = choose(ORIGINS, name, "NAME")
     if not origin.files:
@@ -103,7 +102,7 @@ def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None)
 
 
 def _unpacked(folder: Path, pattern: str, count: int) -> bool:
-    """Whether all files of an archive are there: each gets its name when it is whole."""
+    """Whether all files of an archive were unpacked: a file gets its final name only when it is complete."""
     held = [path for path in folder.iterdir() if fnmatch(path.name, pattern)] if folder.is_dir() else []
     return len(held) >= count and all(path.stat().st_size for path in held)
 
@@ -130,7 +129,7 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
 
 
 def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
-    """Append what `part` lacks of the file at this address."""
+    """Download what `part` still lacks of the file at `url`."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "fedkin", **({"Range": f"bytes={have}-"} if have else {})}
     try:
@@ -138,7 +137,7 @@ def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
     except urllib.error.HTTPError as error:
         if error.code != _GONE or not have:
             raise
-        # All is there already, or this is another file: the checksum says which.
+        # The file is complete, or `part` is of another file: the checksum will tell.
         return
     goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
     length = answer.headers.get("Content-Length")
@@ -156,7 +155,7 @@ def _received(url: str, part: Path, say: Callable[[str], None]) -> None:
 
 
 def _unpack(archive: Path, folder: Path, pattern: str, count: int) -> None:
-    """Write the members that the pattern names into the folder, by their last names."""
+    """Extract the members whose file names match the pattern into the folder, without their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     names = set[str]()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Settings of the source for data of one's own, guessed from the data, which are then read with them."""
+"""Guess the settings of a source from a user's own data, and read the data with them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedkin.errors import ConfigError, DataError, first_few
 from fedkin.federation.table import CLASSES
 from fedkin.settings import parse
 
-# Settings of the source, and what it reads with them.
+# (settings of the source, the data set that it reads with them)
 Found = tuple[dict[str, Any], Dataset]
 
-# Larger pictures are stretched to this side, so that a first run does not take hours.
+# Larger pictures are resized to this side length, so that a first run does not take hours.
 _SIDE = 64
-# Numbers within these bounds are left as they are.
+# Inputs are standardised unless their means are within _FAR and their standard deviations within _WIDE.
 _FAR, _WIDE = 3.0, (0.1, 10.0)
 
 
 def of_arrays(data: Path, kind: str | None = None) -> Found:
-    """Of a .npz file; kind: of the task, else found from y. Raises DataError and ConfigError."""
+    """Guess and read a .npz file; kind: of the task (None: guessed from y). Raises DataError and ConfigError."""
     arrays = opened(data)
     x, y = arrays["x"], arrays["y"]
     settings = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
@@ -39,14 +39,17 @@ def of_arrays(data: Path, kind: str | None = None) -> Found:
 
 
 def of_images(data: Path) -> Found:
-    """Of a folder CLIENT/CLASS/*.png: as they are if all are small and alike. Raises DataError and ConfigError."""
+    """Guess and read images CLIENT/CLASS/*.png, resized unless all are small and of one size.
+
+    Raises DataError and ConfigError.
+    """
     sizes = {size_of(path) for _, path in Folder(path=data).files(data)}
     size = "same" if len(sizes) == 1 and max(max(sizes)) <= _SIDE else _SIDE
     return _read({"source": "folder", "path": str(data), "folders": "clients", "size": size})
 
 
 def of_saved(data: Path, settings: dict[str, Any]) -> Found:
-    """Of a folder that `save_to_disk` wrote. settings: those that are known. Raises DataError and ConfigError."""
+    """Guess and read a folder that `save_to_disk` wrote. settings: the known ones. Raises DataError and ConfigError."""
     roles, train = saved(data)
     client = settings.get("client") or ("client" if "client" in roles else None)
     target, image, tokens = chosen(roles, settings.get("target"), but=(client, settings.get("group")))
@@ -62,32 +65,32 @@ def of_saved(data: Path, settings: dict[str, Any]) -> Found:
 
 
 def _pictures(settings: dict[str, Any]) -> Found:
-    """Pictures as they are if all are small and of one size, else stretched."""
+    """Read pictures unchanged if all are small and of one size, otherwise resized."""
     stretched = {**settings, "size": _SIDE}
     try:
         read = _read(settings)
     except DataError:
-        # Of unlike sizes; whatever else is wrong is refused again.
+        # The sizes differ; any other error is raised again here.
         return _read(stretched)
     return read if max(read[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
 
 
 def _read(settings: dict[str, Any]) -> Found:
-    """The data set, and the settings that have a value."""
+    """Return the settings that are not None, and the data set read with them."""
     given = {name: value for name, value in settings.items() if value is not None}
     dataset: Dataset = parse(SOURCES[settings["source"]], given, "data").load(Path())
     return given, dataset
 
 
 def _channels(x: npt.NDArray[Any]) -> str | None:
-    """Where pictures of bytes, or of 1, 3 or 4 channels, have their channels."""
+    """The setting `channels` for pictures: none (bytes without channels), last (1, 3 or 4 channels), or the default."""
     if x.ndim == 3 and x.dtype == np.uint8:
         return "none"
     return "last" if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4) else None
 
 
 def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
-    """Whether these are numbers to predict; raises ConfigError for classes that are not stored as whole numbers [n]."""
+    """Return "regression" for numbers to predict, or None; raises ConfigError unless classes are whole numbers [n]."""
     if y.dtype.kind not in "buif" or y.ndim not in (1, 2) or (y.dtype.kind != "f" and y.ndim == 1):
         return None
     whole = bool((y % 1 == 0).all())
@@ -101,7 +104,7 @@ def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
 
 
 def _scale(x: torch.Tensor) -> dict[str, list[float]]:
-    """Mean and deviation of training samples far from 0, or spread widely or hardly; of pictures by channel."""
+    """Mean and standard deviation (pictures: per channel) for standardising; empty for bytes and `usual` numbers."""
     if x.dtype == torch.uint8:
         return {}
     rest = [0, 2, 3] if x.ndim == 4 else list(range(x.ndim))
@@ -114,7 +117,7 @@ def _scale(x: torch.Tensor) -> dict[str, list[float]]:
 
 
 def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
-    """Whether numbers of such means and deviations can be trained on as they are."""
+    """Whether a net can train on inputs with these means and standard deviations without standardising."""
     return bool(mean.abs().max() <= _FAR and deviation.min() >= _WIDE[0] and deviation.max() <= _WIDE[1])
 
 
@@ -122,17 +125,17 @@ def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
 
 Role = Literal["classes", "image", "ids", "other"]
 
-# Lists of whole numbers that tokenisers write beside the ids.
+# Other columns of tokenisers that hold lists of whole numbers, but no token ids.
 _BESIDE = ("attention_mask", "token_type_ids", "special_tokens_mask")
 
 
 def chosen(
     roles: Mapping[str, Role], target: str | None = None, but: Collection[str | None] = ()
 ) -> tuple[str | None, str | None, str | None]:
-    """(the column to predict, that of pictures, that of token ids), from what each column holds.
+    """Choose (target column, picture column, token id column) by the columns' roles; None if there is no such column.
 
-    Without a target the only column of classes that is not in `but`, else "label". Of pictures the first one; of ids
-    "input_ids", else the only one with lists of whole numbers.
+    Without `target`: the only column of classes that is not in `but`, else "label". Pictures: the first such column.
+    Token ids: "input_ids", else the only column with lists of whole numbers.
     """
 
     def only(role: Role, name: str, but: Collection[str | None]) -> str | None:
@@ -151,7 +154,7 @@ def is_saved(folder: Path) -> bool:
 
 
 def saved(folder: Path) -> tuple[dict[str, Role], str | None]:
-    """(what each column of the dataset holds, its split for training: "train", or else its first); raises DataError."""
+    """(role of each column, training split: "train", else the first one, None without splits); raises DataError."""
     dataset, train = Hub(path=folder, target="", client="").opened(Path()), None
     if isinstance(dataset, Mapping):
         train = "train" if "train" in dataset else next(iter(dataset))
@@ -160,7 +163,7 @@ def saved(folder: Path) -> tuple[dict[str, Role], str | None]:
 
 
 def _role(feature: Any) -> Role:
-    """What a column of this feature of the package datasets holds."""
+    """The role of a column with this feature type of the package datasets."""
     if hasattr(feature, "int2str"):
         return "classes"
     if type(feature).__name__ == "Image":

@@ -1,4 +1,4 @@
-"""A look at a table before it is trained on: its clients, and what looks wrong."""
+"""Inspect a table before training: facts about its clients, and findings about what looks wrong."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ CHECKS = (
 Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _NONE = np.zeros(0, np.int64)
-# Kinds of columns that `without` leaves out.
+# `without` leaves out the columns with these kinds of findings.
 _DULL = ("id", "constant")
 
-# Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
+# If more than this share of a text column's values are numbers, the others are probably typing errors, or like "> 89".
 _NUMBERS = 0.5
 _MISSING = 0.5
-# Of the rows of a column of codes, this share have one that is often enough to be an input of its own.
+# In a column of codes, at least this share of rows must have codes that are frequent enough for inputs of their own.
 _COMMON = 0.5
 _DATE = re.compile(r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{4}|[0-9]{2})\b")
-# A leak leaves at most this share of what is to be explained.
+# A column is a leak if it leaves less than this share of the errors, or of the variance, unexplained.
 _LEFT = 0.02
 _BINS, _PER_BIN = 50, 20
-# Below these numbers nothing is said about a client's figures, or its drift.
+# Least numbers of a client: events and test rows for meaningful metrics, rows for a test of drift.
 _EVENTS, _TESTS, _DRIFT = 10, 30, 60
-# Rows of a client that are compared for drift, evenly over time.
+# At most this many rows of a client, evenly spaced over time, are compared for drift.
 _MOST = 2000
 _ALPHA = 0.001
-# Persons: so many of them, with so many rows each, nearly all at one client.
+# A column may name persons if it has at least this many values, this many rows per value, and nearly all at one client.
 _PERSONS, _FEW_ROWS, _AT_ONE = 20, (1.5, 50), 0.95
-# Clients that are compared have so many rows; so many times larger is another unit; columns with so many categories.
+# Least rows of a client to compare; factor that suggests another unit; most categories of a column to compare codings.
 _COMPARED, _UNIT, _CODINGS = 20, 5.0, 10
-# Rows are sorted by a column if their rank correlation is so large, at more than half of the clients.
+# Rows are sorted by a column if their rank correlation exceeds this value at more than half of the clients.
 _SORTED = 0.9
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What looks wrong: of which kind, in a sentence, and which columns or clients it is about."""
+    """Something that looks wrong: its kind, a sentence about it, and the columns or clients concerned."""
 
     kind: Kind
     text: str
@@ -77,7 +77,7 @@ class ClientFacts:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Facts of the clients in the order of their ids, what looks wrong, and the arrays that training would see."""
+    """Facts about the clients, sorted by id; what looks wrong; and the arrays that training would use."""
 
     clients: tuple[ClientFacts, ...]
     findings: tuple[Finding, ...]
@@ -85,10 +85,10 @@ class Inspection:
 
 
 class _Column(NamedTuple):
-    """An input.
+    """An input column.
 
-    Of a category: its texts, each row's place among them (-1: unknown), and how many rows have each; of a number: its
-    values, NaN where they are unknown.
+    A category has its texts, the index of each row's text (-1: unknown), and the number of rows with each text. A
+    number has its values, NaN where they are unknown.
     """
 
     name: str
@@ -190,7 +190,7 @@ def _as_text(column: _Column) -> Iterator[Finding]:
 
 
 def _of_codes(table: pa.Table, reading: Reading, dull: set[str]) -> Iterator[Finding]:
-    """Codes that are read as numbers, but for columns that are to be left out; "rare": those that no category fits."""
+    """Find codes that are read as numbers, except in dull columns; "rare": most are too rare to become categories."""
     for name, value in unnamed_codes(table, reading).items():
         if name in dull:
             continue
@@ -230,7 +230,7 @@ def _places(column: _Column, rows: int) -> Labels | None:
 
 
 def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
-    """The share of errors, or of variance, that is left once the row's bin is known; None if little can be said."""
+    """The share of errors, or of variance, that is left once the row's bin is known; None with too few errors."""
     if y.dtype.kind == "i":
         shape = place.max() + 1, y.max() + 1
         count = np.bincount(place * shape[1] + y, minlength=shape[0] * shape[1]).reshape(shape)
@@ -243,10 +243,10 @@ def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
 
 
 def _duplicates(encoded: Encoded) -> Iterator[Finding]:
-    """Rows that are equal in all inputs and the target, where most rows are not."""
-    # Minus zero is zero.
+    """Find rows that are equal in all inputs and the target, unless most rows of the table are."""
+    # Adding 0 turns -0.0 into 0.0, so that equal rows have equal bytes.
     values = np.column_stack([encoded.x, encoded.y.reshape(len(encoded.y), -1).astype(np.float32)]) + np.float32(0)
-    # 64 bits of each row: of a million unlike rows two share them by a chance of 1e-7.
+    # 64-bit hashes: among a million different rows, two have the same hash with a probability of 1e-7.
     hashes = [hash(row.tobytes()) for row in values]
     _, number, count = np.unique(hashes, return_inverse=True, return_counts=True)
     number = number.reshape(-1)
@@ -263,7 +263,7 @@ def _duplicates(encoded: Encoded) -> Iterator[Finding]:
 
 
 def _few(arrays: Encoded) -> Iterator[Finding]:
-    """Clients of whose test rows nothing can be said."""
+    """Find clients with too few test rows for meaningful metrics."""
     columns = arrays.columns
     ids = {id: arrays.y[rows[columns.held[rows]]] for id, rows in columns.rows.items()}
     if arrays.target.kind == "risk":
@@ -292,15 +292,15 @@ def _skew(arrays: Encoded) -> Iterator[Finding]:
 
 # -- whether targets differ between clients by more than chance, and by how much -----------------------------------
 
-# Below this effect a difference is of no account, however sure it is.
+# Differences with a smaller effect are ignored, even if they are significant.
 _EFFECT = 0.1
 
 
 class Skew(NamedTuple):
-    """How unlike clients' targets are.
+    """How much clients' targets differ.
 
-    effect: 0 (alike) to 1; p: of "all are of one distribution"; apart: the clients that differ most from all, the
-    furthest first.
+    effect: 0 (alike) to 1; p: p-value of "all clients have the same distribution"; apart: the clients that differ most
+    from the total, the furthest first.
     """
 
     effect: float
@@ -309,14 +309,14 @@ class Skew(NamedTuple):
 
     @property
     def matters(self) -> bool:
-        """Whether it is beyond chance (p < .001), and an effect of at least .1."""
+        """Whether the skew is significant (p < .001), with an effect of at least .1."""
         return self.p < _ALPHA and self.effect >= _EFFECT
 
 
 def of_classes(counts: Mapping[str, Any]) -> Skew | None:
     """Skew of classes from {client: rows of each class}: Cramer's V, and Pearson's chi-squared test.
 
-    None with one client or one class. Where classes are rare the test's p is by 2,000 shuffles of the rows.
+    None with one client or one class. If classes are rare, p comes from 2,000 shuffles of the rows.
 
     >>> found = of_classes({"a": [90, 10], "b": [10, 90]})
     >>> round(found.effect, 2), found.matters
@@ -335,7 +335,7 @@ def of_classes(counts: Mapping[str, Any]) -> Skew | None:
         drawn = stats.MonteCarloMethod(n_resamples=2000, rng=np.random.default_rng(0))
         tested = stats.chi2_contingency(table.astype(np.int64), correction=False, method=drawn)
     away = ((table - expected) ** 2 / expected).sum(1) / table.sum(1)
-    # Cramer's V without the part that chance adds (Bergsma, 2013).
+    # Bias-corrected Cramer's V (Bergsma, 2013).
     total = table.sum()
     rows, columns = (side - (side - 1) ** 2 / (total - 1) for side in table.shape)
     effect = np.sqrt(max(0.0, value / total - freedom / (total - 1)) / max(min(rows, columns) - 1, 1e-9))
@@ -343,7 +343,7 @@ def of_classes(counts: Mapping[str, Any]) -> Skew | None:
 
 
 def of_numbers(values: Mapping[str, Any]) -> Skew | None:
-    """Skew of numbers from {client: targets of its rows}: the correlation ratio of their ranks, and Kruskal and Wallis.
+    """Skew of numbers from {client: its rows' targets}: correlation ratio of the ranks, and the Kruskal-Wallis test.
 
     None with one client, or if all numbers are equal.
     """
@@ -365,7 +365,7 @@ def _furthest(ids: list[str], distance: Any) -> tuple[str, ...]:
     return tuple(ids[place] for place in order[:3])
 
 
-# -- more that looks wrong -------------------------------------------------------------------------------------------
+# -- more checks -----------------------------------------------------------------------------------------------------
 
 
 def _spelling(inputs: list[_Column], reading: Reading, arrays: Encoded) -> Iterator[Finding]:
@@ -383,7 +383,7 @@ def _spelling(inputs: list[_Column], reading: Reading, arrays: Encoded) -> Itera
 
 
 def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str]) -> Iterator[Finding]:
-    """Columns of whole numbers or texts whose values are in a few rows of one client each, in training and test."""
+    """Find columns of whole numbers or texts whose values each have a few rows at one client, in training and test."""
     held, rows = arrays.columns.held, arrays.columns.rows
     if reading.person is not None or reading.split not in (None, "random", "time") or len(rows) == 1:
         return
@@ -410,7 +410,7 @@ def _persons(table: pa.Table, reading: Reading, arrays: Encoded, dull: set[str])
 
 
 def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]:
-    """Values that stand for what is missing; columns in other units, or with other categories, at one client."""
+    """Find codes for missing values, columns with other units or categories at one client, and sorted rows."""
     large = {id: rows for id, rows in sorted(arrays.columns.rows.items()) if len(rows) >= _COMPARED}
     for column in inputs:
         if column.values is None:
@@ -423,7 +423,7 @@ def _unlike_clients(inputs: list[_Column], arrays: Encoded) -> Iterator[Finding]
 
 
 def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding]:
-    """A client whose categories are none of the others'."""
+    """Find a client that has no category of the column in common with other clients."""
     held = {id: set(column.place[rows].tolist()) - {-1} for id, rows in clients.items()}
     for id, here in held.items():
         elsewhere = set[int]().union(*(held[other] for other in held if other != id))
@@ -435,7 +435,7 @@ def _codings(column: _Column, clients: Mapping[str, Labels]) -> Iterator[Finding
 
 
 def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
-    """A client whose numbers are those of the others, times a factor."""
+    """Find clients whose numbers look like those of other clients times a factor."""
     middle = {id: float(np.median(some)) for id, some in values.items() if len(some)}
     spread = {id: float(np.std(values[id])) for id in middle}
     for id in middle if len(middle) > 1 else ():
@@ -450,7 +450,7 @@ def _units(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
 
 
 def _order(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
-    """A column that follows the order of the rows, such as a date, so that no rows are independent of each other."""
+    """Find a column, such as a date, by which the rows are sorted, so that rows are not independent of each other."""
     spread = [some for some in values.values() if len(some) >= _COMPARED and np.ptp(some) > 0]
     rising = [some for some in spread if abs(stats.spearmanr(some, np.arange(len(some))).statistic) > _SORTED]
     if 2 * len(rising) > len(spread):
@@ -460,7 +460,7 @@ def _order(name: str, values: Mapping[str, Floats]) -> Iterator[Finding]:
 
 
 def _sentinels(name: str, values: Floats) -> Iterator[Finding]:
-    """A value such as -999, often and far from all others."""
+    """Find values such as -999 that are frequent and far from all others."""
     for code in (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0):
         often, rest = int((values == code).sum()), values[values != code]
         if often < 3 or len(rest) < _COMPARED:
@@ -472,7 +472,7 @@ def _sentinels(name: str, values: Floats) -> Iterator[Finding]:
 
 
 def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Finding]:
-    """Clients whose earlier and later rows can be told apart, at .001 over all clients (`fedkin.graph.find`)."""
+    """Find clients whose earlier and later rows differ, at level .001 over all clients (`fedkin.graph.find`)."""
     if reading.time is None:
         return
     from fedkin.graph import Plan, Spread, find, sign
@@ -483,7 +483,7 @@ def _drift(table: pa.Table, reading: Reading, arrays: Encoded) -> Iterator[Findi
     changed = []
     for id, rows in large.items():
         order = rows[np.argsort(when[rows], kind="stable")]
-        # Of more rows a test finds what does not matter, and takes long.
+        # With more rows the test takes long, and finds differences that do not matter.
         order = order[:: -(-len(order) // _MOST)]
         halves = {"early": order[: len(order) // 2], "late": order[len(order) // 2 :]}
         plan = Plan.of(Spread.of(arrays.x[half], y[half]) for half in halves.values())

@@ -1,4 +1,4 @@
-"""The samples of one participant: its own table, archive or folder of images, or what a function of its own returns."""
+"""The samples of one participant: from its own table, archive or folder of images, or from its own function."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import error_text, escaped
 
-CLASS = "(class)"  # before a class of images, where participants compare the names of columns
+CLASS = "(class)"  # prefix of a class of images in the list of names that participants compare
 TABLES = (".csv", ".csv.gz", ".parquet")
 
-_SETTLED = 2.0  # seconds for which a file that has changed is not read: somebody may be writing it
-_WHOSE = "(client)"  # a column that no file has: its name is the participant's own
+_SETTLED = 2.0  # seconds after a change before a file is read: somebody may still be writing it
+_WHOSE = "(client)"  # an added column that holds the participant's name in every row
 
 
 class OwnTable:
-    """One participant's table, read as the experiment says; raises DataError and ConfigError.
+    """One participant's table, read with the experiment's settings; raises DataError and ConfigError.
 
-    name: of the participant. data: a .csv, .csv.gz or .parquet file. source: the experiment's, whose column of clients
-    the file may have or not. group: its own. told: all that leaves the participant, so that all encode their tables
-    alike.
+    name: of the participant. data: a .csv, .csv.gz or .parquet file. source: of the experiment; the file may lack its
+    column of clients. group: of the participant. told: the summary of the table. Only this summary leaves the
+    participant; the summaries of all participants give the common encoding.
     """
 
     def __init__(self, name: str, data: str, source: TableSource, group: str | None = None) -> None:
@@ -66,9 +66,9 @@ class OwnTable:
         self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def keep(self, columns: ColumnTypes) -> list[str]:
-        """Leave out the columns that are not among these, and return their names; raises DataError for one that lacks.
+        """Leave out other columns and return their names; raises DataError if one of `columns` is missing or differs.
 
-        Of what is left out nothing leaves.
+        The summary then says nothing about the columns that are left out.
         """
         if words := self.told.columns.unlike(columns):
             raise DataError(f"{self.data}: {words}; expected the columns of the federation: correct the file, and come "
@@ -79,25 +79,25 @@ class OwnTable:
         return extra
 
     def client(self, shared: SharedEncoding) -> tuple[Client, Task]:
-        """Return this participant with its samples, encoded as all are, and the task."""
+        """Return this participant with its samples in the common encoding, and the task."""
         dataset = dataset_of(self.table, self.reading, self.data, shared)
         mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
         return _whole(self.name, dataset, self.group, [*shared.encoding.names, f"(encoding {mark})"])
 
 
-# What a participant has: ready samples and their task, or a table that is encoded as all agree.
+# A participant's data: encoded samples and their task, or a table that still needs the common encoding.
 OwnSamples = tuple[Client, Task] | OwnTable
 
 
 class FileWatch:
-    """Reads a participant's file again whenever it has changed. read: how; raises DataError."""
+    """Reads a participant's file again after each change. read: the function that reads it; raises DataError."""
 
     def __init__(self, path: Path, read: Callable[[], OwnSamples]) -> None:
         self.path, self.read = path, read
         self._known = self._now()
 
     def changed(self) -> OwnSamples | None:
-        """Return what is in the file, once for each change; None if it has not changed, or is being written."""
+        """Return the file's samples once after each change; None if it has not changed or is still being written."""
         now = self._now()
         if now in (None, self._known) or now[0] + _SETTLED > time.time():
             return None
@@ -119,9 +119,9 @@ def own_client(
     """Return one participant with its samples, and their task; raises DataError and ConfigError.
 
     data: a .npz file with arrays x [N, ...] and y [N, ...], or MODULE:FUNCTION, which returns {"x": ..., "y": ...}.
-    Each may have "split" [N], "train" or "test"; else `test_fraction` of the samples is held out, drawn by `seed` and
-    the name. Bytes are divided by 255; other numbers are used as they are. changes: whether the samples may change
-    later, which needs a split.
+    Both may contain "split" [N], "train" or "test"; else `test_fraction` of the samples is held out, drawn by `seed`
+    and the name. Bytes are divided by 255; other numbers are used unchanged. changes: whether the samples may change
+    later; then "split" is required.
     """
     path = Path(data)
     if path.is_dir() or data.endswith(TABLES):
@@ -152,9 +152,9 @@ def own_images(
 ) -> tuple[Client, Task]:  # fmt: skip
     """Return one participant with its images, and their task; raises DataError and ConfigError.
 
-    data: a folder CLASS/*.jpg, read as the experiment's source reads that of a client, so that all read alike. The
-    names of the classes are in `Client.about["columns"]`, by which participants compare how they number them.
-    classes: how many the experiment says that there are.
+    data: a folder CLASS/*.jpg, read with the settings of the experiment's source, as by all participants.
+    `Client.about["columns"]` lists the names of the classes, so that participants can compare how they number them.
+    classes: their number, if the experiment states it.
     """
     dataset, named = source.of_one(name, Path(data))
     if classes not in (None, len(named)):
@@ -164,7 +164,7 @@ def own_images(
 
 
 def _whole(name: str, dataset: Dataset, group: str | None, columns: list[str]) -> tuple[Client, Task]:
-    """A client that has all samples of a data set; columns: by which participants compare what they have."""
+    """A client with all samples of a data set; columns: the names that participants compare."""
     train, test = (dataset.samples(split, np.arange(len(dataset.part(split)))) for split in SPLITS)
     return Client(name, train, test, group, about={"columns": columns}), dataset.task
 

@@ -1,7 +1,7 @@
-"""Files of tables as Arrow tables, with what was read how.
+"""Read CSV and Parquet files into Arrow tables, with notes on how columns were interpreted.
 
 The cells of a CSV file are read as texts first. Each column then becomes numbers, dates, truth values or texts by the
-rules below; what may mean two things is refused, with the setting that decides.
+rules below. Ambiguous values are refused; the error names the setting that decides.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _LOG = logging.getLogger("fedkin")
 
 DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
 
-# A whole number with a zero in front, as codes have.
+# A whole number with a leading zero, as in codes.
 _LEADING = r"^\s*[+-]?0[0-9]"
-# A zero in front, or one at the end of two decimals or more; 7.0 is how others write the whole number 7.
+# A leading zero, or a zero at the end of two or more decimals; 7.0 does not count: some programs write 7 like this.
 _PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 _WHOLE = r"^[+-]?[0-9]+$"
 _CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
 _DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
 # A currency in front of a number, and a unit behind it.
 _UNIT = re.compile(r"^[$€£¥₹]\s?|\s?[A-Za-z%°µμ€$£][^\d\s]*$")
-# Marks between thousands: spaces of all kinds are one, and so are apostrophes.
+# Thousands separators: all kinds of spaces count as one separator, and so do both apostrophes.
 _MARKS = str.maketrans("\u00a0\u2009\u202f\u2019", "   '")
 _TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
 _TIME_OF_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}"
@@ -49,9 +49,9 @@ _MIXED = 0.5
 
 
 class Written(BaseModel):
-    """How a CSV file is written. What is None is found where there is no doubt.
+    """The format of a CSV file. A setting that is None is detected where this is unambiguous.
 
-    missing: texts that mean that nothing is known, beside the usual ones.
+    missing: texts that stand for missing values, besides the usual ones.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,17 +63,17 @@ class Written(BaseModel):
     dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
 
 
-# A column with its type, and how it was read, if that was not plain.
+# (a column in its type, a note on how it was interpreted; "" if this was obvious)
 Typed = tuple[pa.ChunkedArray, str]
 
 
 def noted(table: pa.Table) -> dict[str, str]:
-    """Columns that were not read plainly, each with how it was read."""
+    """Return {column: note} for columns that needed interpretation; the note says how they were read."""
     return _of_columns(table, "notes")
 
 
 def code_like(table: pa.Table) -> dict[str, str]:
-    """Columns of whole numbers whose file has leading zeros in them, such as "007", each with such a value."""
+    """Return {column: example} for columns of whole numbers that have leading zeros in the file, such as "007"."""
     return _of_columns(table, "codes")
 
 
@@ -89,7 +89,7 @@ def _of_columns(table: pa.Table, what: str) -> dict[str, str]:
 def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
     """All columns of a Parquet file. lists: columns that may hold lists of whole numbers."""
     table = without_views(parquet_in(path, lists=lists))
-    # pandas stores the numbers of its rows as a column, if nobody tells it not to.
+    # By default, pandas stores its row numbers as a column.
     return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)])
 
 
@@ -97,11 +97,11 @@ def read_csv(
     path: Path, written: Written | None = None, names: Collection[str] = (), coded: Collection[str] = (),
     untyped: Collection[str] = (),
 ) -> pa.Table:  # fmt: skip
-    """All columns of a CSV file in UTF-8, in the types that their cells have in common; see `noted` and `code_like`.
+    """All columns of a CSV file in UTF-8, each in the type that fits all its cells; see `noted` and `code_like`.
 
     The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often. names:
     columns of names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their
-    numbers has a zero that says nothing ("007", "1.50"). untyped: columns that stay as they are written.
+    numbers has an insignificant zero ("007", "1.50"). untyped: columns that stay texts.
 
     Raises OSError, ValueError and pyarrow's errors.
     """
@@ -115,7 +115,7 @@ def read_csv(
         column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
         null_values=[*pc_csv.ConvertOptions().null_values, *written.missing],
     )  # fmt: skip
-    # A cell must fit into two blocks that are read at once, and a packed file may be far larger.
+    # A cell must fit into two blocks that are read at once; unpacked, a .gz file may be far larger.
     block = max(_BLOCK, min(30 * size if path.suffix == ".gz" else size + 1, (1 << 31) - 1))
     reading = pc_csv.ReadOptions(block_size=block, skip_rows=skip)
     parsing = pc_csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
@@ -158,12 +158,12 @@ def _header(path: Path, delimiter: str | None) -> tuple[list[str], int, str]:
     return next(csv.reader(io.StringIO(lines[skip]), delimiter=delimiter), []), skip, delimiter
 
 
-# A quoted cell, which may go on in the next line.
+# A quoted cell, which may continue on the next line.
 _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*(?:"|$)')
 
 
 def _delimiter(first: str, second: str) -> str:
-    """What separates the cells of these lines: what divides both, or else the first, into most cells."""
+    """The first line's most frequent mark that the second line has equally often, else its most frequent mark."""
     first, second = _QUOTED.sub("", first), _QUOTED.sub("", second)
     by_count = sorted(",;\t|", key=lambda mark: -first.count(mark))
     return next((mark for mark in by_count if first.count(mark) == second.count(mark) > 0), by_count[0])
@@ -173,16 +173,16 @@ _SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
 
 
 def _check_text(path: Path) -> None:
-    """Raise Refused for a file that is not UTF-8, naming the line; packed files are unpacked to look."""
+    """Raise Refused for a file that is not UTF-8, naming the line; compressed files are unpacked for this check."""
     limit = most(path.stat().st_size)
     with _opened(path) as file:
         decoder, lines, read = codecs.getincrementaldecoder("utf-8")(), 1, 0
         while block := file.read(_BLOCK):
-            if not read and 0 in block[:4]:  # of UTF-16 and UTF-32 every other byte is zero
+            if not read and 0 in block[:4]:  # in UTF-16 and UTF-32 every other byte is zero
                 raise Refused(f"the file is UTF-16 or UTF-32, not UTF-8; {_SAVE}")
             read += len(block)
             if read > limit:
-                return  # the reader of the table says so
+                return  # the reader of the table raises the error
             before = decoder.getstate()[0]
             try:
                 decoder.decode(block)
@@ -194,14 +194,14 @@ def _check_text(path: Path) -> None:
 
 
 def _not_utf8(data: bytes, at: int, lines: int) -> str:
-    """Say in which line the first byte is that is not UTF-8, with the text around it."""
+    """Error text: the line of the first byte that is not UTF-8, and the text around this byte."""
     line = lines + data.count(b"\n", 0, at)
     near = data[max(data.rfind(b"\n", 0, at) + 1, at - 20) : at + 10].partition(b"\n")[0].decode("latin-1")
     return f"line {line}: {escaped(repr(near))} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
 
 
 def _check_quotes(table: pa.Table, delimiter: str) -> None:
-    """Raise Refused for a cell that holds rows of the table: a quote was opened in it by mistake."""
+    """Raise Refused for a cell that contains rows of the table, because a quote in it was opened by mistake."""
     for place, name in enumerate(table.column_names):
         column = table.column(place)
         for row in _rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
@@ -218,7 +218,7 @@ def _rows_where(flags: pa.ChunkedArray) -> list[int]:
 
 # -- a folder of files ---------------------------------------------------------------------------------------------
 
-# The column of the clients where each has a file of its own.
+# Name of the column of clients if each client has its own file.
 FILE = "file"
 
 
@@ -228,8 +228,9 @@ def read_folder(
 ) -> tuple[pa.Table, str]:  # fmt: skip
     """(the rows of all files, the column of the clients); the same columns are expected in each file.
 
-    client: None if each file is a client, called as the file without its ending. coded: columns that stay texts in all
-    files if they are texts in one: "007" in one file, 12 in another. Says what is left out; raises DataError.
+    client: None if each file is a client, named like the file without its ending. coded: columns that become texts in
+    all files if they are texts in one: "007" in one file, 12 in another. Logs which entries are left out; raises
+    DataError.
     """
     entries = sorted(path for path in place.iterdir() if not path.name.startswith("."))
     tables, left_out, ids, empty = dict[Path, pa.Table](), dict[Path, str](), set[str](), None
@@ -263,7 +264,7 @@ def read_folder(
 
 
 def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) -> None:
-    """Raise DataError for the file whose columns are not those of most, but for columns that are left out."""
+    """Raise DataError for a file whose columns differ from those of most files; columns left out do not count."""
     sets = {path: frozenset(table.column_names) - set(leave_out) for path, table in tables.items()}
     usual = Counter(sets.values()).most_common(1)[0][0]
     for path, columns in sets.items():
@@ -280,7 +281,7 @@ def _check_columns(tables: Mapping[Path, pa.Table], leave_out: Sequence[str]) ->
 def _joined(
     place: Path, tables: Mapping[Path, pa.Table], leave_out: Sequence[str], coded: Collection[str]
 ) -> pa.Table:  # fmt: skip
-    """The rows of all files, which remember where they are from and how they were read."""
+    """One table with the rows of all files, and with metadata: their files, notes and codes."""
     notes, leading, parts = dict[str, str](), dict[str, str](), list[pa.Table]()
     as_text = {
         field.name for table in tables.values() for field in table.schema
@@ -290,7 +291,7 @@ def _joined(
         leading |= code_like(table)
         notes |= {name: f"{note} ({path.name})" for name, note in noted(table).items()}
         for number, name in enumerate(table.column_names):
-            if name in leave_out:  # who leaves a column out may have any kinds in it
+            if name in leave_out:  # such a column may have a different type in each file
                 table = table.set_column(number, name, pa.nulls(table.num_rows))
             elif name in as_text and _is_numeric(table.schema.field(number).type):
                 table = table.set_column(number, name, pa.array(texts(table, name), pa.string()))
@@ -305,7 +306,7 @@ def _joined(
 
 
 def _unlike(files: list[str], tables: list[pa.Table]) -> str | None:
-    """Say which column cannot be joined, with the kinds of two files."""
+    """Error text: the column that cannot be joined, and its types in two files; None if all can."""
     for name in tables[0].column_names:
         types = [table.schema.field(name).type for table in tables]
         try:
@@ -327,26 +328,26 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _is_whole(typed: pa.ChunkedArray) -> bool:
-    """Whether these are whole numbers, or true and false."""
+    """Whether all values are whole numbers, or true and false."""
     if pa.types.is_floating(typed.type):
         return _all(pc.equal(typed, pc.round(typed)))
     return bool(pa.types.is_integer(typed.type) or pa.types.is_boolean(typed.type))
 
 
 def _has_lost_zeros(texts: pa.ChunkedArray, typed: pa.ChunkedArray) -> bool:
-    """Whether these texts became numbers, and some have a zero that numbers do not keep."""
+    """Whether texts became numbers and lost a leading zero, or a zero at the end of decimals."""
     numeric = _is_numeric(typed.type) or pa.types.is_boolean(typed.type)
     return bool(numeric and pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _PADDED)).as_py())
 
 
 def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str, plain: bool) -> Typed:
-    """A column of texts with its type; plain: its numbers have no marks, as it holds names or codes."""
+    """Convert a column of texts to its type; plain: it holds names or codes, so no number has a thousands separator."""
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column))]), ""
     if (whole := _cast(column, pa.int64())) is not None:
         return whole, ""
     texts, floats = column, _cast(column, pa.float64())
-    if floats is None:  # trimming takes as long as all else, and few columns need it
+    if floats is None:  # trimming takes as long as all other steps, and few columns need it
         texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
         for kind in (pa.int64(), pa.bool_()):
             if (values := _cast(texts, kind)) is not None:
@@ -356,7 +357,7 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
         floats = _cast(texts, pa.float64())
     if _all(pc.match_substring_regex(texts, _WHOLE)):
         whole = _cast(pc.replace_substring_regex(texts, r"^\+", ""), pa.int64())
-        # Beyond 64 bits these are names, whose digits a float would not keep.
+        # Whole numbers beyond 64 bits are names; a float would lose digits.
         return (column if whole is None else whole), ""
     if plain:
         return (column if floats is None else floats), ""
@@ -367,12 +368,12 @@ def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str,
     return _marked(texts, column, name, written, delimiter)
 
 
-# Up to three digits and groups of three behind points.
+# Up to three digits, then groups of three digits, each after a point.
 _GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
 
 
 def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
-    """Whether all known flags are true, and there are at least so many."""
+    """Whether all known flags are true, and the column has at least `least` rows."""
     return len(flags) >= least and bool(pc.all(flags, min_count=0).as_py())
 
 
@@ -416,7 +417,7 @@ def _dates(texts: pa.ChunkedArray, name: str, stated: str | None) -> Typed | Non
 
 
 def is_number_like(text: str) -> bool:
-    """Whether a text is a number in some way of writing: "65,2", "1.104", "1 037", "$5", "103 mg/dL"."""
+    """Whether a text is a number in some notation: "65,2", "1.104", "1 037", "$5", "103 mg/dL"."""
     number = _usual_marks(_UNIT.sub("", text.strip()))
     return any(pattern.fullmatch(number) for pattern in _PATTERNS.values())
 
@@ -431,7 +432,7 @@ def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     return re.compile(rf"[+-]?(?:(?:{whole})(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
-# (decimal sign, mark between thousands), with the form of such a number.
+# {(decimal sign, thousands separator): the pattern of such a number}
 _PATTERNS = {
     marks: _pattern(*marks)
     for marks in ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))
@@ -439,9 +440,9 @@ _PATTERNS = {
 
 
 def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str) -> Typed:
-    """A column of numbers with decimal commas or marks between thousands; else its texts.
+    """Convert a column of numbers with decimal commas or thousands separators; other columns stay texts.
 
-    Raises Refused if the numbers may be read in two ways, and no setting decides.
+    Raises Refused if the numbers are ambiguous and no setting decides.
     """
     values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
     readings = _readings(values, written)
@@ -464,7 +465,7 @@ def _marked(texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written:
 
 
 def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list[str]]:
-    """What the texts mean as numbers, by (decimal sign, mark between thousands); equal readings once."""
+    """The possible numbers of all texts, by (decimal sign, thousands separator); equal readings appear once."""
     readings: dict[tuple[str, str], list[str]] = {}
     for marks, pattern in _PATTERNS.items():
         if written.decimal not in (None, marks[0]) or (marks[1] and written.thousands not in (None, marks[1])):
@@ -479,7 +480,7 @@ def _readings(values: list[str], written: Written) -> dict[tuple[str, str], list
 
 
 def _two_meanings(texts: pa.ChunkedArray, mark: str) -> str:
-    """Say which number, and in which row, may be read with this mark in two ways."""
+    """Error text: the first number with this mark, its row, and its two possible meanings."""
     row = _rows_where(pc.match_substring(texts, mark))[0]
     number = texts[row].as_py()
     meanings = " or ".join(_canonical(number, marks) for marks in ((mark, ""), ("", mark)))
@@ -494,7 +495,7 @@ def _canonical(number: str, marks: tuple[str, str]) -> str:
 
 
 def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
-    """Say that most of a column's values are numbers, and which one is none."""
+    """A note that most values of a column are numbers, with the first one that is not."""
     odd = next((value for value in values if not is_number_like(value)), None)
     if odd is None:
         return f"numbers such as {escaped(values[0], 40)!r} are read as text: write plain numbers, in one way"

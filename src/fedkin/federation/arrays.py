@@ -50,7 +50,7 @@ def clients_of(
 
 
 def owners(client: Any, group: Any, count: int) -> tuple[Names, dict[str, Rows], dict[str, str]]:
-    """(each sample's client, the rows of each client, the planted groups of clients, {} without); raises DataError."""
+    """(each sample's client, the rows of each client, each client's planted group or {}); raises DataError."""
     owner = as_names(client, "client", count)
     rows = rows_by_name(owner)
     check_ids(rows, "client")
@@ -76,7 +76,7 @@ def which_test(split: Any, where: str, count: int) -> npt.NDArray[np.bool_]:
 
 
 def need_finite(values: Tensor, where: str, owner: Names | None) -> None:
-    """Raise DataError that names the first row, and its client, that holds NaN or an infinite value."""
+    """Raise DataError for NaN or infinite values, naming the first such row and its client."""
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         row = int(torch.nonzero(~torch.isfinite(values))[0, 0])
         whose = "" if owner is None else f", of client {str(owner[row])!r},"
@@ -145,9 +145,10 @@ def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
 def as_inputs(values: Any, where: str, codes: bool = False, least: int = 2) -> Tensor:
     """[N, ...] numbers as a tensor: uint8, float32 and float64 keep their type, other numbers become float32.
 
-    codes: int32 and int64 keep theirs, too: they are token ids or category codes. least: number of dimensions.
+    codes: int32 and int64 keep their types, too: they are token ids or category codes. least: the minimum number of
+    dimensions.
 
-    The array is copied only if necessary. NaN passes: see `first_not_finite`. Raises DataError.
+    The array is copied only if necessary. NaN is not checked here, but by `need_finite`. Raises DataError.
     """
     array = as_numpy(values, where)
     if array.dtype.kind not in "buif":
@@ -238,7 +239,7 @@ def hold_out(names: npt.NDArray[np.str_], fraction: float, seed: int) -> npt.NDA
 
 
 def hold_out_last(names: npt.NDArray[np.str_], when: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.bool_]:
-    """As `hold_out`, but the latest samples of every name; of those at one time, the ones stored last.
+    """As `hold_out`, but the latest samples of every name; among samples with equal times, those stored last.
 
     >>> hold_out_last(np.array(["a", "a", "a", "b"]), np.array([3.0, 1.0, 2.0, 9.0]), 0.4).tolist()
     [True, False, False, False]
@@ -249,7 +250,7 @@ def hold_out_last(names: npt.NDArray[np.str_], when: npt.NDArray[np.float64], fr
 def _held(
     names: npt.NDArray[np.str_], fraction: float, order: Callable[[str, npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.bool_]:
-    """`fraction` of every name's samples, the first ones in the order of `order`."""
+    """Mark `fraction` of every name's samples: the first ones in the order that `order` returns."""
     if not 0 <= fraction < 1:
         raise ConfigError(f"test_fraction: expected at least 0 and below 1, got {fraction}")
     held = np.zeros(len(names), dtype=bool)

@@ -17,9 +17,9 @@ from fedkin.federation.samples import Client, Scale
 from fedkin.tasks import Kind, Task
 from fedkin.untrusted import error_text
 
-# Names of the target where a sample is a dict, unless another is given.
+# Default names of the target in samples that are dicts.
 _TARGETS = ("labels", "label", "target", "y")
-# Names of the arrays of a client where its inputs are one array, and of its targets.
+# Names of a client's array of inputs, if there is only one, and of its array of targets.
 _INPUT, _TARGET = "its input", "its target"
 
 
@@ -53,7 +53,7 @@ def clients_of_datasets(
 def picture(image: Any) -> npt.NDArray[Any]:
     """[1 or 3, height, width] of a Pillow image: grey images have one channel, all others three colours.
 
-    Bytes; greys of 16 or 32 bits and floats are float32, as they are.
+    The array is uint8; greys of 16 or 32 bits and floats become float32 with unchanged values.
     """
     if image.mode.startswith(("I", "F")):
         return np.asarray(image).astype(np.float32)[None]
@@ -63,7 +63,7 @@ def picture(image: Any) -> npt.NDArray[Any]:
 
 
 class _Reader:
-    """Reads datasets into one array for the targets and each input. target: its name where samples are dicts."""
+    """Reads datasets into an array per input and one of targets. target: its name in samples that are dicts."""
 
     def __init__(self, target: str | None) -> None:
         self.target = target
@@ -94,7 +94,7 @@ class _Reader:
         return count
 
     def _add(self, item: Any, where: str, row: int, batched: bool) -> int:
-        """Add a sample, or a batch, that must be like those before; returns its number of samples."""
+        """Add a sample or a batch, which must have the same form as earlier ones; returns its number of samples."""
         place = f"{where}sample {row}"
         x, y = _apart(item, place, self.target)
         entries = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else {_INPUT: x}
@@ -118,7 +118,7 @@ class _Reader:
 
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The loader without shuffling and without leaving a last batch out, so that every sample comes, in order."""
+    """The loader without shuffling and without dropping the last batch, so that it returns every sample, in order."""
     sampler: Any = loader.sampler
     if isinstance(sampler, RandomSampler):
         if sampler.replacement:
@@ -130,7 +130,7 @@ def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _samples(data: Any) -> Iterator[Any]:
-    """Samples of a dataset, also of one that has only __len__ and __getitem__ and does not end by itself."""
+    """Iterate over a dataset; one with __len__ and __getitem__ ends after __len__, since it may not end by itself."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping | str | bytes):
         return (data[row] for row in range(len(data)))
     if isinstance(data, Mapping | str | bytes) or not isinstance(data, Iterable):
@@ -166,7 +166,7 @@ def _array(value: Any, place: str, batch: bool) -> npt.NDArray[Any]:
             raise DataError(f"{place}: expected numbers in one array ({error_text(error)})") from None
     if held.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, a tensor or a picture, got {type(value).__name__}")
-    # Python's own numbers are of 64 bits, which nothing here needs.
+    # Python's floats have 64 bits, but 32 are enough here.
     if held.dtype == np.float64 and not isinstance(value, Tensor | np.ndarray):
         held = held.astype(np.float32)
     return held if batch else held[None]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedkin.federation.table import Encoded, Encoding, Target
     from fedkin.federation.table import Kind as TableKind
 
-# Clients that a notebook lists.
+# Number of clients that the display in a notebook lists.
 _SHOWN = 20
 
 
@@ -43,7 +43,7 @@ class Federation(Mapping[str, Client]):
     >>> {id: client.size for id, client in fed.items()}
     {'a': 2, 'b': 2}
 
-    encoding, target: how columns became inputs, and what the targets mean, if the clients are made of a table.
+    encoding, target: how columns became inputs, and what the targets mean, if the clients were made from a table.
     """
 
     encoding: Encoding | None = None
@@ -104,7 +104,7 @@ class Federation(Mapping[str, Client]):
         return tuple(sorted(id for id, client in self.items() if not client.seen))
 
     def at(self, round: int) -> Federation:
-        """The federation in this round: its clients and their samples; itself if nothing changes."""
+        """The federation in this round: the present clients and their current samples; self if nothing ever changes."""
         if all(client.still for client in self.values()):
             return self
         here = [client.at(round) for client in self.values() if client.here(round) or not client.seen]
@@ -206,25 +206,26 @@ class Federation(Mapping[str, Client]):
 
         frame: a DataFrame of pandas or polars, an Arrow table, or a dict of columns. All columns without another
         role are inputs, except those in `leave_out`. Numbers, dates and booleans are standardised with the mean
-        and deviation of all clients' training rows; texts, and the columns named in `categories`, get a column for each
-        value that `least` training rows have, and one for all others. Missing values become the mean, or no category;
-        if `least` training rows lack the value, a column marks them. Only sums and counts of each client are used for
-        this (`Profile`). `federation.encoding` has the names.
+        and standard deviation of all clients' training rows. Texts, and the columns named in `categories`, get a column
+        for each value that at least `least` training rows have, and one for all others. Missing values become the mean,
+        or no category; if at least `least` training rows lack the value, a column marks them. Only sums and counts of
+        each client are used for this (`Profile`). `federation.encoding` has the names of the resulting columns.
 
         target: the column to predict. kind: without it, two values are a risk, texts and up to 20 whole numbers are
         classes, other numbers a regression. positive: which of a risk's two values is the event (the later one in
-        order, if unset: 1, True, "yes"). Targets of a regression are in deviations from their mean over training rows.
-        group: the planted group of each client. split: "random" holds out `test_fraction` of each client's rows, drawn
-        with a key of (seed, client); "time" the latest by the column `time`, which is then the default; else the name
-        of a column of "train" and "test". person: a column, such as the patient: a client's rows with
-        the same value stay on one side of the split. Raises DataError naming column, row and client.
+        order, if unset: 1, True, "yes"). Targets of a regression are standardised with the mean and standard deviation
+        of training rows. group: the planted group of each client. split: "random" holds out `test_fraction` of each
+        client's rows, drawn with a key of (seed, client); "time" holds out the latest rows by the column `time`, and is
+        the default if `time` is set; any other text names a column of "train" and "test". person: a column, such as the
+        patient: a client's rows with the same value stay on one side of the split. Raises DataError naming column, row
+        and client.
 
         >>> rows = {"age": [61, 70, 55, 80], "died": [0, 1, 0, 1], "hospital": ["a", "a", "b", "b"]}
         >>> fed = Federation.from_frame(rows, target="died", client="hospital", test_fraction=0.5)
         >>> fed.task.kind, fed.encoding.names, fed.target.classes
         ('risk', ('age',), ('0', '1'))
         """
-        from pydantic import ValidationError  # it takes long, and most of the command line does without
+        from pydantic import ValidationError  # this import is slow, and most commands do not need it
 
         from fedkin.federation.table import Reading, as_table, encoded
 
@@ -241,7 +242,7 @@ class Federation(Mapping[str, Client]):
 
     @classmethod
     def of_encoded(cls, made: Encoded, name: str) -> Self:
-        """A federation of the arrays that `fedkin.federation.table.encoded` has made of a table."""
+        """A federation from the result of `fedkin.federation.table.encoded`."""
         split = np.where(made.columns.held, "test", "train")
         federation = cls.from_arrays(
             made.x, made.y, made.columns.client, group=made.columns.group, split=split, kind=made.target.kind,
@@ -255,7 +256,7 @@ class Federation(Mapping[str, Client]):
 
 
 def _check_id(id: str) -> None:
-    """Raise DataError for a client id that is no printable text without spaces around it."""
+    """Raise DataError unless the client id is printable text without spaces around it, and not "server"."""
     if not isinstance(id, str) or not id or id != id.strip() or not id.isprintable():
         raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
     if id == "server":
@@ -263,7 +264,7 @@ def _check_id(id: str) -> None:
 
 
 def _check_changes(client: Client) -> None:
-    """Raise DataError unless the client joins and changes in rounds that follow each other, with samples in each."""
+    """Raise DataError unless the rounds of joining, absences and changes ascend and all have training samples."""
     if client.joins < 1:
         raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
     ends = [client.joins, *(round for absence in client.away for round in absence if round is not None)]

@@ -1,4 +1,4 @@
-"""What nets are given: one array with a row per sample, or a dict of such arrays."""
+"""The inputs of nets: one array with a row per sample, or a dict of such arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin.errors import DataError
 
 Inputs: TypeAlias = Tensor | Mapping[Any, Tensor]
-# Whole numbers that are kept: token ids and category codes, which a net looks up.
+# Types of whole numbers that stay unchanged: token ids and category codes, which a net looks up in an embedding.
 CODES = (torch.int32, torch.int64)
 
 
@@ -30,7 +30,7 @@ def each(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
 
 
 def joined(several: Sequence[Inputs]) -> Inputs:
-    """Inputs of one structure below each other."""
+    """Concatenate inputs of the same structure along their rows."""
     first = several[0]
     if isinstance(first, Tensor):
         return torch.cat([x for x in several if isinstance(x, Tensor)])
@@ -38,12 +38,12 @@ def joined(several: Sequence[Inputs]) -> Inputs:
 
 
 def shape_of(x: Inputs) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
-    """The shape of one sample, as `Task.shape` has it."""
+    """The shape of one sample, in the form of `Task.shape`."""
     return tuple(x.shape[1:]) if isinstance(x, Tensor) else {name: tuple(t.shape[1:]) for name, t in x.items()}
 
 
 def codes_in(x: Inputs, scaled: bool) -> tuple[str, ...]:
-    """Names of the arrays of codes, as `Task.codes` has them. A scale says that whole numbers are quantities."""
+    """Names of the arrays of codes, in the form of `Task.codes`. With a scale, whole numbers are quantities."""
     alone = isinstance(x, Tensor)
     kept = CODES if alone else (*CODES, torch.bool)
     return tuple(name for name, part in parts(x).items() if part.dtype in kept and not (alone and scaled))

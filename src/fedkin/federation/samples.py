@@ -52,9 +52,8 @@ class Samples:
 
     x: [N, ...], or a dict of such arrays, as the net takes them: floats and uint8 become inputs of the net's type;
     int32 and int64 (token ids, category codes) stay whole numbers; booleans in a dict (masks) become 0 and 1 in int64.
-    y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks;
-    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used unchanged), in a
-    dict those of uint8.
+    y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks; rows: int64 indices into both (None:
+    all); scale: turns stored values into inputs (None: x is used unchanged); in a dict it applies to uint8 arrays only.
     """
 
     x: Inputs
@@ -85,7 +84,7 @@ class Samples:
         return replace(self, rows=wanted if self.rows is None else self.rows[wanted])
 
     def own(self) -> Samples:
-        """The same samples in arrays that hold no others: what another process needs."""
+        """The same samples in arrays without other samples, to send to another process."""
         rows = self.rows
         if rows is None:
             return self
@@ -93,7 +92,7 @@ class Samples:
 
 
 def prepared(x: Inputs, scale: Scale | None, dtype: torch.dtype) -> Any:
-    """Stored values as a net takes them: a tensor, or a dict of tensors."""
+    """Convert stored values to the inputs of a net: a tensor, or a dict of tensors."""
     if isinstance(x, Tensor):
         if scale is not None:
             return scale(x, dtype)
@@ -115,12 +114,12 @@ class Change:
     group: str | None = None
 
 
-# The first round and the last one; None: for good.
+# (first round, last round); last round None: the client has left for good.
 Absence = tuple[int, int | None]
 
 
 def is_here(joins: int, away: Iterable[Absence], round: int) -> bool:
-    """Whether a client is there in this round (see `Client`).
+    """Whether a client is present in this round (see `Client`).
 
     >>> [is_here(2, [(4, 5), (7, None)], round) for round in range(1, 9)]
     [False, True, True, False, False, True, False, False]
@@ -135,8 +134,8 @@ class Client:
     """One client: its id, its own training and test samples, and its planted group if known.
 
     seen: whether it takes part; an unseen client never trains and is only evaluated.
-    joins: the first round in which it is there. away: (first, last) round of each absence, in which its data do not
-    count; a last round of None: it has left for good. It comes back as a newcomer does, with nothing from before.
+    joins: the first round in which it is present. away: (first, last) round of each absence, during which its data are
+    not used; last round None: it has left for good. After an absence it returns like a newcomer, without earlier state.
     changes: how its data drift, in the order of rounds.
     """
 
@@ -152,20 +151,20 @@ class Client:
 
     @property
     def phases(self) -> tuple[Client | Change, ...]:
-        """The client at the start, and every change of it."""
+        """The client at the start, and each of its changes."""
         return (self, *self.changes)
 
     @property
     def still(self) -> bool:
-        """Whether it is there in all rounds, with the same samples."""
+        """Whether the client is present in all rounds, with the same samples."""
         return self.joins <= 1 and not self.changes and not self.away
 
     def here(self, round: int) -> bool:
-        """Whether it is there in this round."""
+        """Whether the client is present in this round."""
         return is_here(self.joins, self.away, round)
 
     def at(self, round: int) -> Client:
-        """The client with its samples of this round; itself if nothing has changed."""
+        """The client with its samples of this round; self if nothing has changed."""
         past = [change for change in self.changes if change.round <= round]
         if not past:
             return self

@@ -1,7 +1,7 @@
-"""How participants that never show each other a row share one encoding of their tables.
+"""Compute the common encoding of participants' tables from summaries; rows are never shared.
 
-Each sends a summary: sums, counts and lists of values of its own rows. The encoding and the target that follow from all
-summaries are those of a simulation over the same tables, bit for bit.
+Each participant sends a summary: sums, counts and lists of values of its own rows. The encoding and the target that
+follow from all summaries equal those of a simulation over the same tables, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from fedkin.federation.table import (
 )
 from fedkin.untrusted import escaped
 
-# What a column holds, as far as it must be the same everywhere; "empty" fits everything.
+# The type of a column, which must be the same at all participants; "empty" is compatible with all types.
 Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
 _HELD: dict[str, Held] = {
     "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
     "numbers": "number", "texts": "text",
 }  # fmt: skip
 _MOST_VALUES = 10_000
-# The values of a column of texts are not told one by one if this share of its rows are numbers, or if there are more
-# different ones than this share of its rows, and than a few.
+# The values of a text column must not be sent if more than the share _NUMBERS of its rows are numbers, or if it has
+# more different values than the share _DIFFERENT of its rows, and more than _FEW.
 _NUMBERS, _DIFFERENT, _FEW = 0.8, 0.5, 20
 
 
 @dataclass(frozen=True)
 class ColumnTypes(AsJson):
-    """What the columns of a table hold: the inputs, in the table's order, and the target. No value is in it."""
+    """The types of a table's columns: the inputs, in the table's order, and the target. It contains no values."""
 
     what: ClassVar[str] = "the columns of a table"
 
@@ -55,7 +55,7 @@ class ColumnTypes(AsJson):
     target: Held
 
     def unlike(self, common: ColumnTypes) -> str:
-        """Return why a table of these columns cannot take part where `common` are needed; empty if it can."""
+        """Return why a table with these columns does not fit the columns `common`; empty if it does."""
         for name, held in common.types.items():
             if name not in self.types:
                 extra = [escaped(repr(each), 60) for each in self.types if each not in common.types][:3]
@@ -69,7 +69,7 @@ class ColumnTypes(AsJson):
 
 
 def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
-    """Return the columns that most of these tables have, with what they hold at most; the first one breaks ties."""
+    """Return the columns that most tables have, each with its most frequent type; the first table breaks ties."""
     first, *others = tables.values()
     have = Counter(name for each in tables.values() for name in each.types)
     types: dict[str, Held] = {}
@@ -82,11 +82,12 @@ def common_columns(tables: Mapping[str, ColumnTypes]) -> ColumnTypes:
 
 @dataclass(frozen=True)
 class TableSummary(AsJson):
-    """All that a participant says of its table before the federation begins.
+    """All that a participant reveals about its table before the federation begins.
 
-    types: of each input column, in the table's order; numbers of CSV files that name categories are "text", since
-    only some participants' may have zeros in front. profile: of its training rows. target: what the target holds;
-    values: its different values, without counts; moments: its count, mean and sum of squares. Each only where needed.
+    types: of each input column, in the table's order; categories written as numbers in CSV files are "text", since only
+    some participants' files may have leading zeros. profile: of its training rows. target: the type of the target;
+    values: the target's different values, without counts; moments: the target's count, mean and sum of squares. values
+    and moments are None where they are not needed.
     """
 
     what: ClassVar[str] = "the summary of a table"
@@ -99,14 +100,15 @@ class TableSummary(AsJson):
 
     @property
     def columns(self) -> ColumnTypes:
-        """What the columns hold.
+        """The types of the columns.
 
-        Of numbers that are classes for sure no moments are sent: they are texts where some have zeros in front.
+        A target of numbers without moments was declared as classes: it counts as text, since some participants' files
+        may have leading zeros.
         """
         return ColumnTypes(self.types, "text" if self.target == "number" and self.moments is None else self.target)
 
     def of(self, names: Collection[str]) -> TableSummary:
-        """Return what is said of these input columns alone."""
+        """Return the summary of these input columns only."""
         numbers = {name: one for name, one in self.profile.numbers.items() if name in names}
         categories = {name: one for name, one in self.profile.categories.items() if name in names}
         types = {name: held for name, held in self.types.items() if name in names}
@@ -119,7 +121,7 @@ class TableSummary(AsJson):
             raise DataError(f"{self.what}: the profile is of other columns")
 
     def words(self) -> list[str]:
-        """The same for people, in lines."""
+        """The summary as lines of text for people."""
         lines = [f"the number of its training rows: {self.profile.rows}"]
         numbers = [name for name, one in self.profile.numbers.items() if one.count]
         if numbers:
@@ -140,7 +142,7 @@ class TableSummary(AsJson):
 
 @dataclass(frozen=True)
 class SharedEncoding(AsJson):
-    """What all participants share: how columns become inputs, and what the target means."""
+    """The common encoding of all participants: how columns become inputs, and what the target means."""
 
     what: ClassVar[str] = "an encoding"
 
@@ -155,9 +157,9 @@ class SharedEncoding(AsJson):
 
 
 def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = False) -> TableSummary:
-    """What a participant says of its own rows, `reading.client` being a column of its name; raises DataError.
+    """Summarise a participant's own rows; the column `reading.client` holds its name. Raises DataError.
 
-    typed: whether the files of all store types, so that numbers which name categories must be numbers everywhere.
+    typed: whether all participants' files store types, so that a category stored as numbers must be so everywhere.
 
     >>> rows = pa.table({"who": ["ann"] * 3, "age": [50, 70, 60], "ill": [0, 1, 0]})
     >>> summary = summary_of(rows, Reading(target="ill", client="who", test_fraction=0), "rows")
@@ -188,7 +190,7 @@ def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = Fals
 
 
 def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
-    """Return why the values of a column of texts must not be told one by one; empty if they may.
+    """Return why the values of a text column must not be sent; empty if they may.
 
     declared: whether the experiment says that the column is a category.
 
@@ -211,8 +213,8 @@ def _not_countable(counts: Mapping[str, int], declared: bool) -> str:
 
 
 def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEncoding:
-    """The encoding that follows from all summaries, in any order; raises DataError that names who differs."""
-    # In the order of files named ID.csv, whose first one says in which order the columns are.
+    """Compute the common encoding from all summaries, in any order; raises DataError naming who differs."""
+    # Sort by file names ID.csv, as for a folder of files: the first one determines the order of the columns.
     order = sorted(summaries, key=lambda id: f"{id}.")
     common = common_columns({id: summaries[id].columns for id in order})
     for id in order:
@@ -227,7 +229,7 @@ def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEnco
 
 
 def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
-    """A profile in which a column without values is what it is elsewhere."""
+    """A profile with exactly the columns of `kinds`: a column without values gets the kind that it has elsewhere."""
     numbers = {name: profile.numbers.get(name, Moments(0, 0.0, 0.0)) for name in kinds if kinds[name] == "number"}
     counts = {name: profile.categories.get(name, {}) for name in kinds if kinds[name] == "category"}
     return Profile(profile.rows, numbers, counts)
@@ -248,5 +250,5 @@ def _target(summaries: list[TableSummary], reading: Reading) -> Target:
 
 
 def _held(table: pa.Table, name: str) -> Held:
-    kinds_of(table.select([name]))  # refuses what is neither
+    kinds_of(table.select([name]))  # raises DataError for unsupported types
     return _HELD[name_of_type(table.schema.field(name).type)]

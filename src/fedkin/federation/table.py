@@ -1,7 +1,7 @@
-"""Tables as arrays: what the columns are for, their values as numbers or texts, and how they become inputs.
+"""Convert tables to arrays: the roles of columns, their values as numbers or texts, and their encoding as inputs.
 
-The encoding is made of sums and counts of each client, and of no rows: numbers, dates and booleans are standardised;
-categories become one column each. What is missing, rare or unknown has a place of its own.
+The encoding is computed from sums and counts of each client, never from rows: numbers, dates and booleans are
+standardised; each category becomes a column. Missing values, and rare or unknown categories, have their own columns.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SECONDS_A_DAY = 86_400.0
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 # Whole numbers up to this size are exact as float64.
 _EXACT = 2.0**53
-# A number with at most so many different whole values is taken for a class, if nothing is said.
+# A target of whole numbers with at most this many different values has classes, unless `kind` says otherwise.
 CLASSES = 20
-# Squares of larger numbers are not finite: they are codes for what is missing, such as the largest float.
+# The squares of larger numbers are not finite; such numbers are codes for missing values, such as the largest float.
 _LARGEST = 1e150
 _MISSING, _OTHER = "(missing)", "(other)"
 
@@ -46,7 +46,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Reading(BaseModel):
-    """What the columns of a table are for. See `Federation.from_frame`."""
+    """The roles of a table's columns. See `Federation.from_frame`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -67,10 +67,10 @@ class Reading(BaseModel):
 
 @dataclass(frozen=True)
 class Columns:
-    """A table by what its columns are for.
+    """A table, split by the roles of its columns.
 
-    inputs: the columns that the net sees, with their kinds. client, group: [n] texts. rows: those of each client.
-    held: [n] which are test rows. values: [n] the target's texts. others: names of the columns that are no inputs.
+    inputs: the input columns; kinds: number or category, for each. client, group: [n] texts. rows: the rows of each
+    client. held: [n] True for test rows. values: [n] the target's texts. others: names of the other columns.
     """
 
     inputs: pa.Table
@@ -83,7 +83,7 @@ class Columns:
     others: Sequence[str]
 
     def training(self, table: pa.Table) -> dict[str, pa.Table]:
-        """The training rows of each client in a table of these rows."""
+        """The training rows of each client, from a table with the same rows."""
         return {id: table.take(rows[~self.held[rows]]) for id, rows in self.rows.items()}
 
 
@@ -99,20 +99,20 @@ def as_table(frame: Any, where: str = "frame") -> pa.Table:
 
 
 def without_views(table: pa.Table) -> pa.Table:
-    """The table with texts in place of views of texts, of which Arrow can take no rows."""
+    """The table with texts instead of string views, from which Arrow cannot take rows."""
     fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields, table.schema.metadata))
 
 
 def remember(table: pa.Table, what: str, facts: Any) -> pa.Table:
-    """The table with facts that go with it; files: those that its rows are from, each with its number of rows."""
+    """The table with facts in its metadata, under the name `what`; for "files": each file and its number of rows."""
     return table.replace_schema_metadata(
         {**(table.schema.metadata or {}), f"fedkin.{what}".encode(): json.dumps(facts)}
     )
 
 
 def remembered(table: pa.Table, what: str) -> Any:
-    """These facts; None without them, or where another program has the word for something else."""
+    """The facts that `remember` stored; None if there are none, or if another program uses this name for other data."""
     try:
         return json.loads((table.schema.metadata or {}).get(f"fedkin.{what}".encode(), b"null"))
     except ValueError:
@@ -120,7 +120,7 @@ def remembered(table: pa.Table, what: str) -> Any:
 
 
 def row_at(table: pa.Table, row: int) -> str:
-    """A row, counted from 0, in words: counted from 1 in its file, if the table remembers its files.
+    """Describe a row, counted from 0; if the table remembers its files, by its number in its file, counted from 1.
 
     >>> table = pa.table({"x": [1, 2, 3]})
     >>> row_at(table, 2), row_at(remember(table, "files", [("a.csv", 2), ("b.csv", 1)]), 2)
@@ -134,11 +134,11 @@ def row_at(table: pa.Table, row: int) -> str:
     return f"row {row}"
 
 
-# -- what columns are for ------------------------------------------------------------------------------------------
+# -- roles of columns ----------------------------------------------------------------------------------------------
 
 
 def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Columns:
-    """The table by what its columns are for; raises DataError that names `where`, the column, and the row or client."""
+    """Split the table by the roles of its columns; raises DataError naming `where`, column, and row or client."""
     if table.num_rows == 0:
         raise DataError(f"{where}: no rows; expected one for each sample")
     others = _roles(table, reading, where)
@@ -157,7 +157,7 @@ def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Colum
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
-    """Columns that are no inputs; raises DataError for a name that is no column, or is twice in the table."""
+    """Names of the columns that are not inputs; raises DataError for names of unknown or duplicate columns."""
     columns = table.column_names
     split = reading.split if reading.split not in (None, "random", "time") else None
     roles = {
@@ -210,7 +210,7 @@ def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags
                 f"{where}: client {lacking[0]!r} has no row with {split!r} = 'train'; expected at least one"
             )
         return held
-    # What is held out as a whole: a row, or all rows of a person at a client.
+    # Hold out units: single rows, or all rows of a person at a client.
     if reading.person is None:
         unit = np.arange(table.num_rows)
     else:
@@ -245,9 +245,9 @@ def _target_texts(table: pa.Table, name: str, client: Names, where: str) -> npt.
 
 
 def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Column]:
-    """Whether each column is a number (also dates, durations and booleans) or a category (texts, and those named).
+    """Whether each column is a number (also dates, durations and booleans) or a category (texts, and `categories`).
 
-    Raises DataError for a column that is neither, and for a name that is no column.
+    Raises DataError for a column that is neither, and for an unknown name in `categories`.
     """
     for name in categories:
         if name not in table.column_names:
@@ -262,7 +262,7 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
 
 
 def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
-    """Raise DataError unless a column holds numbers, dates or booleans; expected: in words."""
+    """Raise DataError unless a column holds numbers, dates or booleans; expected: words for the error message."""
     if kinds_of(table.select([name]))[name] != "number":
         kind = table.schema.field(name).type
         got = "texts: pandas.to_datetime makes dates of them" if "date" in expected else "texts"
@@ -270,7 +270,7 @@ def need_numbers(table: pa.Table, name: str, where: str, expected: str) -> None:
 
 
 def name_of_type(stored: pa.DataType) -> str:
-    """What people call values of this type."""
+    """A word for people that names values of this type."""
     kind = _plain(stored)
     tests = {
         "nothing": pa.types.is_null, "true and false": pa.types.is_boolean, "times": pa.types.is_time,
@@ -284,7 +284,7 @@ def name_of_type(stored: pa.DataType) -> str:
 
 
 def numbers(table: pa.Table, name: str) -> Floats:
-    """[n] a column as numbers, NaN where nothing is known: dates in days since 1970, times and durations in days."""
+    """[n] a column as numbers, NaN for missing values: dates in days since 1970, times and durations in days."""
     values = _decoded(table.column(name))
     if pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
@@ -301,12 +301,12 @@ def numbers(table: pa.Table, name: str) -> Floats:
 
 
 def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    """[n] a column as texts, None where nothing is known."""
+    """[n] a column as texts, None for missing values."""
     return np.array(_texts(table, name).to_pylist(), dtype=object)
 
 
 def codes(table: pa.Table, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """(a column's different texts, sorted; [n] the place of each row's text among them, -1 where nothing is known)."""
+    """(a column's different texts, sorted; [n] the index of each row's text among them, -1 for missing values)."""
     encoded = _texts(table, name).dictionary_encode()
     values = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
     order = np.argsort(values, kind="stable")
@@ -327,7 +327,7 @@ def is_number(text: str) -> bool:
 def _texts(table: pa.Table, name: str) -> Any:
     values = _decoded(table.column(name))
     if pa.types.is_floating(values.type):
-        # Whole numbers with gaps are stored as floats: 3.0 is the category 3. Beyond 2^53 they are not exact.
+        # Whole numbers with missing values are stored as floats: 3.0 is the category 3. Beyond 2^53 floats are inexact.
         whole = pc.and_(pc.equal(values, pc.round(values)), pc.less_equal(pc.abs(values), _EXACT))
         if pc.all(whole, min_count=0).as_py():
             values = values.cast(pa.int64())
@@ -335,11 +335,11 @@ def _texts(table: pa.Table, name: str) -> Any:
 
 
 def _decoded(column: pa.ChunkedArray) -> Any:
-    """A column as one array, its categories as their values."""
+    """A column as one array, with dictionary codes replaced by their values."""
     values = column.combine_chunks()
     kind = values.type
     if pa.types.is_dictionary(kind):
-        if pa.types.is_string_view(kind.value_type):  # those of polars, of which Arrow takes none
+        if pa.types.is_string_view(kind.value_type):  # from polars; Arrow cannot take rows from them
             values = values.cast(pa.dictionary(kind.index_type, pa.string(), kind.ordered))
         values = values.dictionary_decode()
     return values
@@ -354,22 +354,22 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-# -- what a client tells of its rows -------------------------------------------------------------------------------
+# -- summaries of a client's rows ----------------------------------------------------------------------------------
 
 
 class AsJson:
-    """A dataclass that is sent or stored as JSON text and read with the same bits; what: its name in errors."""
+    """A dataclass that is sent or stored as JSON text and read back bit for bit; what: its name in errors."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     what: ClassVar[str] = ""
 
     def to_json(self) -> str:
-        """All of it as JSON text, to be read by people too before it leaves."""
+        """The object as JSON text, which people can read before it is sent."""
         return json.dumps(asdict(self), ensure_ascii=False, default=sorted)  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote; raises DataError for any other text."""
+        """Read what `to_json` wrote; raises DataError for any other text."""
         try:
             json_of(text)  # refuses unusual depth, sizes and characters
             value = TypeAdapter(cls).validate_json(text, strict=True)
@@ -383,12 +383,12 @@ class AsJson:
         return value
 
     def check(self) -> None:
-        """Raise DataError where its fields contradict each other."""
+        """Raise DataError if fields contradict each other."""
 
 
 @dataclass(frozen=True)
 class Moments(AsJson):
-    """Known values of a number's column at one client: how many, their mean, and the sum of squares about it."""
+    """Known values of a column of numbers at one client: count, mean, and sum of squared differences from the mean."""
 
     count: Count
     mean: Finite
@@ -396,7 +396,7 @@ class Moments(AsJson):
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
-        """The moments of all values: the mean of means, and the squares about it (Chan, Golub and LeVeque, 1983)."""
+        """The moments of all values together, from those of parts (Chan, Golub and LeVeque, 1983)."""
         count = sum(one.count for one in parts)
         mean = math.fsum(one.count * one.mean for one in parts) / max(count, 1)
         squares = math.fsum(one.squares + one.count * (one.mean - mean) ** 2 for one in parts if one.count)
@@ -410,7 +410,7 @@ class Moments(AsJson):
 
 @dataclass(frozen=True)
 class Profile(AsJson):
-    """All that a client tells of its training rows: moments of numbers, and counts of categories."""
+    """All that a client reveals about its training rows: moments of numbers, and counts of categories."""
 
     what: ClassVar[str] = "a profile"
 
@@ -420,9 +420,9 @@ class Profile(AsJson):
 
     @classmethod
     def merged(cls, profiles: Iterable[Profile]) -> Profile:
-        """The profile of all rows of these profiles, which are of the same columns; their order does not matter.
+        """The profile of all rows together; the order of the profiles does not matter.
 
-        Raises DataError if they are not.
+        Raises DataError if they have different columns.
 
         >>> kinds = {"age": "number"}
         >>> parts = [profile(pa.table({"age": ages}), kinds) for ages in ([50, 70], [90])]
@@ -456,7 +456,7 @@ class Profile(AsJson):
 
 
 def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
-    """What a client tells of these rows, and all of it; raises DataError for a number too large to be squared.
+    """All that a client reveals about these rows; raises DataError for a number too large to be squared.
 
     >>> told = profile(pa.table({"age": [50, 70, None], "sex": ["f", "m", "f"]}), {"age": "number", "sex": "category"})
     >>> told.numbers["age"], dict(told.categories["sex"])
@@ -480,7 +480,7 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
 
 
 def profiles_of(columns: Columns, table: pa.Table, kinds: Mapping[str, Column], where: str) -> list[Profile]:
-    """What each client tells of these columns of its training rows."""
+    """The profile of each client's training rows in these columns."""
     profiles = []
     for id, rows in columns.training(table).items():
         try:
@@ -498,11 +498,11 @@ class Encoding(AsJson):
     """How rows of a table become inputs [n, d] of a net.
 
     kinds: the columns, in the order in which they are encoded. means, deviations: of numbers, over the training rows of
-    all clients. values: the categories that have a column each. flagged: columns whose missing values have a column.
+    all clients. values: the categories with an input of their own. flagged: columns with an input for missing values.
     """
 
     what: ClassVar[str] = "an encoding"
-    # Values beyond this number of standard deviations are clipped: they are typing errors, not what is to be learned.
+    # Values beyond this number of standard deviations are clipped: they are typing errors, and must not be learned.
     FAR: ClassVar[float] = 10.0
 
     kinds: Mapping[str, Column]
@@ -515,7 +515,8 @@ class Encoding(AsJson):
     def of(cls, profiles: Iterable[Profile], kinds: Mapping[str, Column], least: int = 10) -> Encoding:
         """The encoding of all clients' rows, from their profiles; the order of the clients does not matter.
 
-        least: a category, or what is missing, has a column if so many rows have it; all other categories share one.
+        least: categories and missing values get inputs of their own if at least `least` rows have them; the other
+        categories share one input.
         """
         whole = Profile.merged(profiles)
         means, deviations, values, flagged = {}, {}, {}, set()
@@ -532,14 +533,14 @@ class Encoding(AsJson):
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
 
     def check(self) -> None:
-        """Raise DataError if it lacks a mean, a deviation or the values of one of its columns."""
+        """Raise DataError if the mean, the deviation or the values of a column are missing."""
         number = {name for name, kind in self.kinds.items() if kind == "number"}
         if not (number == set(self.means) == set(self.deviations) and set(self.values) == set(self.kinds) - number):
             raise DataError("an encoding: means, deviations and values are not those of its columns")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What each of the d inputs is: "age", "age=(missing)", "sex=f", "sex=(other)"."""
+        """The names of the d inputs: "age", "age=(missing)", "sex=f", "sex=(other)"."""
         names: list[str] = []
         for name, kind in self.kinds.items():
             ends = [""] if kind == "number" else [*self.values[name], _OTHER]
@@ -549,14 +550,15 @@ class Encoding(AsJson):
         return tuple(names)
 
     def spread(self, name: str) -> float:
-        """What a number is divided by; 0 for a column that is constant but for rounding: it has nothing to say."""
+        """The divisor for a column of numbers; 0 for a column that is constant up to rounding."""
         deviation = self.deviations[name]
         return deviation if deviation > 1e-9 * abs(self.means[name]) else 0.0
 
     def __call__(self, table: pa.Table) -> npt.NDArray[np.float32]:
-        """[n, d] inputs. A missing number is its mean, a missing category no category; both have their flag, if any.
+        """Encode a table as inputs [n, d].
 
-        Numbers are clipped at 10 standard deviations. Raises DataError for a column that is not there.
+        A missing number becomes the mean, a missing category no category; an input marks both if the column is flagged.
+        Numbers are clipped at 10 standard deviations. Raises DataError for a missing column.
 
         >>> kinds = {"age": "number", "sex": "category"}
         >>> encoding = Encoding.of([profile(pa.table({"age": [50, 70], "sex": ["f", "m"]}), kinds)], kinds, least=1)
@@ -593,7 +595,7 @@ class Encoding(AsJson):
 
 @dataclass(frozen=True)
 class Target(AsJson):
-    """What the values of the target mean: names of the classes in their order, or mean and deviation of a number."""
+    """What the target's values mean: names of the classes in order, or mean and standard deviation of a number."""
 
     kind: Kind
     classes: tuple[str, ...] = ()
@@ -605,9 +607,9 @@ class Target(AsJson):
         return Task.regression(1, shape) if self.kind == "regression" else Task(len(self.classes), shape, self.kind)
 
     def __call__(self, table: pa.Table, name: str) -> npt.NDArray[Any]:
-        """A column as targets: labels from 0 [n], or deviations from the mean [n, 1].
+        """Convert a column to targets: labels 0, 1, ... [n], or standardised numbers [n, 1].
 
-        Raises DataError for a value that is no class.
+        Raises DataError for a value that is not a class.
         """
         if self.kind == "regression":
             return ((numbers(table, name) - self.mean) / self.deviation).astype(np.float32)[:, None]
@@ -619,7 +621,7 @@ class Target(AsJson):
 
 
 def target_in(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
-    """What the target means in a table of all clients."""
+    """Find out what the target means, from a table of all clients."""
     name = reading.target
     text = kinds_of(table.select([name]))[name] == "category"
 
@@ -637,11 +639,11 @@ def target_of(
     moments: Callable[[], Sequence[Moments]],
     where: str,
 ) -> Target:
-    """What the target means; raises DataError if it says nothing.
+    """Find out what the target means; raises DataError if it is constant or contradicts `reading`.
 
-    different: its values at all clients (None: those of a number); text: whether they are texts. moments: of each
-    client. A number is in deviations from the training rows' mean. Classes are in order, as numbers where they are
-    numbers; `reading.positive`, the event of a risk, is the later of two.
+    different: the target's values at all clients (None: it is a number); text: whether the values are texts. moments:
+    returns the moments of each client. A number is standardised with the mean and deviation of training rows. Classes
+    are sorted, as numbers if all are numbers; `reading.positive`, the event of a risk, is the later of two.
     """
     kind = reading.kind or ("regression" if different is None else kind_of(different, text))
     if kind == "regression":
@@ -664,7 +666,7 @@ def target_of(
 
 
 def kind_of(different: Collection[str], text: bool) -> Kind:
-    """Two values are a risk; texts, and at most 20 whole numbers are classes; others are numbers."""
+    """The kind of a target: two values are a risk; texts and up to 20 whole numbers are classes; else a regression."""
     if len(different) <= 2:
         return "risk"
     whole = all(value.lstrip("-").isdigit() for value in different)
@@ -676,7 +678,7 @@ def kind_of(different: Collection[str], text: bool) -> Kind:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A table as arrays: inputs [n, d] and targets, each with what made them, and what the columns are for."""
+    """A table as arrays: inputs [n, d] and targets, with their encoding and meaning, and the roles of the columns."""
 
     x: npt.NDArray[np.float32]
     y: npt.NDArray[Any]
@@ -690,7 +692,7 @@ def encoded(
 ) -> Encoded:
     """The arrays of a table. Everything is fitted on the training rows, from sums and counts of each client.
 
-    shared: the encoding and the target of a whole federation, of which these are the rows of one client. Raises
+    shared: the encoding and the target of a federation, if these are the rows of one of its clients. Raises
     DataError that names `where`, the column, and the row or client.
     """
     columns = columns_of(table, reading, where)

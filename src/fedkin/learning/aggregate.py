@@ -1,4 +1,4 @@
-"""Means of parameters over clients, and rules that a minority of adversaries cannot move at will."""
+"""Means of parameters over clients, and robust rules, whose result a minority of adversaries cannot choose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunningMean:
         self._largest: dict[str, Tensor] = {}
 
     def add(self, params: Params, weight: float) -> None:
-        """Add a term; its tensors are not needed once there is another one."""
+        """Add a term; its tensors are needed only until the next term is added."""
         floats = {name: _widened(tensor) for name, tensor in params.items() if tensor.is_floating_point()}
         self._only = None if self._names else params
         if not self._names:
@@ -85,8 +85,8 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     return running.mean()
 
 
-# -- robust rules: those of the papers named at `aggregated` ----------------------------------------------------------
-# The vectors are all tensors of floats of a client's parameters, one after another; [m, d] for m clients.
+# -- robust rules: `aggregated` names the papers -----------------------------------------------------------------------
+# A client's vector is the concatenation of all float tensors of its parameters; [m, d] for m clients.
 
 
 class _Inputs(NamedTuple):
@@ -104,7 +104,7 @@ class _Inputs(NamedTuple):
         return min(math.ceil(share * len(self.x) - 1e-9), (len(self.x) - 1) // 2)
 
     def scaled(self, limit: float | None, centre: Array) -> Array:
-        """x - centre, cut to this length; None: to the median of their lengths."""
+        """x - centre, with each row clipped to the length `limit`; None: to the median length of the rows."""
         updates = self.x - centre
         lengths = np.linalg.norm(updates, axis=1)
         limit = float(np.median(lengths)) if limit is None else limit
@@ -123,8 +123,8 @@ def _trimmed(inputs: _Inputs) -> Array:
 def _krum_order(inputs: _Inputs) -> npt.NDArray[np.int64]:
     """Clients by their score, lowest first: the sum of |x_i - x_j|^2 over the m - f - 2 nearest others, at least one.
 
-    Up to four clients always have two with the lowest score, of which the one nearer to the start is the first: with
-    the smallest id, as in the paper, other names would give another result.
+    With up to four clients, two always share the lowest score; the one nearer to the start is then the first. The
+    paper takes the smallest id, but then other names would give another result.
     """
     m = len(inputs.x)
     between = np.array([np.square(inputs.x - row).sum(1) for row in inputs.x])
@@ -142,7 +142,7 @@ def _multi_krum(inputs: _Inputs) -> Array:
 
 
 def _geometric_median(inputs: _Inputs) -> Array:
-    """Smoothed Weiszfeld from the coordinate median: weights w_i / max(nu, |x_i - z|), until z rests."""
+    """Smoothed Weiszfeld from the coordinate median: weights w_i / max(nu, |x_i - z|), until z converges."""
     z, scale = _median(inputs), float(np.linalg.norm(inputs.x - _median(inputs), axis=1).min(initial=math.inf))
     nu = 1e-6 if inputs.number is None else inputs.number
     for _ in range(1000):
@@ -156,7 +156,7 @@ def _geometric_median(inputs: _Inputs) -> Array:
 
 
 def _clipping(inputs: _Inputs, steps: int = 1) -> Array:
-    """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), so many times from the start."""
+    """v <- v + sum_i w_i (x_i - v) min(1, tau / |x_i - v|), `steps` times, with v = start at first."""
     v = inputs.start
     for _ in range(steps):
         v = v + inputs.w @ inputs.scaled(inputs.number, v)
@@ -164,7 +164,7 @@ def _clipping(inputs: _Inputs, steps: int = 1) -> Array:
 
 
 class _Kind(NamedTuple):
-    """A rule; what its number means: a "share" below 1/2, a "length" above 0, or nothing."""
+    """A rule, and the meaning of its number: a "share" below 1/2, a "length" above 0, or "" if it takes none."""
 
     combine: Callable[[_Inputs], Array] | None
     number: str = ""
@@ -221,17 +221,18 @@ def aggregated(
     """Aggregate parameters over clients, by client id.
 
     rule: "mean" is `weighted_mean`, bit for bit. "median" (of each coordinate; Yin et al., ICML 2018); "trimmed-mean:b"
-    (of each coordinate, without the f largest and the f smallest, f = ceil(b m); the same paper); "krum:b" and
-    "multi-krum:b" (the vector with, or the mean of the m - f vectors with, the smallest sum of squared distances to
-    their m - f - 2 nearest; Blanchard et al., NeurIPS 2017); "geometric-median:nu" (Weiszfeld smoothed by nu; Pillutla
-    et al., IEEE TSP 2022); "centred-clipping:tau" (Karimireddy et al., ICML 2021); "norm-clipping:c" (the mean of
-    updates that are cut to length c; Sun et al., 2019). Without a number b is 0.2, nu is 1e-6, and tau and c are the
-    median length of the updates, which is ours. With few clients f is less than m / 2, and Krum takes the distance to
-    one other at least: 2 clients give the mean of both, with Krum the one that is nearer to `start`; 1 gives its own.
+    (of each coordinate, without the f largest and the f smallest, f = ceil(b m); the same paper); "krum:b" (the vector
+    with the smallest sum of squared distances to its m - f - 2 nearest vectors) and "multi-krum:b" (the mean of the
+    m - f vectors with the smallest sums; both Blanchard et al., NeurIPS 2017); "geometric-median:nu" (Weiszfeld
+    smoothed by nu; Pillutla et al., IEEE TSP 2022); "centred-clipping:tau" (Karimireddy et al., ICML 2021);
+    "norm-clipping:c" (the mean of updates clipped to length c; Sun et al., 2019). Without a number b is 0.2, nu is
+    1e-6, and tau and c are the median length of the updates (fedkin's choice). f is always less than m / 2, and Krum
+    uses the distance to at least one other vector: 2 clients give the mean of both, with Krum the vector nearer to
+    `start`; 1 client gives its own.
 
-    start: what updates start from (None: the coordinate median). The two clippings and the geometric median weigh
-    clients by `weights`, as the mean does. The others weigh all alike. Integer tensors take the largest value. A client
-    with weight 0 is left out. Takes 8 m d bytes. Raises MethodError if the weights sum to zero.
+    start: the parameters before the updates (None: the coordinate median). The two clippings and the geometric median
+    weight clients by `weights`, as the mean does. The other rules weight all clients equally. Integer tensors take the
+    largest value. A client with weight 0 is left out. Takes 8 m d bytes. Raises MethodError if the weights sum to zero.
 
     >>> params = {id: {"w": torch.tensor([x])} for id, x in {"a": 1.0, "b": 2.0, "c": 99.0}.items()}
     >>> aggregated(params, dict.fromkeys("abc", 1), "median")

@@ -107,7 +107,7 @@ class Augment(Settings):
             for span in (self.brightness, self.contrast, self.saturation)
         )
         luma = constant(_TO_YIQ[0], x.dtype, x.device) if channels == 3 else x.new_ones(1)
-        mean = x.mean((2, 3)) @ luma  # of each grey image
+        mean = x.mean((2, 3)) @ luma  # mean luma of each image
         gain, lift = brightness * contrast, brightness * (1 - contrast) * (mean - black.flatten())
         if channels == 1:
             return (x - black) * gain.reshape(n, 1, 1, 1) + black + lift.reshape(n, 1, 1, 1)
@@ -152,5 +152,5 @@ def _uniform(x: Tensor) -> Tensor:
 
 
 def _between(drawn: Tensor, low: float, high: float) -> Tensor:
-    """Return numbers from low to high, by numbers from 0 to 1."""
+    """Map numbers from 0..1 linearly to low..high."""
     return low + (high - low) * drawn

@@ -61,7 +61,7 @@ def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "
     """
     itself = torch.eye(len(prototypes), dtype=torch.bool, device=prototypes.device)
     if form == "released":
-        # The diagonal goes first: its exponential may be infinite, and its gradient then NaN.
+        # Mask the diagonal before the exponential, which may be infinite there; its gradient would be NaN.
         return (prototypes @ prototypes.T / temperature).masked_fill(itself, -torch.inf).exp().sum() / len(prototypes)
     unit = F.normalize(prototypes, dim=1)
     return (unit @ unit.T).masked_fill(itself, 0.0).sum() / len(prototypes)

@@ -118,7 +118,7 @@ def arranged(tensor: Any, last: bool = True) -> Any:
 
 
 def usual(tensor: Tensor) -> Tensor:
-    """Return a tensor in the usual layout, with its strides also along axes of length 1."""
+    """Return a tensor in the usual layout, also with the usual strides along axes of length 1."""
     laid = tensor.contiguous()
     return laid.reshape(-1).view(laid.shape) if laid.ndim == 4 and laid.shape[1] == 1 else laid
 
@@ -194,15 +194,15 @@ def _less(total: list[int], count: int) -> None:
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
-# All threads share the generator: one that seeds it between two draws of another changes what the other draws.
+# All threads share the generator: a thread that seeds it between two draws of another changes the second draw.
 alone = RLock()
 
 
 @contextmanager
 def seeded(key: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Let this thread alone draw, from `key` (None: from where the generator is); afterwards it is as before.
+    """Let only this thread draw, with the seed `key` (None: from the current state); then restore the state.
 
-    device: a GPU whose generator is meant too.
+    device: a GPU whose generator is seeded and restored too.
 
     >>> def draw() -> torch.Tensor:
     ...     with seeded(3):
@@ -237,7 +237,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 def _has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    # Older versions of torch do not tell.
+    # Older versions of torch do not have this function.
     capabilities = getattr(torch.cpu, "get_capabilities", dict[str, bool])()
     return any(capabilities.get(flag) for flag in _FLAGS)
 

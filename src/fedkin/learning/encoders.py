@@ -252,7 +252,7 @@ def moments(samples: Samples) -> tuple[float, Tensor, Tensor]:
 def pretrained(
     net: Net, samples: Samples, training: Training, seed: int, view: View | None = None, title: str = ""
 ) -> Params:
-    """Train `net` to reconstruct `samples`; what this process has trained before is not trained again.
+    """Train `net` to reconstruct `samples`; results are cached within this process.
 
     view: the view of the inputs that the net sees; None: their brightness in [0, 1].
     """
@@ -266,4 +266,4 @@ def pretrained(
     return _PRETRAINED[about]
 
 
-_PRETRAINED: dict[Hashable, Params] = {}  # by all that decides them
+_PRETRAINED: dict[Hashable, Params] = {}  # the key has everything that determines the result

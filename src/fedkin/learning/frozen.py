@@ -26,9 +26,9 @@ _LIMIT = 2 << 30  # bytes of kept features in one process, of all modules togeth
 class Frozen(nn.Module):
     """A module [b, ...] -> [b, ...] that never trains: in evaluation mode, without gradients, one sample at a time.
 
-    One at a time, a sample's features do not depend on the batch that it is in, so that kept ones have the bits of
-    computed ones. As the first part of a body, it has the features of each sample kept, 4 bytes for each number, while
-    the sample's array is in use.
+    With one sample at a time, features do not depend on the batch, so that kept and computed features have the same
+    bits. If the module is the first part of a body, the features of each sample are kept while the sample's array is
+    in use, 4 bytes for each number.
 
     >>> frozen = Frozen(nn.Linear(3, 2))
     >>> frozen.train()(torch.zeros(4, 3)).shape, any(p.requires_grad for p in frozen.parameters())
@@ -68,7 +68,7 @@ class Frozen(nn.Module):
             return torch.cat([self.net(arranged(part, self.channels_last)) for part in one])
 
     def tell(self, x: Any, features: Tensor) -> None:
-        """Take the features of the batch x, which it will be asked for."""
+        """Store the features of the batch x, which `forward` will get next."""
         self.told = x, _versions(x), features
 
     def forget(self) -> None:
@@ -82,7 +82,7 @@ class Frozen(nn.Module):
         if versions != _versions(batch):
             return None
         if x is batch:
-            return features.clone()  # the layer behind may write into what it gets
+            return features.clone()  # the next layer may change its input in place
         inputs, whole = pytree.tree_leaves(x), pytree.tree_leaves(batch)
         if [(a.shape[1:], a.dtype) for a in inputs] != [(b.shape[1:], b.dtype) for b in whole]:
             return None
@@ -92,7 +92,7 @@ class Frozen(nn.Module):
 
 
 def _whole(x: Any) -> Any:
-    """Return inputs in float32 where torch computes in bfloat16, as layers before this part then give that."""
+    """Return inputs in float32: under autocast, layers before this module return bfloat16."""
     if not torch.is_autocast_enabled(_device(x).type):
         return x
     return pytree.tree_map(lambda part: part.float() if part.dtype == torch.bfloat16 else part, x)
@@ -109,7 +109,7 @@ def _versions(x: Any) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class _Entry:
-    """Features [N, d] of the rows of arrays, read in this form; done [N]: which of them are computed."""
+    """Features [N, d] of the rows of arrays; form: how rows become inputs; done [N]: which features are computed."""
 
     others: tuple[Tensor, ...]
     form: tuple[object, ...]
@@ -118,9 +118,9 @@ class _Entry:
 
 
 class Kept:
-    """The features of samples, by the arrays that hold these; an array that is gone takes its features with it.
+    """The features of samples, by the arrays that hold the samples; when an array is freed, its features are too.
 
-    A copy of the module, whose values may be changed, and a pickled one, which is for another process, begin empty.
+    A copy begins empty, since the values of the copied module may change, and so does a pickle, for another process.
     """
 
     def __init__(self) -> None:
@@ -136,11 +136,11 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept for this module."""
+        """Bytes of all features that are kept for this module."""
         return sum(entry.features.nbytes for entries in self.held.values() for entry in entries)
 
     def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
-        """Return the features of these samples, after computing those that are not known; None if there is no room."""
+        """Return the features of these samples; compute missing ones first. None if they would take too much memory."""
         first, *others = parts(samples.x).values()
         form = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
         key = form, [id(part) for part in others]
@@ -172,7 +172,7 @@ class Kept:
         return entry.features if samples.rows is None else entry.features[rows]
 
     def missed(self) -> None:
-        """Note that a batch was not what the samples have."""
+        """Log that a batch did not equal the samples' inputs."""
         self.say("features of the frozen body are computed in every step, not once: the inputs change (random views)")
 
     def say(self, line: str) -> None:
@@ -197,7 +197,7 @@ def trunk_of(body: nn.Module) -> Frozen | None:
 def recalled(body: nn.Module, samples: Samples, dtype: torch.dtype, changed: bool = False) -> Iterator[Any]:
     """Yield a function (x, rows) that hands the kept features of a batch of these samples to the body.
 
-    changed: whether x is not what the samples have, so that kept features are of no use.
+    changed: whether batches differ from the samples' inputs, so that kept features cannot be used.
     """
     trunk = trunk_of(body)
     if trunk is None or not trunk.keep:
@@ -215,4 +215,4 @@ def recalled(body: nn.Module, samples: Samples, dtype: torch.dtype, changed: boo
 
 
 def _nothing(x: Any, rows: Any) -> None:
-    """Hand over nothing."""
+    """Do nothing, as there are no kept features."""

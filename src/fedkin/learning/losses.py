@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     """The samples of one step.
 
     x: inputs [b, ...], or a dict of inputs; y: targets [b, ...]; mask [b]: 1 for a sample, 0 for padding; whole: True
-    if there is no padding. weight [b]: what each sample counts, if `training.class_weights` says so.
+    if there is no padding. weight [b]: the weight of each sample, if `training.class_weights` is set.
     """
 
     x: Any
@@ -36,10 +36,11 @@ class Batch(NamedTuple):
 class Loss(Protocol):
     """A function that returns the value to minimise, or (value, new carry).
 
-    A loss whose means over samples are `masked_mean` honours class weights, and says so by `weighted: ClassVar[bool] =
-    True`. False says that it knows no classes, and is never weighted. A loss that says nothing is refused with class
-    weights. A loss with `stackable: ClassVar[bool] = True` is trained for many clients at once: it asks for
-    `model.features(batch.x)` and `model.head(z)` only, draws nothing, and changes no tensor in place.
+    A loss that averages over samples with `masked_mean` uses class weights, and declares
+    `weighted: ClassVar[bool] = True`. False means that the loss has no classes and is never weighted. A loss without
+    this declaration is refused with class weights. A loss with `stackable: ClassVar[bool] = True` is trained for many
+    clients at once: it uses only `model.features(batch.x)` and `model.head(z)`, draws no random numbers, and changes no
+    tensor in place.
     """
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor | tuple[Tensor, Tree]: ...
@@ -89,7 +90,7 @@ class Proximal:
 
     @property
     def weighted(self) -> bool | None:
-        """Whether the loss honours class weights."""
+        """Whether the loss uses class weights."""
         return getattr(self.loss, "weighted", None)
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
@@ -132,7 +133,7 @@ def default_loss(task: Task) -> Loss:
     return _DEFAULT.get(task.kind, _DEFAULT["classification"])
 
 
-# One of each: what is known of a loss is found again by its identity.
+# One object of each kind: other modules cache facts about a loss by its identity.
 _DEFAULT: dict[str, Loss] = {
     "classification": CrossEntropy(), "regression": SquaredError(), "segmentation": PixelCrossEntropy(),
 }  # fmt: skip

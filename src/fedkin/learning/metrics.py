@@ -40,7 +40,7 @@ class Marks(NamedTuple):
     `task.figures`, None where these samples do not determine a figure; empty for classification, which has `right`.
     digest: the data from which figures over several clients are computed. outcomes: a number for each sample, 1 or 0
     for a right or wrong label (uint8), or a squared error or part of Dice (float32, little-endian); empty for risk
-    tasks, whose digest has all that is known of a sample.
+    tasks, whose digest has this information.
     """
 
     loss: float
@@ -75,8 +75,8 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
     regression       figures: squared error, summed over the targets of a sample, mean over samples
     segmentation     figures: Dice; digest: for each class except the background, the number of pixels in both
                      prediction and truth, and the sum of the numbers of pixels in each, over all samples; outcomes:
-                     how the Dice of all samples depends on each one, so that their mean is it and their variance that
-                     of the linearised Dice
+                     the contribution of each sample to the Dice of all samples: their mean is this Dice, and their
+                     variance is that of the linearised Dice
     """
     wide = outputs.double()
     wrong = int((~torch.isfinite(wide)).flatten(1).any(1).sum())
@@ -106,7 +106,7 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
 def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
     """Return `task.figures` over the samples of several clients together, from (samples, marks) of each client.
 
-    Each client has at least one sample. A figure that needs a client's digest is None where there is none: over a
+    Each client has at least one sample. A figure that needs clients' digests is None if a digest is missing: over a
     network, the scores of single samples stay at the client.
     """
     total = sum(n for n, _ in parts)
@@ -126,7 +126,7 @@ def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
 def roc_auc(scores: Values, labels: Values) -> float:
     """Return P(score of a 1 > score of a 0), with half of the ties (Mann and Whitney); nan without both classes.
 
-    scikit-learn's takes 2.6 ms for a client of 100 samples, and this .06 ms.
+    scikit-learn's function takes 2.6 ms for a client of 100 samples, and this one .06 ms.
 
     >>> roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.75
@@ -172,7 +172,7 @@ def _bytes(numbers: Values) -> bytes:
 
 
 def _overlap(predicted: Tensor, truth: Tensor, classes: int) -> tuple[Values, Values]:
-    """Return [samples, classes but 0]: the number of pixels in both, and the sum of the numbers in each."""
+    """Return two arrays [samples, classes except 0]: pixels in both, and the sum of the pixels in each."""
     pairs = [((predicted == label).flatten(1), (truth == label).flatten(1)) for label in range(1, classes)]
     both = torch.stack([(p & t).sum(1) for p, t in pairs], 1).double()
     either = torch.stack([p.sum(1) + t.sum(1) for p, t in pairs], 1).double()
@@ -180,7 +180,7 @@ def _overlap(predicted: Tensor, truth: Tensor, classes: int) -> tuple[Values, Va
 
 
 def _dice_parts(both: Values, either: Values) -> Values:
-    """Return each sample's part in `_dice` of all: their mean is it; of none if no class occurs."""
+    """Return each sample's contribution to the Dice of all samples, which is their mean; empty if no class occurs."""
     total = either.sum(0)
     occurs = total > 0
     if not occurs.any():
@@ -198,9 +198,9 @@ def _dice(both: Values, either: Values) -> float:
 
 # -- further metrics: fedkin's own, and those of its users ------------------------------------------------------------
 
-LARGEST = 1e150  # of a figure: the square of a larger one is no float
+LARGEST = 1e150  # largest value of a metric: the square of a larger one overflows
 
-# Columns of `Result.to_frame`, of comparisons and of the report, in which a metric has a column of its own name.
+# Columns of `Result.to_frame`, of comparisons and of the report. No metric may have their names: it has a column there.
 _COLUMNS = {
     *METRICS, "adds", "ari", "client", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method", "n",
     "round", "sent", "surely", "unseen", "worst10", "worst20",
@@ -208,7 +208,7 @@ _COLUMNS = {
 
 
 class Unmeasured(MethodError):
-    """A metric that failed on a client's samples. Its text may hold some of them; `told` may not, and may leave."""
+    """A metric failed on a client's samples. The message may contain samples; `told` never does, and may be sent."""
 
     def __init__(self, measure: Measure, client: str, words: str, kind: str) -> None:
         super().__init__(f"metric {measure.name!r}, client {client!r}: {words}")
@@ -221,7 +221,7 @@ class Measure:
 
     function: (outputs [n, ...] before any softmax, targets [n, ...]) as NumPy arrays, n at least 1 -> a number; None or
     nan where these samples do not determine it, and the client is then left out of the mean. higher: whether higher
-    is better. share: whether it lies in 0..1. module: where it was made (empty: that of the function).
+    is better. share: whether it lies in 0..1. module: the module that made the metric (empty: that of the function).
     """
 
     name: str
@@ -239,22 +239,22 @@ class Measure:
 
     @property
     def part(self) -> Any:
-        """What has a module and a docstring of its user's."""
+        """The user's function or class, which has the module and the docstring."""
         return self.function if hasattr(self.function, "__qualname__") else type(self.function)
 
     @property
     def home(self) -> str:
-        """The module whose code it is."""
+        """The name of the module that has the metric's code."""
         return self.module or getattr(self.part, "__module__", None) or ""
 
 
 def metric(
     *, higher: bool, name: str | None = None, title: str | None = None, share: bool = False
 ) -> Callable[[Callable[[Values, Values], Any]], Measure]:
-    """Make a metric of a function, or of a class whose objects are called like one; see `Measure` for what it takes.
+    """Make a metric from a function, or from a class whose objects can be called; `Measure` explains the arguments.
 
-    name: in settings and tables; by default that of the function, with "-" for "_". Raises ConfigError for one that is
-    no plain word, or that a column of tables has.
+    name: in settings and tables; by default that of the function, with "-" for "_". Raises ConfigError if the name is
+    not a plain word, or is the name of a column of tables.
 
     >>> @metric(higher=False)
     ... def largest_error(outputs, targets):
@@ -262,7 +262,7 @@ def metric(
     >>> largest_error.name, largest_error.higher
     ('largest-error', False)
     """
-    # What is called may be of elsewhere, such as a functools.partial: the metric is where this is called.
+    # A functools.partial, for example, belongs to another module; the metric belongs to the module that calls `metric`.
     module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
     def decorate(function: Callable[[Values, Values], Any]) -> Measure:
@@ -276,15 +276,15 @@ def metric(
 
 
 def file_of(measure: Measure) -> str:
-    """Return the file in which a metric is; empty for fedkin's own, and for one that is in no file."""
+    """Return the file with a metric's code; empty for fedkin's own metrics, and if the code is in no file."""
     file = getattr(sys.modules.get(measure.home), "__file__", None)
     return "" if file is None or measure.home.partition(".")[0] == "fedkin" else str(file)
 
 
 def code_of(measure: Measure) -> str:
-    """Return a hash of the file in which a metric is, empty for fedkin's own; raises ConfigError for one without.
+    """Return a hash of the file with a metric's code; empty for fedkin's own. Raises ConfigError without a file.
 
-    Line ends do not count, which some systems change.
+    Line ends do not count, since some systems change them.
     """
     if measure.home.partition(".")[0] == "fedkin":
         return ""
@@ -301,11 +301,11 @@ def code_of(measure: Measure) -> str:
 
 
 def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:
-    """Return a metric of one client's outputs; None where there is none. Raises Unmeasured."""
+    """Return a metric of one client's outputs; None if these samples do not determine it. Raises Unmeasured."""
     try:
-        # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
+        # Copies: if a function changes its arrays, neither the samples nor the next metric may be affected.
         result = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
-    except Exception as error:  # whatever a function of the user's does
+    except Exception as error:  # a user's function may raise anything
         kind = escaped(type(error).__name__, 60)
         raise Unmeasured(measure, client, f"{kind}: {error_text(error)}", kind) from error
     if result is None:
@@ -339,7 +339,7 @@ def values(
 
 @metric(higher=True, share=True, title="balanced accuracy")
 def balanced_accuracy(outputs: Values, targets: Values) -> float | None:
-    """The mean over the classes among the targets of the share of their samples that are right."""
+    """The share of correct samples in each class, averaged over the classes that occur among the targets."""
     if targets.ndim != 1 or outputs.ndim != 2 or targets.dtype.kind not in "iu":
         return None
     right = outputs.argmax(1) == targets

@@ -39,9 +39,9 @@ class BodyHead(nn.Module):
         return self.in_body(self.body, x)  # type: ignore[no-any-return]
 
     def in_body(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """Return what a function of the body's gives for x, in the precision of bodies.
+        """Return function(x), where the function uses the body, in the precision of the body.
 
-        x is a tensor, or several. For losses that need more of the body than its features.
+        x: a tensor, or several. For losses that need more from the body than its features.
         """
         if self.precision == "float32":
             return function(x)
@@ -119,13 +119,13 @@ def _inside(name: str, modules: tuple[str, ...]) -> bool:
 class Net:
     """An architecture and its initial parameters, named "body..." and "head...".
 
-    The initial values of a pair of modules are the values that it has (a pretrained body stays pretrained). extra:
+    The initial values are the current values of the two modules (a pretrained body stays pretrained). extra:
     further modules that are trained, by name.
 
-    `initial` has everything that training changes. Nothing else travels or is stored for a client:
+    `initial` has everything that training changes; nothing else is sent or stored for a client. It contains:
     - parameters with `requires_grad`;
     - persistent buffers, except those of frozen modules (modules that have parameters, but no trainable ones).
-      Constants that need not travel are registered with `persistent=False`, as for PyTorch's own checkpoints.
+      Constants that need not be sent are registered with `persistent=False`, as for PyTorch's own checkpoints.
     Frozen tensors stay in the net, which each process has once. Layers with running statistics (batch normalisation)
     inside a frozen module stay in evaluation mode, so that their statistics are frozen too: a frozen pretrained body
     computes the same features at every client, in training and in use. Dropout in a frozen module works as elsewhere.
@@ -154,7 +154,7 @@ class Net:
         )
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
-        self.channels_last: bool | None = None  # whether it is computed so; None: not decided yet
+        self.channels_last: bool | None = None  # whether to compute with channels last; None: not decided yet
 
     @classmethod
     def build(
@@ -252,7 +252,7 @@ class Net:
 
 
 def _check_cast(module: nn.Module, dtype: torch.dtype) -> None:
-    """Raise ConfigError for tensors that are complex, or whose values the net's type does not hold."""
+    """Raise ConfigError for tensors that are complex, or whose values do not fit into the net's type."""
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_complex():
             raise ConfigError(

@@ -1,8 +1,8 @@
 """Local training that is private for each sample: DP-SGD (Abadi et al., CCS 2016).
 
-In each step every sample is drawn by itself, with the same probability. The gradient of each drawn sample is clipped,
-normal noise is added to their sum, and the sum is divided by the number of samples that is expected, which tells
-nothing of how many were drawn.
+In each step every sample is drawn independently, with the same probability. The gradient of each drawn sample is
+clipped, normal noise is added to their sum, and the sum is divided by the expected number of samples, which does not
+reveal how many were drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import lay_out, learned, load, seed_torch, stepper
 from fedkin.learning.training import Fitted, Training
 
-_AT_ONCE = 1 << 24  # numbers of all samples' gradients that are in memory together
+_AT_ONCE = 1 << 24  # numbers in the per-sample gradients that are in memory at the same time
 
 
 def uniform(data: bytes) -> npt.NDArray[np.float64]:
@@ -40,7 +40,7 @@ def uniform(data: bytes) -> npt.NDArray[np.float64]:
 
 
 class Stream:
-    """Draws from a secret key (SHAKE-256), which nobody without the key can tell from chance.
+    """Pseudo-random draws from a secret key (SHAKE-256); without the key nobody can tell them from random ones.
 
     >>> bool((Stream(b"key").random(3) == Stream(b"key").random(3)).all())
     True
@@ -65,11 +65,11 @@ Draws: TypeAlias = np.random.Generator | Stream
 
 @dataclass(frozen=True)
 class Private:
-    """How a fit is private.
+    """The privacy settings of a fit.
 
     clip: the largest norm of one sample's gradient. noise: standard deviation of the noise, divided by clip. rate: the
-    probability with which a step draws a sample. steps: their number. secret: the key of all draws; None: they are
-    keyed by the job, as in a simulation, which protects nobody.
+    probability with which a step draws a sample. steps: their number. secret: the key of all draws; None: draws are
+    keyed by the job, as in a simulation, and protect nobody.
     """
 
     clip: float
@@ -79,7 +79,7 @@ class Private:
     secret: bytes | None = None
 
     def draws(self, key: int) -> Draws:
-        """Return where the draws of a job with this key come from."""
+        """Return the generator for the draws of a job with this key."""
         return np.random.default_rng(key) if self.secret is None else Stream(self.secret)
 
 
@@ -88,8 +88,8 @@ def drawn_steps(
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
     """Yield for each step the rows of the samples that take part, and one standard normal number for each parameter.
 
-    The order of draws: one number for each sample, in their order, which takes part if it is below the rate; then the
-    normal numbers, in the order of `Net.trainable`.
+    The order of draws: one number for each sample, in order (the sample takes part if its number is below the rate);
+    then the normal numbers, in the order of `Net.trainable`.
     """
     for _ in range(private.steps):
         yield np.flatnonzero(draws.random(samples) < private.rate), draws.standard_normal(numbers)
@@ -101,8 +101,8 @@ def fit_privately(
 ) -> Fitted:  # fmt: skip
     """Train `params` on `samples`, privately for each sample; the first draw seeds torch (dropout, views).
 
-    The result says nothing of the samples beside its parameters: the loss is not a number, and the samples processed
-    are those expected.
+    Only the parameters of the result depend on the samples: the loss is NaN, and the number of processed samples is
+    the expected one.
     """
     check_separate(module)
     last = lay_out(net, module, samples)
@@ -150,7 +150,7 @@ class _Called(nn.Module):
 def clipped_sum(
     module: BodyHead, names: Sequence[str], loss: Loss, x: Any, y: Tensor, extras: Tree, clip: float
 ) -> list[Tensor]:
-    """Return the sum over samples of the gradient of each, scaled to a norm of at most `clip`; by tensor, as in names.
+    """Return the sum of all samples' gradients, each scaled to a norm of at most `clip`: one tensor for each name.
 
     A sample whose gradient is not finite adds nothing.
     """
@@ -179,7 +179,7 @@ def clipped_sum(
 
 
 def check_separate(module: BodyHead) -> None:
-    """Raise ConfigError for a model that mixes the samples of a batch, or has statistics of them."""
+    """Raise ConfigError for a model that mixes the samples of a batch, or stores statistics of them."""
     mixing = [
         name for name, part in module.named_modules()
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and name not in module.resting

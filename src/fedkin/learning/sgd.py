@@ -1,4 +1,4 @@
-"""Local training of one client: the plain loop, which every faster mode must equal."""
+"""Local training of one client: the plain loop, whose results every faster mode must reproduce."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS_ON_A_GPU = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
-    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
+    """Copy these parameters and buffers, which are all that training changes, into the module."""
     tensors = trained(module)
     check_fit(params, tensors)
     last = bool(module.channels_last)
@@ -43,7 +43,7 @@ def fit(
 ) -> Fitted:  # fmt: skip
     """Train `params` on `samples`; batches and dropout are drawn from `rng` alone.
 
-    weights: what a sample of each class counts. `samples` are on the device of the module; results are on the CPU.
+    weights: the weight of a sample of each class. `samples` are on the device of the module; results are on the CPU.
     """
     last = lay_out(net, module, samples)
     load(module, params)
@@ -140,7 +140,7 @@ def infer(
 def outputs(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
 ) -> Tensor:
-    """Do `infer` with a module that has the parameters; in shorter passes if the GPU's memory does not suffice."""
+    """Like `infer`, with parameters already in the module; uses shorter passes if the GPU's memory is too small."""
     many = ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
     while True:
         try:
@@ -182,7 +182,7 @@ def trained(module: BodyHead) -> dict[str, Tensor]:
 
 
 def learned(module: BodyHead) -> Params:
-    """Return these tensors as they are sent and stored."""
+    """Return the tensors that training changes, in the form in which they are sent and stored."""
     return {name: usual(tensor.detach().to(CPU)) for name, tensor in trained(module).items()}
 
 
@@ -204,7 +204,7 @@ def _unchanged(module: BodyHead, before: Mapping[str, tuple[int, int]]) -> None:
 
 
 def lay_out(net: Net, module: BodyHead, samples: Samples) -> bool:
-    """Lay this module of the net out, once, and return whether it is computed with channels last."""
+    """Set the memory layout of this module of the net, once; return whether it is computed with channels last."""
     if module.channels_last is None:
         if not len(samples):
             return False
@@ -216,7 +216,7 @@ def lay_out(net: Net, module: BodyHead, samples: Samples) -> bool:
 
 
 def decide(net: Net, x: Any) -> None:
-    """Decide the layout of the net by two inputs, and lay out its frozen tensors, which all its modules share."""
+    """Decide the layout of the net by two inputs, and apply it to its frozen tensors, which all its modules share."""
     convolves = any(tensor.ndim == 4 for tensor in (*net.module.parameters(), *net.module.buffers()))
     net.channels_last = convolves and _runs(net, x)
     for tensor in net.frozen.values():
@@ -242,7 +242,7 @@ def _runs(net: Net, x: Any) -> bool:
                 out = module.train(training)(arranged(x))
                 if isinstance(out, Tensor) and out.requires_grad:
                     out.sum().backward()  # type: ignore[no-untyped-call]
-    except Exception as error:  # whatever a module of the user's does
+    except Exception as error:  # a user's module may raise anything
         _LOG.info(
             "model: convolutions are computed with channels first, which is slower: the net does not take feature maps "
             "with channels last (%s); flatten(1) or reshape in place of view does", " ".join(str(error).split()),

@@ -1,8 +1,8 @@
 """Local training of many clients as one computation, for nets that are a chain of simple layers.
 
 The weights of K clients lie in one tensor [K, out, in], so that a layer is one batched product. Forward and backward
-are written out. For layers h_l = act(h_{l-1} W_l^T + b_l), and g_l the gradient of the loss by what act gets, a step of
-plain SGD is a product into the weights themselves, and no gradient is stored:
+are written out. For layers h_l = act(h_{l-1} W_l^T + b_l), and g_l the gradient of the loss with respect to the input
+of act, a step of plain SGD is a product that is added to the weights in place, and no gradient is stored:
 
     g_{l-1} = (g_l W_l) * act'        W_l <- (1 - lr * decay) W_l - lr * g_l^T h_{l-1}
 
@@ -49,7 +49,7 @@ class NotStacked(MethodError):
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One client's part in a stack; class_weights: what a sample of each class counts."""
+    """One client's part in a stack; class_weights: the weight of a sample of each class."""
 
     params: Params
     samples: Samples
@@ -90,7 +90,7 @@ def why_not(net: Net, loss: Loss, training: Training) -> str:
 
 
 def chain_of(net: Net) -> Chain | str:
-    """Return the net as a chain of layers, or why it is none: every module must be exactly what torch wrote."""
+    """Return the net as a chain of layers, or why it is not one: every module must be an unchanged module of torch."""
     module = net.module
     if net.precision != "float32":
         return f"run.precision is {net.precision!r}"
@@ -99,10 +99,10 @@ def chain_of(net: Net) -> Chain | str:
     flat, layers = False, list[tuple[str, nn.Module]]()
     for name, part in (*_unfolded("body", module.body), ("head", module.head)):
         if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
-            flat = flat or not layers  # what a layer gives is flat already
+            flat = flat or not layers  # the output of a layer is flat already
         elif not _stackable(part) or (name == "head" and type(part) is not nn.Linear):
             return f"{name} is a {type(part).__name__}"
-        elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout of nothing draws nothing
+        elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout with p = 0 draws nothing
             layers.append((name, part))
     tensors = [
         f"{name}.{field}" for name, part in layers for field, _ in (*part.named_parameters(), *part.named_buffers())
@@ -114,7 +114,7 @@ def chain_of(net: Net) -> Chain | str:
 
 
 def _altered(module: nn.Module) -> str | None:
-    """What makes torch call more than the forward functions of this module's classes, if anything does."""
+    """Return what makes torch call more than the forward functions of the modules' classes, or None."""
     if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "torch has a hook for all modules"
     for name, part in module.named_modules():
@@ -129,13 +129,13 @@ def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if type(part) is not nn.Sequential:
         yield name, part
         return
-    for field, child in part._modules.items():  # named_children leaves out what occurs again
+    for field, child in part._modules.items():  # named_children leaves out modules that occur again
         assert child is not None
         yield from _unfolded(f"{name}.{field}", child)
 
 
 def _stackable(part: nn.Module) -> bool:
-    """Whether this layer is written out below."""
+    """Whether this layer has an implementation below."""
     if type(part) is nn.Dropout:
         return part.p < 1
     if type(part) is nn.LayerNorm:
@@ -149,10 +149,10 @@ def _stackable(part: nn.Module) -> bool:
 
 
 class _Step:
-    """What layers need to know of a step, for the K members that still train.
+    """The data of a step that layers need, for the K members that still train.
 
-    params: theirs by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers of samples, and
-    the same as a list.
+    params: the members' parameters by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers
+    of samples; listed: the same as a list.
     """
 
     params: dict[str, Tensor]
@@ -165,9 +165,9 @@ class _Step:
 
 
 class _Layer:
-    """A layer. `backward` gets the gradient by what `forward` gave, and returns that by what `forward` got.
+    """A layer. `backward` gets the gradient with respect to the output, and returns that with respect to the input.
 
-    It hands the gradients of its own parameters to `update`. In padded rows the gradient is 0.
+    It passes the gradients of its own parameters to `update`. In padded rows the gradient is 0.
     """
 
     def __init__(self, name: str, part: Any) -> None:
@@ -181,7 +181,7 @@ class _Layer:
         raise NotImplementedError
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        """needed: whether the gradient by the input is used; else return anything."""
+        """needed: whether the gradient with respect to the input is used; if not, return anything."""
         raise NotImplementedError
 
 
@@ -192,13 +192,13 @@ class _Linear(_Layer):
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
     def turned(self, x: Tensor, step: _Step) -> Tensor:
-        """Return the transpose of what `forward` gives, [K, out, b]."""
+        """Return the transpose of the result of `forward`, [K, out, b]."""
         self.x = x
         weight, bias = step.params[f"{self.name}.weight"], self.param(step, "bias")
         return torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        # The update may change the weights, so the gradient by the input comes first.
+        # The update may change the weights, so the gradient with respect to the input comes first.
         below = torch.bmm(slope, step.params[f"{self.name}.weight"]) if needed else slope
         update.product(f"{self.name}.weight", slope.mT, self.x)
         if self.part.bias is not None:
@@ -260,7 +260,7 @@ class _BatchNorm(_Layer):
         self.even = step.even[:, None]
         mean = torch.bmm(self.even, x)
         away = x - mean
-        # One product rounds the mean of numbers far from 0, and `backward` counts on sums of n that are 0.
+        # After one product, rounding leaves a mean for numbers far from 0, but `backward` needs sums of n that are 0.
         away -= torch.bmm(self.even, away)
         variance = torch.bmm(self.even, away * away)
         if self.part.track_running_stats:
@@ -274,7 +274,7 @@ class _BatchNorm(_Layer):
         return _scaled(self.n, self.param(step, "weight"), self.param(step, "bias"))
 
     def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
-        # The gradients of bias and weight are the sums that the gradient by the input needs too.
+        # The gradients of bias and weight are sums that the gradient with respect to the input needs too.
         total, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
         weight, below = self.param(step, "weight"), slope
         if needed:
@@ -288,7 +288,7 @@ class _BatchNorm(_Layer):
 
 
 def _scaled(n: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Return n w + b, with the weights and biases [K, d] that there are."""
+    """Return n w + b with weight w and bias b [K, d]; either may be None."""
     if weight is None:
         return n
     return n * weight[:, None] if bias is None else torch.addcmul(bias[:, None], n, weight[:, None])
@@ -305,9 +305,9 @@ _LAYERS: dict[type[nn.Module], type[_Layer]] = {
 
 
 class _Update:
-    """What takes the gradients of a step and updates the parameters: momentum, Adam and clipping as in torch.optim.
+    """Takes the gradients of a step and updates the parameters: momentum, Adam and clipping as in torch.optim.
 
-    mu: the weight of a proximal term; start: what it pulls to.
+    mu: the weight of a proximal term; start: the parameters to which this term pulls.
     """
 
     def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
@@ -387,7 +387,7 @@ class _Batches:
     """The batches of all members at all steps; members with more steps come first.
 
     labels [K, steps, b, ...]. counts [K, steps]: samples in each batch. even [K, steps, b]: 1 / count, 0 for padding.
-    share: what each sample counts in the mean over its batch, with class weights.
+    share: the weight of each sample in the mean over its batch, with class weights.
     """
 
     def __init__(self, net: Net, training: Training, members: Sequence[Member], device: torch.device) -> None:
@@ -420,7 +420,7 @@ class _Batches:
             self.share = weighted / torch.where(total > 0, total, 1.0)
         x = samples[0].x
         assert isinstance(x, Tensor)
-        # One memory for all steps, which stays in the cache.
+        # One buffer for all steps, which stays in the cache.
         self.block = x.new_empty(len(members) * rows.shape[2], *x.shape[1:])
 
     def inputs(self, step: int) -> Tensor:
@@ -439,7 +439,7 @@ class _Batches:
         return tensor[: self.active[step], step, : self.widths[step]]
 
     def _class_weights(self) -> Tensor | None:
-        """Return what each sample counts by its class [K, steps, b]; None if no member has class weights."""
+        """Return the weight of each sample by its class [K, steps, b]; None if no member has class weights."""
         classes = next((len(m.class_weights) for m in self.members if m.class_weights is not None), 0)
         if not classes:
             return None
@@ -463,7 +463,7 @@ def _check(chain: Chain, samples: Sequence[Samples]) -> None:
             raise NotStacked("the clients' targets are not of one kind")
 
 
-# -- losses: the head, and the gradient by the features ---------------------------------------------------------------
+# -- losses: the head, and the gradient with respect to the features --------------------------------------------------
 
 
 class _Ends:
@@ -482,7 +482,7 @@ class _Ends:
     def slope(
         self, number: int, z: Tensor, x: Tensor, step: _Step, update: _Update, needed: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return (the loss of each member [K], the gradient by the features z)."""
+        """Return (the loss of each member [K], the gradient with respect to the features z)."""
         if type(self.loss) is CrossEntropy:
             return self._cross_entropy(number, z, step, update, needed)
         if type(self.loss) is SquaredError:
@@ -567,9 +567,9 @@ def _stacked(trees: Sequence[Tree]) -> Any:
 def fit_stacked(
     net: Net, loss: Loss, training: Training, members: Sequence[Member], device: torch.device = CPU
 ) -> list[Fitted]:
-    """Train all members, whose samples are on `device`; results are on the CPU. Raises NotStacked for other samples.
+    """Train all members, whose samples are on `device`; results are on the CPU.
 
-    `why_not` has to allow it.
+    `why_not` must return "" for these arguments. Raises NotStacked for samples that cannot be stacked.
     """
     chain = chain_of(net)
     assert isinstance(chain, Chain)
@@ -615,7 +615,7 @@ def _fit(
     layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
     for before, layer in pairwise(layers):
         if isinstance(layer, _Relu):
-            layer.in_place = isinstance(before, _Linear)  # which does not keep what it gives
+            layer.in_place = isinstance(before, _Linear)  # a Linear does not need its output again
     ends = _Ends(loss, _Linear("head", chain.head), batches, members)
     lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)

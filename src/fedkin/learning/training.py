@@ -42,10 +42,10 @@ class Training(Settings):
     schedule: how the learning rate changes over the rounds t = 1..rounds: "cosine" is lr (1 + cos(pi (t - 1) / rounds))
     / 2, "step" is lr times step_factor after each step_every rounds. Rates of methods' own steps stay as they are.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
-    class_weights: what a sample of each class counts in the loss: numbers above 0 in the order of the classes, or
+    class_weights: the weight of a sample of each class in the loss: numbers above 0 in the order of the classes, or
     "balanced": n / (C n_c) at a client with n_c of its n samples in class c, and C classes among them.
     augment: a random view of each sample in place of the sample, in every step of every method's local training; None:
-    the samples as they are. Methods with views of their own (`method.augment`) refuse it.
+    unchanged samples. Methods with views of their own (`method.augment`) refuse it.
     """
 
     rounds: int = Field(100, ge=0)
@@ -86,7 +86,7 @@ class Training(Settings):
     def weights(self, labels: Tensor, classes: int) -> tuple[float, ...] | None:
         """Return the weight of each class at a client with these training labels; None if they are all equal there.
 
-        A class that the client does not have counts as if one sample were of it.
+        A class without samples at the client is treated as if it had one.
 
         >>> Training(class_weights="balanced").weights(torch.tensor([0, 0, 0, 1]), 2)
         (0.6666666666666666, 2.0)
@@ -98,7 +98,7 @@ class Training(Settings):
             weights = count.sum() / (max((count > 0).sum(), 1) * np.maximum(count, 1))
         else:
             weights = np.array(self.class_weights, np.float64)
-        # Without an effect nothing is multiplied, and the bits are those of training without weights.
+        # Weights without an effect are dropped, so that the bits are those of training without weights.
         return None if len(np.unique(weights[count > 0])) <= 1 else tuple(weights.tolist())
 
     def at(self, round: int) -> Training:
@@ -116,12 +116,12 @@ class Training(Settings):
         return self.local_steps or self.local_epochs or 1
 
     def with_steps(self, steps: int, *, whole: bool = False, **more: Any) -> Training:
-        """Return these settings with so many local steps. whole: each on all the samples that it is given."""
+        """Return these settings with `steps` local steps. whole: each step uses all samples that it is given."""
         size = {"batch_size": "all"} if whole else {}
         return self.model_copy(update={"local_steps": steps, "local_epochs": None, **size, **more})
 
     def with_epochs(self, epochs: int) -> Training:
-        """Return these settings with so many passes over the samples."""
+        """Return these settings with `epochs` passes over the samples."""
         return self.model_copy(update={"local_steps": None, "local_epochs": epochs})
 
     def rounds_of(self, warmup: float) -> int:

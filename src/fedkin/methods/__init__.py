@@ -1,6 +1,6 @@
-"""One file or package per algorithm, named as in its paper. A new file here is found by its class.
+"""One file or package per algorithm, named as in its paper. fedkin finds the class in a new file by itself.
 
-Every method is also here under its class's name: `from fedkin.methods import FedAvg`.
+Every method can be imported by the name of its class: `from fedkin.methods import FedAvg`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["METHODS"]
 
 
 def _found() -> dict[str, type[ServerMethod] | type[PeerMethod]]:
-    """Methods by name; raises TypeError when two share one."""
+    """Return the methods by name; raise TypeError if two have the same name."""
     methods: dict[str, type[ServerMethod] | type[PeerMethod]] = {}
     for module in iter_modules(__path__):
         if module.name.startswith("_"):

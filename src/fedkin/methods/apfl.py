@@ -1,4 +1,4 @@
-"""APFL: each client mixes a model of its own with the common one, and learns how much of each.
+"""APFL: each client mixes its own model with the common model, and learns the mixing weight.
 
 Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.13461, 2020. Equation numbers are the
 paper's; `docs/methods/apfl.md` says where paper, released code and this file differ.
@@ -22,8 +22,9 @@ class APFL(FedAvg):
     In each local step, with one batch: w_k <- w_k - lr grad f_k(w_k), and v_k <- v_k - lr alpha_k grad f_k(vbar_k),
     Eq. (5). Once a round alpha_k <- clip(alpha_k - lr <v_k - w_k, grad f_k(vbar_k)>, 0, 1), Eq. (10).
 
-    alpha: the first alpha_k; 1 without `adaptive` is Local training of v_k, 0 is FedAvg. adaptive: alpha_k is learned.
-    weights, aggregate: as in FedAvg. w_k at prediction is the common model. A client that never trained uses it alone.
+    alpha: the initial alpha_k; without `adaptive`, 1 is Local training of v_k and 0 is FedAvg. adaptive: alpha_k is
+    learned. weights, aggregate: as in FedAvg. For prediction w_k is the common model. A client that never trained
+    predicts with the common model alone.
     """
 
     name = "apfl"
@@ -36,14 +37,14 @@ class APFL(FedAvg):
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """R steps of w_k, which goes to the server, and of v_k, which stays."""
+        """Take R steps of w_k, which goes to the server, and of v_k, which stays here."""
         w, v = message.params, client.state.get("v", client.initial)
         alpha, step = client.state.get("alpha", self.alpha), client.training.with_steps(1, whole=True)
         for place, rows in enumerate(client.training.batches(client.size, client.rng("batches"))):
             batch = client.train.take(rows)
             vbar = mixture(v, w, alpha, client.net.trainable)
             moved = (yield from Fit(vbar, training=step, data=batch)).params
-            # lr grad f(vbar): what the step took away.
+            # The step subtracted lr grad f(vbar).
             gradient = {name: vbar[name] - moved[name] for name in client.net.trainable}
             if self.adaptive and place == 0:
                 slope = sum(float(((v[name] - w[name]) * g).sum()) for name, g in gradient.items())

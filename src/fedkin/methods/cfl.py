@@ -1,4 +1,4 @@
-"""CFL: a cluster is split in two when its model has come to rest while some members' updates still pull apart.
+"""CFL: a cluster is split in two when its model has converged but some members' updates still point apart.
 
 Sattler, Mueller, Samek. Clustered federated learning: model-agnostic distributed multitask optimization under privacy
 constraints. IEEE TNNLS 32(8), 2021 (arXiv 2019). `docs/methods/cfl.md` says where paper, released code and this file
@@ -30,10 +30,10 @@ _ROOT = "r"
 
 
 class Cfl(Clustered, SigningMethod):
-    """A tree of clusters, of which the leaves are trained.
+    """A tree of clusters; the leaves are trained.
 
-    split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are of several of
-    the groups that signatures tell apart (`fedkin.graph.find`), whatever the lengths. By cosines of updates in both.
+    split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are in several of
+    the groups found from signatures (`fedkin.graph.find`), whatever the lengths. Both split by cosines of updates.
     eps1, eps2: a cluster is split when |mean update| < eps1 while the largest |update| > eps2. With scale "first" both
     are shares of the largest update of the first round; with "absolute" they are lengths, as in the paper.
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
@@ -58,11 +58,11 @@ class Cfl(Clustered, SigningMethod):
     def start(self, server: ServerView) -> None:
         """Set the server's state.
 
-        A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts. models: {node:
-        params}; a leaf's is trained, an inner node keeps the one that was split. directions: {node: parameters of
-        length 1} of every node but the root: the mean direction of its members' updates when they were split off, or 0
-        where they cancel out. node: {client id: node} where the client is. largest: length of the longest update of the
-        first round; 0.0 before that. same: signatures and groups from the test, None without split "same".
+        A node is named by its path from the root: "r" has all clients, "r0" and "r1" are its two parts. models: {node:
+        params}; a leaf's model is trained, an inner node keeps the model that was split. directions: {node: parameters
+        of length 1} of every node but the root: the mean direction of its members' updates when they were split off, or
+        0 where they cancel out. node: {client id: node} where the client is. largest: length of the longest update of
+        the first round; 0.0 before that. same: signatures and groups from the test, None without split "same".
         """
         server.state = {"models": {_ROOT: server.initial}, "directions": {}, "node": {}, "largest": 0.0, "same": None}
 
@@ -92,7 +92,7 @@ class Cfl(Clustered, SigningMethod):
         server.graph = members_graph(state["node"], sorted(set(state["node"].values())), server.round)
 
     def advance(self, server: ServerView, leaf: str, replies: Mapping[str, Message]) -> dict[str, str]:
-        """Average one leaf's replies, or split it: {client id: new leaf} of those that replied, if it was split."""
+        """Average one leaf's replies, or split the leaf; return {client id: new leaf} if it was split."""
         state, names = server.state, server.net.trainable
         start, weights = state["models"][leaf], mean_weights(replies, self.weights)
         params = {id: reply.params for id, reply in replies.items()}
@@ -131,9 +131,9 @@ class Cfl(Clustered, SigningMethod):
         return self.eps1 * unit, self.eps2 * unit
 
     def placed(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
-        """Take clients that are at inner nodes down the tree: {client id: node} of those that moved.
+        """Move clients at inner nodes down the tree; return {client id: new node}.
 
-        A client trains the model that was split and goes to the side in whose direction its update points more.
+        A client trains the model that was split and goes to the part whose direction is closer to its update.
         """
         state = server.state
         nodes: dict[str, str] = {}
@@ -166,7 +166,7 @@ def _is_split(state: Mapping[str, Mapping[str, Params]], node: str) -> bool:
 def direction(
     members: Mapping[str, Params], start: Params, names: Sequence[str], lengths: Mapping[str, float]
 ) -> dict[str, Tensor]:
-    """The mean of the members' updates, each scaled to length 1, itself scaled to length 1."""
+    """Return the mean of the members' updates, each scaled to length 1; the mean is scaled to length 1 too."""
     total = {name: torch.zeros_like(start[name]) for name in names}
     for id in sorted(members):
         if lengths[id] > 0:
@@ -177,7 +177,7 @@ def direction(
 
 
 def along(params: Params, start: Params, towards: Params) -> float:
-    """The update's inner product with a direction: of two directions of length 1, the larger has the larger cosine."""
+    """Return the update's inner product with a direction; it ranks directions of length 1 by their cosine."""
     return float(
         sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in towards.items())
     )

@@ -1,4 +1,4 @@
-"""CoBo: which pairs of clients collaborate is learned from whether their gradients agree halfway between their models.
+"""CoBo: clients learn whom to collaborate with: pairs whose gradients agree halfway between their models.
 
 Hashemi, He, Jaggi. CoBo: collaborative learning via bilevel optimization. arXiv 2409.05539, 2024.
 `docs/methods/cobo.md` says where paper and this file differ.
@@ -27,12 +27,12 @@ from fedkin.views import ClientView, ServerView
 class CoBo(OwnModels):
     """min over x of sum_i f_i(x_i) + rho / 2 sum over pairs of w_ij |x_i - x_j|^2, with learned w_ij in [0, 1].
 
-    Each round draws pairs; w_ij <- clip(w_ij + gamma <grad f_i(z), grad f_j(z)>, 0, 1) at z = (x_i + x_j) / 2, with a
-    batch of each. Then x_i <- local steps on f_i + rho / 2 sum_j w_ij |x - x_j|^2, from the own x_i, with the others'
-    last x_j. Weights begin at 1.
+    Each round draws pairs; w_ij <- clip(w_ij + gamma <grad f_i(z), grad f_j(z)>, 0, 1) at z = (x_i + x_j) / 2, with one
+    batch of each client. Then x_i <- local steps from x_i on f_i + rho / 2 sum_j w_ij |x - x_j|^2, where x_j are the
+    others' last models. Weights start at 1.
 
-    rho: weight of the pull; 0 is Local training. gamma: rate of the weights. pairs: how many pairs a client is in, in a
-    round, on average; with fewer others, all. A client that never trained uses the mean of all models. The server's
+    rho: weight of the pull; 0 is Local training. gamma: rate of the weights. pairs: mean number of pairs of a client in
+    a round; all pairs if there are fewer others. A client that never trained uses the mean of all models. The server's
     state also has `weights`, {one: {other: w}}, 1 where a pair is absent.
     """
 
@@ -48,7 +48,7 @@ class CoBo(OwnModels):
 
     @phase(gradients=Each(TRAINABLE))
     def gradients(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """The gradient of a batch at each point in the message, {other: {name: tensor}}."""
+        """Return the gradient of one batch at each point in the message, {other: {name: tensor}}."""
         rows = next(iter(client.training.batches(client.size, client.rng("gradients"))))
         step = client.training.with_steps(1, whole=True)
         gradients = {}
@@ -61,7 +61,7 @@ class CoBo(OwnModels):
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the own model, pulled to the weighted mean of the others', and send it."""
+        """Train the client's model, pulled to the weighted mean of the others' models, and send it."""
         own: Params = client.state.get("params", client.initial)
         near = fit_near(client, own, message["centre"], message["pull"]) if "centre" in message else Fit(own)
         fitted = yield from near
@@ -106,9 +106,9 @@ class CoBo(OwnModels):
         server.state["weights"] = weights
 
     def pulled(self, server: ServerView, id: str) -> Message:
-        """The mean of the others' models, weighted by w, and the strength of the pull to it; empty where there is none.
+        """Return the others' mean model, weighted by w, and the strength of the pull to it; empty without a pull.
 
-        sum_j w_j |x - x_j|^2 is W |x - mean|^2 and a constant, with W = sum_j w_j.
+        sum_j w_j |x - x_j|^2 is W |x - mean|^2 plus a constant, with W = sum_j w_j.
         """
         models = server.state["models"]
         share = {other: weight_of(server.state, id, other) for other in sorted(models) if other != id}

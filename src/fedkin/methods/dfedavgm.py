@@ -1,7 +1,7 @@
-"""DFedAvgM: peers train with momentum, then mix whole models with their neighbours.
+"""DFedAvgM: peers train with momentum, then mix their models with those of their neighbours.
 
 Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern Analysis and Machine Intelligence 45(4),
-2023. `docs/methods/dfedavgm.md` says what is left open there and chosen here.
+2023. `docs/methods/dfedavgm.md` says what the paper leaves open and what this file chooses.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MOMENTUM = 0.9
 class DFedAvgM(PeerMethod):
     """x_i <- sum_l w_il z_l, with z_l peer l's model after K local steps of momentum SGD, W of Metropolis-Hastings.
 
-    momentum: theta of the local steps, which start without velocity in each round, of Adam the first of its betas;
-    None: 0.9 for SGD, `training.betas` for Adam.
-    aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
-    measured from (`fedkin.learning.aggregate.aggregated`).
+    momentum: theta of the local steps; for Adam, the first of its betas. The velocity is zero at the start of each
+    round. None: 0.9 for SGD, `training.betas` for Adam.
+    aggregate: the rule that combines the received models with the peer's own; updates are measured from its own
+    (`fedkin.learning.aggregate.aggregated`).
     """
 
     name = "dfedavgm"
@@ -49,12 +49,12 @@ class DFedAvgM(PeerMethod):
     def join(self, peer: PeerView) -> None:
         """Set a peer's state.
 
-        params: its model x_i; row: the weights w_il that it mixed with in its last round, by peer id, itself included.
+        params: its model x_i; row: the mixing weights w_il of its last round, by peer id, its own included.
         """
         peer.state.update({"params": peer.initial, "row": {peer.id: 1.0}})
 
     def round(self, peer: PeerView) -> PeerFlow[None]:
-        """K local steps, then the mean with the neighbours that were heard."""
+        """Take K local steps, then average with the models received from neighbours."""
         fitted = yield from Fit(peer.state["params"], training=self.local(peer.training))
         inbox = yield from Share(Message(params=fitted.params, degree=len(peer.neighbours)))
         degrees = {id: message["degree"] for id, message in inbox.items()}
@@ -77,7 +77,7 @@ class DFedAvgM(PeerMethod):
         return Message(row=peer.state["row"])
 
     def graph_of(self, reports: Mapping[str, Message]) -> Graph:
-        """The mixing weights of the last round that each peer took part in; an edge is what either end gives."""
+        """Return the mixing weights of each peer's last round; an edge has the larger of its two weights."""
         ids, mixing = mixing_matrix({id: report["row"] for id, report in reports.items()})
         weights = np.maximum(mixing, mixing.T)
         np.fill_diagonal(weights, 0.0)
@@ -85,9 +85,9 @@ class DFedAvgM(PeerMethod):
 
 
 def metropolis_row(own: str, degree: int, degrees: Mapping[str, int]) -> dict[str, float]:
-    """w_il = 1 / (1 + max(degree_i, degree_l)) for the neighbours l that were heard, the rest of 1 for itself.
+    """w_il = 1 / (1 + max(degree_i, degree_l)) for the neighbours l whose message arrived; the peer gets the rest.
 
-    degree: number of the peer's neighbours, heard or not; degrees: of the neighbours that were heard, by id.
+    degree: number of the peer's neighbours; degrees: of the neighbours whose message arrived, by id.
 
     >>> metropolis_row("a", 1, {"b": 2})
     {'b': 0.3333333333333333, 'a': 0.6666666666666667}

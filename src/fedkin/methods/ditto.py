@@ -1,4 +1,4 @@
-"""Ditto: a personal model beside the common one, pulled towards it.
+"""Ditto: each client also trains a personal model, which is pulled towards the common model.
 
 Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through personalization. ICML 2021. Equation numbers
 are the paper's; `docs/methods/ditto.md` says where paper, released code and this file differ.
@@ -19,11 +19,11 @@ from fedkin.views import ClientView
 class Ditto(FedAvg):
     """w as in FedAvg, and min over v_k of f_k(v_k) + lam / 2 |v_k - w|^2, Eq. (Ditto), at each client.
 
-    Algorithm 1: a sampled client trains the w that it received, and takes as many steps
+    Algorithm 1: a sampled client trains the w that it received, and takes the same number of steps
     v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
 
-    lam: 0 is Local training; large values tend to FedAvg, and need lam * training.lr below 2. weights, aggregate: as
-    in FedAvg. A client that never trained fits its v_k from w, by the same steps, each time that it is evaluated.
+    lam: 0 is Local training; large values tend to FedAvg, and need lam * training.lr below 2. weights, aggregate: as in
+    FedAvg. A client that never trained fits its v_k at each evaluation, from w and by the same steps.
     """
 
     name = "ditto"

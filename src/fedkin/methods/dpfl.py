@@ -1,4 +1,4 @@
-"""DPFL: each client averages with a few others, chosen because their models lower its own held-out loss.
+"""DPFL: each client averages with a few partners, chosen because their models lower its held-out loss.
 
 Kharrat, Canini, Horvath. Decentralized personalized federated learning. arXiv 2406.06520, 2024. `docs/methods/dpfl.md`
 says where paper and this file differ.
@@ -24,13 +24,13 @@ from fedkin.views import ClientView, ServerView
 class Dpfl(OwnModels):
     """w_i <- the mean, by samples, of the models of client i and its partners, then local training.
 
-    In every `every`-th round, beginning with the second, partners are chosen anew: from its own model alone a client
-    adds the one of `candidates` whose model lowers the loss of the mean most, until none lowers it or `budget` is
-    reached. The loss is that on a fifth of the client's samples, which is held out of its training. In between, the
-    mean is over the same partners.
+    Partners are chosen in round 2 and in every `every`-th round. The choice is greedy: a client starts from its own
+    model and adds the one of `candidates` whose model lowers the loss of the mean most, until no model lowers it or
+    `budget` is reached. The loss is that on a fifth of the client's samples, which it does not train on. In other
+    rounds the partners stay.
 
-    A client that never trained uses the mean of all models. The server's state also has `sizes`, the samples of each
-    client that answered, and `partners`, whom it chose last.
+    A client that never trained uses the mean of all models. The server's state also has `sizes`, the number of samples
+    of each client that answered, and `partners`, its last choice.
     """
 
     name = "dpfl"
@@ -45,7 +45,7 @@ class Dpfl(OwnModels):
 
     @phase(params=NET, n=COUNT, partners=Each(Whole(1)))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Choose partners if that is asked for, average with them, and train; partners: their samples by id."""
+        """Choose partners if asked, average with them, and train; partners: {id: number of samples}."""
         kept, held = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
         models, sizes = {"": own, **message["models"]}, {"": client.size, **message["sizes"]}
@@ -60,7 +60,7 @@ class Dpfl(OwnModels):
     def chosen(
         self, task: Task, models: Mapping[str, Params], sizes: Mapping[str, int], held: Samples
     ) -> ClientFlow[list[str]]:
-        """The greedy choice; models, sizes: of this client ("") and the candidates."""
+        """Choose partners greedily; models, sizes: by id, of this client ("") and the candidates."""
 
         def loss(ids: Sequence[str]) -> ClientFlow[float]:
             mean = weighted_mean({id: models[id] for id in ids}, {id: sizes[id] for id in ids})
@@ -99,7 +99,7 @@ class Dpfl(OwnModels):
         server.graph = Graph(tuple(ids), weights, directed=True, round=server.round)
 
     def drawn(self, server: ServerView, id: str) -> list[str]:
-        """The candidates of a client: all others, or so many of them drawn at random."""
+        """Return a client's candidates: all other clients, or `candidates` of them drawn at random."""
         others = sorted(set(server.state["models"]) - {id})
         if len(others) <= self.candidates:
             return others

@@ -1,4 +1,4 @@
-"""DRFA: distributionally robust federated averaging; the clients' weights ascend the losses of a snapshot.
+"""DRFA: distributionally robust federated averaging; gradient ascent of the clients' weights on losses of a snapshot.
 
 Deng, Kamani, Mahdavi. Distributionally robust federated averaging. NeurIPS 2020, Algorithm 1.
 `docs/methods/drfa.md` says where paper, released code and this file differ.
@@ -27,13 +27,13 @@ from fedkin.views import ClientView, ServerView
 
 @dataclass(frozen=True)
 class Snapshotting:
-    """A loss that keeps the parameters as they are after carry["left"] steps, in carry["snapshot"]."""
+    """A loss that stores the parameters after carry["left"] steps in carry["snapshot"]."""
 
     loss: Loss
 
     @property
     def weighted(self) -> bool | None:
-        """Whether the loss honours class weights."""
+        """Whether the loss uses class weights."""
         return getattr(self.loss, "weighted", None)
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> tuple[Tensor, Tree]:
@@ -49,7 +49,7 @@ class Drfa(Minimax):
     """lambda <- projection of lambda + gamma tau v, v the losses of the mean model at a random local step.
 
     gamma: rate of lambda; tau is the mean number of local steps.
-    snapshot: the losses are those of the model at a step drawn uniformly from the round's steps; else at the last step.
+    snapshot: use losses of the model at a step drawn uniformly from the round's steps; else after the last step.
     """
 
     name = "drfa"
@@ -65,7 +65,7 @@ class Drfa(Minimax):
 
     @phase(params=NET, snapshot=NET.when(lambda at: at.method.snapshot), steps=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train; send the model, and its snapshot: the model as it was at the drawn step."""
+        """Train; send the model and its snapshot, which is the model at the drawn step."""
         params, loss = message.params, default_loss(client.task)
         if not self.snapshot:
             fitted = yield from Fit(params, loss)
@@ -82,7 +82,7 @@ class Drfa(Minimax):
         drawn = self.drawn(server, sampled)
         message = Message(params=server.state["params"])
         if self.snapshot:
-            # In (0, 1]: the same share of the way for all, also where clients take different numbers of steps.
+            # In (0, 1]: a share of the local steps, since clients may take different numbers of them.
             message = Message(**message, at=torch.tensor(1 - server.rng("snapshot").random(), dtype=torch.float64))
         replies = yield from Ask("train", dict.fromkeys(drawn, message))
         new = mean({id: reply.params for id, reply in replies.items()}, drawn)

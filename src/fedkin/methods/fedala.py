@@ -1,4 +1,4 @@
-"""FedALA: each client learns, number by number, how much of the common head it takes.
+"""FedALA: each client learns, for each parameter of the head, how much of the common head it takes.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023. Equation numbers are the paper's; `docs/methods/fedala.md` says where paper, released code and this file differ.
@@ -19,11 +19,12 @@ from fedkin.views import ClientView
 class FedALA(FedAvg):
     """theta_hat = theta_k + (theta - theta_k) * W for the head, Eq. (3); the body is the common one.
 
-    W <- clip(W - eta grad f_k(theta_hat) * (theta - theta_k), 0, 1), Eq. (5), over batches of the client's samples from
-    W = 1: `first_passes` passes when a client first trains again, one pass in later rounds. Then it trains theta_hat.
+    W <- clip(W - eta grad f_k(theta_hat) * (theta - theta_k), 0, 1), Eq. (5), over batches of the client's samples. It
+    starts at W = 1 and takes `first_passes` passes the second time that a client trains, one pass in later rounds. Then
+    the client trains theta_hat.
 
-    eta: rate of W; 0 keeps W = 1, which is FedAvg. weights, aggregate: as in FedAvg. A client predicts with what it
-    trained, or the common model before.
+    eta: rate of W; 0 keeps W = 1, which is FedAvg. weights, aggregate: as in FedAvg. A client predicts with its last
+    trained model; before its first training, with the common model.
     """
 
     name = "fedala"

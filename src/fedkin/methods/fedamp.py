@@ -25,11 +25,11 @@ from fedkin.views import ClientView, ServerView
 class FedAMP(OwnModels):
     """u_i = sum_j xi_ij w_j, Eq. (6), and w_i = argmin of f_i(w) + lam / (2 alpha) |w - u_i|^2, Eq. (7).
 
-    xi_ij = alpha exp(-|w_i - w_j|^2 / sigma) / sigma for j != i, and xi_ii = 1 - sum_j xi_ij. The client goes on from
-    its own w_i by the experiment's local training. A row whose xi_ij sum to more than 1 is divided by that sum.
+    xi_ij = alpha exp(-|w_i - w_j|^2 / sigma) / sigma for j != i, and xi_ii = 1 - sum_j xi_ij. The client continues
+    from its own w_i with the experiment's local training. A row whose xi_ij sum to more than 1 is divided by that sum.
 
     lam: weight of the pull; 0 is Local training. alpha: rate of the server's step. sigma: scale of squared distances.
-    A client that never trained starts from the mean of all models, which is its u_i too.
+    A client that never trained starts from the mean of all models, which is also its u_i.
     """
 
     name = "fedamp"
@@ -43,7 +43,7 @@ class FedAMP(OwnModels):
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the own model near the cloud model, keep it and send it."""
+        """Train the client's model near the cloud model, keep it and send it."""
         client.state["params"] = yield from self.near(client, client.state.get("params", client.initial), message)
         return Message(params=client.state["params"])
 
@@ -81,7 +81,7 @@ class FedAMP(OwnModels):
 
 
 def attention(squared: Array, alpha: float, sigma: float) -> Array:
-    """xi [n, n] of squared distances [n, n]; rows sum to 1, and no entry is below 0.
+    """Return xi [n, n] from squared distances [n, n]; entries are at least 0, and rows sum to 1.
 
     >>> attention(np.array([[0.0, 1e9], [1e9, 0.0]]), 1.0, 1.0)
     array([[1., 0.],

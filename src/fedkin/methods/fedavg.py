@@ -14,8 +14,8 @@ from fedkin.methods.blocks.averaging import AveragedModel
 class FedAvg(AveragedModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
 
-    weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: another rule than the mean
-    (`fedkin.learning.aggregate.aggregated`).
+    weights: "samples" weighs a client by n_k, "equal" gives all clients the same weight. aggregate: the rule that
+    combines the models, by default the mean (`fedkin.learning.aggregate.aggregated`).
     """
 
     name = "fedavg"

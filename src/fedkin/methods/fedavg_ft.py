@@ -1,4 +1,4 @@
-"""FedAvg with fine-tuning: the common model, then a few local passes at each client that uses it.
+"""FedAvg with fine-tuning: a client trains the common model for a few passes before it uses it.
 
 The simplest personalisation. It is studied, among others, in Cheng, Chadha, Duchi. Federated asymptotics: a model to
 compare federated learning algorithms. AISTATS 2023; and Wu, Li, Charles, Motwani, Wang. Motley: benchmarking
@@ -18,8 +18,8 @@ from fedkin.views import ClientView
 class FedAvgFT(FedAvg):
     """w as in FedAvg; client k predicts with w after `passes` passes over its own training samples.
 
-    passes: 0 is FedAvg. Passes use the experiment's batch size, optimiser and rate. Nothing more travels, and the
-    tuned models are not kept.
+    passes: 0 is FedAvg. Passes use the experiment's batch size, optimiser and rate. The messages are those of FedAvg,
+    and the tuned models are not kept.
     """
 
     name = "fedavg-ft"

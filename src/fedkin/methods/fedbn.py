@@ -19,7 +19,7 @@ _KINDS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRe
 
 
 def without_normalisation(net: Net) -> list[str]:
-    """Names of the parameters and buffers that belong to no normalisation layer (by class), in the net's order."""
+    """Names of parameters and buffers outside normalisation layers (recognised by class), in the net's order."""
     own = tuple(f"{name}." for name, module in net.module.named_modules() if isinstance(module, _KINDS))
     return [name for name in net.initial if not name.startswith(own)] if own else list(net.initial)
 
@@ -40,5 +40,5 @@ class FedBN(PartialModel):
 
     @phase(params=Weights(part=without_normalisation), n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the whole model; send what is shared."""
+        """Train the complete model; send the shared parameters."""
         return (yield from self.update(client, message))

@@ -1,4 +1,4 @@
-"""FedClassAvg: heads are averaged and held near their average; bodies learn by supervised contrast of two views.
+"""FedClassAvg: heads are averaged and held near their average; bodies learn by a contrastive loss of two views.
 
 Jang, Ha, Jung, Yoon. FedClassAvg: local representation learning for personalized federated learning on heterogeneous
 neural networks. ICPP 2022. `docs/methods/fedclassavg.md` says where MAPL, released code and this file differ.
@@ -28,7 +28,7 @@ from fedkin.views import ClientView
 
 @dataclass(frozen=True)
 class ContrastedViews:
-    """Cross-entropy of the first view + supervised contrast of both views' features + rho / 2 |h - h_t|^2.
+    """Cross-entropy of the first view + supervised contrastive loss of both views' features + rho / 2 |h - h_t|^2.
 
     extras["head"]: h_t, the parameters of the averaged head that training began with.
     """
@@ -50,7 +50,8 @@ class ContrastedViews:
 class FedClassAvg(FedSim):
     """FedSim with another local loss; clients predict with the heads that they trained last.
 
-    rho: weight of the pull to the averaged head; temperature: of the supervised contrast; augment: the views.
+    rho: weight of the pull to the averaged head. temperature: of the supervised contrastive loss. augment: makes the
+    views.
     """
 
     name = "fedclassavg"
@@ -68,7 +69,7 @@ class FedClassAvg(FedSim):
         self.augment.check(federation.task)
 
     def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:
-        """Train both parts, the head near the averaged one."""
+        """Train both parts, with the head pulled to the averaged head."""
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}
         loss = ContrastedViews(self.temperature, self.rho, self.augment)
         fitted = yield from Fit(params, loss, extras={"head": head})

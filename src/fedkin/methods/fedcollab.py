@@ -1,4 +1,4 @@
-"""FedCollab: coalitions that weigh how unlike clients are against how few samples each has; FedAvg inside each.
+"""FedCollab: coalitions trade off differences between clients against few samples; FedAvg inside each.
 
 Bao, Wang, Wu, He. Optimizing the collaboration structure in cross-silo federated learning. ICML 2023.
 `docs/methods/fedcollab.md` says where paper and this file differ.
@@ -32,9 +32,9 @@ from fedkin.views import ClientView, ServerView
 
 @dataclass(frozen=True)
 class Discriminates:
-    """log(1 + exp(-side s)), with s the model's output for the sample's own class, so that s reads x and y.
+    """log(1 + exp(-side s)), with s the model's output for the sample's own class, so that s depends on x and y.
 
-    extras["side"]: 1 or -1, the client's of the pair.
+    extras["side"]: 1 at one client of the pair, -1 at the other.
     """
 
     weighted = False
@@ -54,14 +54,14 @@ class FedCollab(Clustered):
     """A partition that minimises mean_i [C sqrt(sum_j a_ij^2 / n_j) + sum_j a_ij d_ij]; FedAvg inside each coalition.
 
     a_ij: the share of client j's samples in the coalition of i, so that the first term is C / sqrt(samples of the
-    coalition). d_ij: how well a discriminator tells samples (x, y) of i from those of j: the share told right at i,
-    plus that at j, minus 1, at least 0. Each pair trains one in `exchanges` rounds of FedAvg of its two, before the
-    first round, and the best of these on held-out samples counts. A discriminator is a net like the model, of which
-    the output for a sample's own class says whose it is.
+    coalition). d_ij: how well a discriminator separates samples (x, y) of i and j: its accuracy at i, plus that at j,
+    minus 1, at least 0. Each pair trains a discriminator before the first round, in `exchanges` rounds of FedAvg
+    between the two, and the best value on held-out samples counts. A discriminator is a net like the model; its output
+    for a sample's own class says which client the sample is from.
 
-    c: C, the weight of few samples. exchanges: rounds in which discriminators train. restarts: how often the greedy
-    search begins anew, from all clients alone. weights, aggregate: as in FedAvg, inside a coalition. A client that
-    comes later is compared with all others, and the partition is made anew; a coalition goes on from the mean of its
+    c: C, the weight of the first term. exchanges: rounds in which discriminators train. restarts: number of greedy
+    searches, each from all clients alone. weights, aggregate: as in FedAvg, inside a coalition. A client that joins
+    later is compared with all others, and the partition is computed again; a coalition continues from the mean of its
     members' models. A client that never took part uses the mean of all coalitions.
 
     The server's state: `sizes`, {client: n}; `divergence`, {client: {client: d}}; `cluster`, {client: coalition};
@@ -88,7 +88,7 @@ class FedCollab(Clustered):
 
     @phase(right=Each(Number(0.0)), models=Each(NET))
     def discriminate(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """The share of held-out samples that each pair's discriminator tells right, and the discriminators trained."""
+        """Return each discriminator's accuracy on held-out samples, and the trained discriminators."""
         kept, held = held_out_fifth(client)
         right: dict[str, float] = {}
         models: dict[str, Params] = {}
@@ -111,7 +111,7 @@ class FedCollab(Clustered):
             self.record(server)
 
     def take(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
-        """Compare these clients with each other and with all that are known, and make the coalitions anew."""
+        """Compare these clients with each other and with all known clients; compute the coalitions again."""
         state = server.state
         replies = (yield from Ask("count", dict.fromkeys(ids, Message()))) if ids else {}
         if not replies:
@@ -134,8 +134,8 @@ class FedCollab(Clustered):
     def compared(
         self, server: ServerView, pairs: Sequence[tuple[str, str]]
     ) -> ServerFlow[dict[tuple[str, str], float]]:
-        """d of each pair; 1 for one that was never judged by both."""
-        # From outputs of 0, so that it does not matter which of a pair is on which side.
+        """Return d of each pair; 1 for a pair that was never judged by both clients."""
+        # Outputs start at 0, so that it does not matter which client of a pair has which side.
         zeros = {name: torch.zeros_like(server.initial[name]) for name in last_layers(server.net.trainable, 1)}
         begun = {**server.initial, **zeros}
         models: dict[tuple[str, str], Params] = dict.fromkeys(pairs, begun)
@@ -160,7 +160,7 @@ class FedCollab(Clustered):
 
 
 def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: int) -> Labels:
-    """The best partition [n] that greedy moves find: from all alone, each client in turn goes where the sum is least.
+    """Best partition [n] of a greedy search from all alone: each client in turn moves to where the sum is smallest.
 
     >>> far = np.kron([[0.0, 1.0], [1.0, 0.0]], np.ones((2, 2)))
     >>> coalitions([50, 50, 50, 50], far, 10.0, 5, 0).tolist()
@@ -168,7 +168,7 @@ def coalitions(sizes: Sequence[int], d: Array, c: float, restarts: int, seed: in
     """
     n = np.asarray(sizes, dtype=np.float64)
     draw = np.random.default_rng(seed)
-    # In an order that ids do not decide.
+    # In an order that does not depend on ids.
     order = np.lexsort((np.sort(d, axis=1).sum(1), n))
     best, least = np.zeros(len(n), dtype=np.int64), np.inf
     for _ in range(restarts):
@@ -189,13 +189,13 @@ def cost(count: Array, samples: Array, apart: Array, c: float) -> Array:
 
 
 def _sums(labels: Labels, n: Array, weighted: Array) -> tuple[Array, Array, Array, Array]:
-    """Who is in each coalition [coalitions, clients], and what `cost` needs of it; weighted: n_j d_ij."""
+    """Return membership [coalitions, clients] and the arguments of `cost`; weighted: n_j d_ij."""
     member = (labels == np.arange(len(n))[:, None]).astype(np.float64)
     return member, member.sum(1), member @ n, ((member @ weighted) * member).sum(1)
 
 
 def _moved(order: Labels, n: Array, weighted: Array, c: float) -> Labels:
-    """Move one client after another to the coalition where it costs all least, until none moves."""
+    """Move one client after another to where the total cost is smallest, until no client moves."""
     labels, moving = np.arange(len(n)), True
     while moving:
         moving = False

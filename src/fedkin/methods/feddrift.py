@@ -1,4 +1,4 @@
-"""FedDrift: clusters that split when a client's accuracy drops, and merge when their models do as well on each other.
+"""FedDrift: clusters split when a client's accuracy drops, and merge when their models fit each other's samples.
 
 Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated learning under distributed concept drift. AISTATS 2023.
 `docs/methods/feddrift.md` says where paper and this file differ.
@@ -22,14 +22,14 @@ from fedkin.views import ClientView, ServerView
 
 
 class FedDrift(Clustered):
-    """FedAvg inside clusters, which are found anew at the beginning of every time step of `every` rounds.
+    """FedAvg inside clusters, which are found again at the beginning of every time step of `every` rounds.
 
     Algorithm 2: a client joins the cluster whose model is most accurate on its samples; if its accuracy dropped by more
-    than delta since the end of the last step, it gets a cluster of its own, from the first parameters. Clusters i and j
+    than delta since the end of the last step, it gets its own cluster with the initial parameters. Clusters i and j
     that both had a model before merge by complete linkage while max(a_ii - a_ij, a_jj - a_ji, 0) is at most delta; a_ij
-    is the accuracy of model i on the samples of cluster j. A merged model is the mean by clients.
+    is the accuracy of model i on the samples of cluster j. A merged model is the mean weighted by numbers of clients.
 
-    All begin in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
+    All clients start in one cluster. weights, aggregate: as in FedAvg, inside a cluster.
     """
 
     name = "feddrift"
@@ -77,7 +77,7 @@ class FedDrift(Clustered):
             self.record(server)
 
     def regroup(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        """Join, isolate and merge."""
+        """Assign clients to clusters, isolate those whose accuracy dropped, and merge clusters."""
         state, known = server.state, dict(server.state["models"])
         replies = yield from Ask("judge", dict.fromkeys(sampled, Message(models=known)))
         cluster, free, models = dict(state["cluster"]), state["free"], dict(known)
@@ -112,7 +112,7 @@ class FedDrift(Clustered):
 
 
 def accuracies(numbers: Sequence[str], cluster: Mapping[str, str], replies: Mapping[str, Message]) -> Array:
-    """a [m, m]: the accuracy of model i on the samples of cluster j; nan for a cluster of which nobody answered."""
+    """a [m, m]: the accuracy of model i on the samples of cluster j; nan if no client of cluster j answered."""
     table = np.full((len(numbers), len(numbers)), np.nan)
     for j, there in enumerate(numbers):
         those = [reply for id, reply in sorted(replies.items()) if cluster[id] == there]
@@ -124,14 +124,14 @@ def accuracies(numbers: Sequence[str], cluster: Mapping[str, str], replies: Mapp
 
 
 def merged(numbers: Sequence[str], a: Array, delta: float) -> dict[str, str]:
-    """{cluster: the smallest number among those that it merges with}, by complete linkage of the accuracies lost.
+    """{cluster: smallest number in its merged cluster}, by complete linkage of the losses of accuracy.
 
     >>> merged(["0", "1", "2"], np.array([[0.9, 0.88, 0.1], [0.87, 0.9, 0.2], [0.1, 0.2, 0.9]]), 0.1)
     {'0': '0', '1': '0', '2': '2'}
     """
     if len(numbers) < 2:
         return {number: number for number in numbers}
-    lost = np.diag(a)[None, :] - a  # [i, j]: what cluster j loses with model i
+    lost = np.diag(a)[None, :] - a  # [i, j]: accuracy that cluster j loses with model i
     distance = np.nan_to_num(np.maximum(np.maximum(lost, lost.T), 0.0), nan=1.0)
     np.fill_diagonal(distance, 0.0)
     label = fcluster(linkage(squareform(distance, checks=False), "complete"), delta, "distance")

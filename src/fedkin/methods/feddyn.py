@@ -1,7 +1,7 @@
-"""FedDyn: each client's objective is changed in every round so that the clients' minima meet at a common one.
+"""FedDyn: each round changes the clients' objectives so that their minima move to a common point.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021.
-`docs/methods/feddyn.md` says what is chosen here.
+`docs/methods/feddyn.md` says which choices this file makes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Dynamic:
 class FedDyn(OneModel):
     """w_k minimises f_k(w) - <g_k, w> + alpha / 2 |w - w_t|^2, and g_k <- g_k - alpha (w_k - w_t), Algorithm 1.
 
-    The server: h <- h - alpha / N sum_k (w_k - w_t) over the clients that answered, of N, and w_{t+1} is the mean of
-    their w_k, less h / alpha. At a client's minimum g_k is the gradient of f_k, and h is the mean of all g_k. At a
-    fixed point all w_k are w_t, and the mean of the gradients is 0: w_t minimises the mean of the f_k, however many
-    steps clients take.
+    The server sums over the clients that answered, of N clients: h <- h - alpha / N sum_k (w_k - w_t). Then w_{t+1} is
+    the mean of their w_k minus h / alpha. At a client's minimum g_k is the gradient of f_k, and h is the mean of all
+    g_k. At a fixed point all w_k equal w_t, and the mean of the gradients is 0: w_t minimises the mean of the f_k,
+    whatever the number of local steps.
 
-    alpha: weight of the pull to w_t. All clients weigh alike. A client's state has `gradient`, g_k, zero at first; the
-    server's has h, `gradient`.
+    alpha: weight of the pull to w_t. All clients have the same weight. The state `gradient` is g_k at a client, zero at
+    first, and h at the server.
     """
 
     name = "feddyn"
@@ -62,7 +62,7 @@ class FedDyn(OneModel):
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Local steps on the changed objective; the gradient stays here."""
+        """Train on the changed objective; the gradient stays at the client."""
         start = {name: message.params[name] for name in client.net.trainable}
         gradient = client.state.get("gradient", {name: torch.zeros_like(w) for name, w in start.items()})
         extras = {"start": start, "gradient": gradient}

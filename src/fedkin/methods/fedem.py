@@ -1,4 +1,4 @@
-"""FedEM: every client's distribution is a mixture of M common ones; their models are shared, the proportions its own.
+"""FedEM: every client's distribution mixes M common ones; clients share the M models and have own proportions.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal. Federated multi-task learning under a mixture of distributions. NeurIPS 2021.
 Equation numbers are the paper's; `docs/methods/fedem.md` says where paper and this file differ.
@@ -42,7 +42,7 @@ class Bodies(nn.Module):
 class Heads(nn.Module):
     """log sum_m pi_m softmax(head_m(z_m)) of features [batch, M d].
 
-    The log proportions are a parameter without a gradient: each client puts its own in.
+    The log proportions are a parameter without a gradient: each client sets its own.
     """
 
     def __init__(self, parts: list[nn.Module]) -> None:
@@ -62,7 +62,7 @@ class Heads(nn.Module):
 
 @dataclass(frozen=True)
 class Responsible:
-    """sum_m mean_i q_im loss_m(x_i, y_i): extras["q"] [n, M] and extras["y"] [n]; a batch's y are places in them."""
+    """sum_m mean_i q_im loss_m(x_i, y_i): extras["q"] [n, M] and extras["y"] [n]; a batch's y are rows of them."""
 
     weighted = False
 
@@ -71,7 +71,7 @@ class Responsible:
         logs, labels = heads.each(model.features(batch.x)), extras["y"][batch.y]
         losses = F.nll_loss(logs.transpose(1, 2), labels[:, None].expand(logs.shape[:2]), reduction="none")
         value: Tensor = ((extras["q"][batch.y] * losses).sum(1) * batch.mask).sum() / batch.mask.sum()
-        unused: Tensor = 0 * heads.log_proportions.sum()  # its gradient is zero, and not missing
+        unused: Tensor = 0 * heads.log_proportions.sum()  # gives a gradient of zero instead of none
         return value + unused
 
 
@@ -83,7 +83,7 @@ class FedEM(FedAvg):
     component, weighted by samples.
 
     components: M; 1 is FedAvg. A client that never trained finds its proportions by `unseen_steps` steps of (12) and
-    (13) under the common components. weights, aggregate: as in FedAvg.
+    (13) with the common components. weights, aggregate: as in FedAvg.
     """
 
     name = "fedem"
@@ -98,7 +98,7 @@ class FedEM(FedAvg):
     unseen_steps: int = Field(20, ge=1)
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
-        """M copies of the net, the first with its initial values, the others drawn anew."""
+        """Return M copies of the net: the first with its initial values, the others initialised again."""
         parts = [net.module]
         for number in range(1, self.components):
             part = copy.deepcopy(net.module)
@@ -109,7 +109,7 @@ class FedEM(FedAvg):
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """E-step, proportions, and local steps of all components."""
+        """Do the E-step, update the proportions, and train all components."""
         logs = yield from self.logs(client, message.params)
         before = client.state.get("log_proportions", message.params[_PROPORTIONS])
         q = (before + logs).softmax(1)
@@ -127,7 +127,7 @@ class FedEM(FedAvg):
         return each.gather(2, labels[:, None, None].expand(len(labels), each.shape[1], 1))[:, :, 0]
 
     def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
-        """The common components with the client's proportions, which are found here if it never trained."""
+        """Return the common components with the client's proportions; find these if it never trained."""
         if "log_proportions" in client.state:
             return {**message.params, _PROPORTIONS: client.state["log_proportions"]}
         if not client.size:
@@ -147,5 +147,5 @@ def component_logs(model: BodyHead, batch: Batch) -> Tensor:
 
 
 def _log_mean(q: Tensor) -> Tensor:
-    """The log of mean responsibilities [n, M], finite also for a component that nobody is from."""
+    """The log of mean responsibilities [n, M], finite even for a component without samples."""
     return q.mean(0).clamp_min(1e-12).log()

@@ -1,4 +1,4 @@
-"""FedFomo: each client downloads a few models of others and takes of each as much as it helps on held-out samples.
+"""FedFomo: each client downloads a few models and weighs each by how much it helps on held-out samples.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021.
 Equation numbers are the paper's; `docs/methods/fedfomo.md` says where paper, released code and this file differ.
@@ -24,11 +24,11 @@ from fedkin.views import ClientView, ServerView
 class FedFomo(OwnModels):
     """w_i <- w_i + sum_n v_n (w_n - w_i), v_n = max(0, (L_i(w_i) - L_i(w_n)) / |w_n - w_i|), normalised, Eq. (2, 3).
 
-    L_i: mean loss on a fifth of the client's samples, which is held out of its training. It trains what it took.
+    L_i: mean loss on a fifth of the client's samples, which it does not train on. The client then trains w_i.
 
-    models: M, how many models a client downloads. explore: the chance that one of them is drawn at random, not by the
-    client's affinity, the sum of its weights so far; the server's state has `affinity`, {client: {other: sum}}. A
-    client that never trained uses the mean of all models.
+    models: M, the number of models that a client downloads. explore: the chance that such a model is drawn at random
+    instead of by affinity. A client's affinity to another is the sum of its weights so far; the server's state has
+    `affinity`, {client: {other: sum}}. A client that never trained uses the mean of all models.
     """
 
     name = "fedfomo"
@@ -42,7 +42,7 @@ class FedFomo(OwnModels):
 
     @phase(params=NET, taken=Each(Number(0.0)))
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Take of the others' models what helps, train, and send the model and what was taken."""
+        """Mix in the models that help, train, and send the model and the mixing weights."""
         kept, judged = held_out_fifth(client)
         own: Params = client.state.get("params", client.initial)
         weights: dict[str, float] = {}
@@ -82,7 +82,7 @@ class FedFomo(OwnModels):
         server.graph = Graph(ids, mixing * (1 - np.eye(len(ids))), directed=True, round=server.round, mixing=mixing)
 
     def chosen(self, server: ServerView, id: str) -> list[str]:
-        """The clients whose models this one downloads."""
+        """Choose the clients whose models client `id` downloads."""
         others = [other for other in sorted(server.state["models"]) if other != id]
         draw, picked = server.rng(f"download {id}"), []
         liking = server.state["affinity"].get(id, {})
@@ -95,7 +95,7 @@ class FedFomo(OwnModels):
 
 
 def taken(gains: dict[str, float], apart: dict[str, float]) -> dict[str, float]:
-    """The normalised weights max(0, gain / distance) of other models; 0 for those that do not help.
+    """The normalised weights max(0, gain / distance) of other models; 0 for models that do not help.
 
     >>> taken({"a": 3.0, "b": -1.0, "c": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0})
     {'a': 0.75, 'b': 0.0, 'c': 0.25}

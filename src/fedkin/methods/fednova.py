@@ -1,4 +1,4 @@
-"""FedNova: clients that take unlike numbers of local steps count by their direction, not by their length.
+"""FedNova: updates are divided by the number of local steps, so that clients with more steps do not count more.
 
 Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated optimization.
 NeurIPS 2020. Equation numbers are the paper's; `docs/methods/fednova.md` says where paper and this file differ.
@@ -21,8 +21,8 @@ from fedkin.views import ClientView, ServerView
 class FedNova(FedAvg):
     """w <- w - tau_eff sum_k p_k d_k, with d_k = (w - w_k) / tau_k and tau_eff = sum_k p_k tau_k, Eq. (7).
 
-    tau_k: local steps of client k. p_k: its share of samples, or equal shares (`weights`). With equal tau_k it is
-    FedAvg. For plain SGD; momentum has other weights in the paper.
+    tau_k: local steps of client k. p_k: its share of samples, or equal shares (`weights`). With equal tau_k FedNova is
+    FedAvg. It is for plain SGD; with momentum the paper has other weights.
     """
 
     name = "fednova"
@@ -31,7 +31,7 @@ class FedNova(FedAvg):
 
     @phase(params=NET, n=COUNT, steps=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the global model; say how many steps it took."""
+        """Train the global model; send it and the number of local steps."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size, steps=fitted.steps)
 

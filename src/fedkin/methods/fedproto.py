@@ -1,4 +1,4 @@
-"""FedProto: clients share the mean feature of each class, and nothing of their models.
+"""FedProto: clients share the mean feature of each class, and no model parameters.
 
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: federated prototype learning across heterogeneous clients.
 AAAI 2022. `docs/methods/fedproto.md` says where paper, released code and this file differ.
@@ -30,9 +30,9 @@ _NEVER = -1e9
 
 @dataclass(frozen=True)
 class PrototypeRegularised:
-    """Cross-entropy + weight * mean squared difference, per number, of each feature to its class's prototype.
+    """Cross-entropy + weight * mean over dimensions of (feature - its class's prototype)^2.
 
-    extras: prototypes [C, d] and known [C]; a class without a prototype pulls nothing.
+    extras: prototypes [C, d] and known [C]; a class without a prototype adds no pull.
     """
 
     weighted = True
@@ -48,11 +48,11 @@ class PrototypeRegularised:
 
 
 class FedProto(ServerMethod):
-    """Local training pulled to the prototypes that the server averages, class by class, over the class's owners.
+    """Local training, pulled to class prototypes that the server averages over the owners of each class.
 
     lam: weight of the pull. weights: owners count by their samples of the class ("samples"), or equally.
     predict: by the nearest prototype, or by the client's own head. among: the classes whose prototypes are compared:
-    those "owned" by the client, or "all" that have one.
+    those "owned" by the client, or "all" with a prototype.
     """
 
     name = "fedproto"

@@ -17,7 +17,7 @@ from fedkin.views import ClientView
 class FedProx(FedAvg):
     """Clients descend f_k(w) + mu / 2 |w - w_t|^2; w_{t+1} is the mean of the models that came back, as in FedAvg.
 
-    mu: 0 is FedAvg. weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: as in FedAvg.
+    mu: 0 is FedAvg. weights: "samples" weighs a client by n_k, "equal" weighs all the same. aggregate: as in FedAvg.
     """
 
     name = "fedprox"

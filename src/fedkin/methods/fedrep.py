@@ -1,4 +1,4 @@
-"""FedRep: the body is shared; a client first fits its own head to it, then moves the body.
+"""FedRep: the body is shared; a client first trains its own head, then the body.
 
 Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated learning. ICML
 2021. `docs/methods/fedrep.md` says where paper, released code and this file differ.
@@ -43,8 +43,8 @@ class OnePart:
 class FedRep(FedPer):
     """v_k <- tau steps on f_k(u, .), then u_k <- steps on f_k(., v_k); u <- sum_k n_k u_k / n, Algorithm 1.
 
-    body_share: the part of the R local steps (or epochs) that moves the body, at least one; the others come first and
-    move the head, at least one. Buffers of the body change in its own steps only.
+    body_share: share of the R local steps (or epochs) that train the body, at least one. The other steps, at least one,
+    come first and train the head. Buffers of the body change only in the steps of the body.
     """
 
     name = "fedrep"
@@ -54,7 +54,7 @@ class FedRep(FedPer):
     body_share: float = Field(0.2, gt=0, lt=1)
 
     def trained(self, client: ClientView, params: Params) -> ClientFlow[Params]:
-        """The head's steps, then the body's."""
+        """Train the head, then the body."""
         training = client.training
         body = max(1, round(self.body_share * training.local))
         head = max(1, training.local - body)
@@ -63,6 +63,6 @@ class FedRep(FedPer):
         fitted = yield from Fit(params, OnePart(client.task, "head"), training=training.model_copy(update={unit: head}))
         params = {**params, **head_of(fitted.params)}
         if all(name.startswith("head.") for name in client.net.trainable):
-            return params  # a frozen body
+            return params  # the body is frozen
         fitted = yield from Fit(params, OnePart(client.task, "body"), training=training.model_copy(update={unit: body}))
         return {**params, **body_of(fitted.params)}

@@ -1,4 +1,4 @@
-"""FedSEM: k-means on the clients' weights. A client trains from the centre of the cluster that it was nearest to.
+"""FedSEM: k-means on the clients' weights. A client trains from the centre that was nearest to its last model.
 
 Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.01026, 2020 (there FeSEM).
 `docs/methods/fedsem.md` says where paper, released code and this file differ.
@@ -25,15 +25,15 @@ from fedkin.methods.blocks.vectors import Array, Labels, inner_products_of_param
 from fedkin.settings import one_of
 from fedkin.views import ServerView
 
-# A squared distance below this share of the largest squared length is rounding: the two points are one.
+# A squared distance below this share of the largest squared length is rounding error: the points are equal.
 _ROUNDING = 1e-10
 
 
 class FedSem(Clustered, SigningMethod):
     """E step: a client's cluster is the centre nearest to its weights (l2). M step: a centre is its clients' mean.
 
-    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
-    weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
+    clusters: C, or "same[:alpha]": the number of groups found from signatures (`fedkin.graph.find`).
+    weights: "samples" weighs a client by n_k in the mean, "equal" weighs all the same (the paper's).
     aggregate: as in FedAvg, inside a cluster.
     compare: distances are between whole "net"s or between "head"s.
     """
@@ -51,7 +51,7 @@ class FedSem(Clustered, SigningMethod):
         """Set the server's state.
 
         models: {cluster: params}, the centres; empty before the first round. cluster: {client id: cluster}, as of the
-        last round in which the client took part. common: the mean of the centres, weighted by their members. same:
+        last round in which the client took part. common: the mean of the centres, weighted by their sizes. same:
         signatures and groups from the test, None where C is given.
         """
         server.state = {"models": {}, "cluster": {}, "common": server.initial, "same": None}
@@ -73,7 +73,7 @@ class FedSem(Clustered, SigningMethod):
         self.record(server)
 
     def nearest(self, server: ServerView, replies: Mapping[str, Message]) -> dict[str, str]:
-        """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""
+        """E step: {client id: cluster} of these replies. While there are fewer than C centres, new ones are opened."""
         ids = sorted(replies)
         rows = [replies[id].params for id in ids]
         names, clusters = self.compared(server), group_count(self.clusters, server.state["same"]) or 1
@@ -91,12 +91,12 @@ class FedSem(Clustered, SigningMethod):
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
     def compared(self, server: ServerView) -> list[str]:
-        """Names of the parameters that distances are taken over."""
+        """Names of the parameters that distances are computed from."""
         heads = [name for name in server.net.trainable if name.startswith("head.")]
         return heads if self.compare == "head" and heads else list(server.net.trainable)
 
     def offer(self, server: ServerView, id: str) -> Message:
-        """The centre of the client's cluster; while it has none, the members' mean of all centres."""
+        """Offer the centre of the client's cluster; without a cluster, the mean of all centres weighted by size."""
         state = server.state
         return Message(params=state["models"][state["cluster"][id]] if id in state["cluster"] else state["common"])
 
@@ -120,7 +120,7 @@ def _by_number(models: Mapping[str, Params]) -> dict[str, Params]:
 
 
 def first_groups(inner: Array, clusters: int, seed: int) -> Labels:
-    """k-means groups of m points, at most m, from their inner products [m, m].
+    """Return at most m k-means groups of m points, from their inner products [m, m].
 
     The points are placed at their true distances in at most m dimensions, and visited in the order of their lengths, so
     that relabelled clients get the same groups.
@@ -131,17 +131,17 @@ def first_groups(inner: Array, clusters: int, seed: int) -> Labels:
     if values.max() <= 0:
         return np.zeros_like(labels)
     keep = values > values.max() * 1e-12
-    # Rounded, so that equal clients are at the same place in any order.
+    # Rounded, so that equal clients have equal coordinates in any order.
     places = np.round(vectors[:, keep] * np.sqrt(values[keep] / values.max()), 9)
     labels[order] = graph.kmeans(places, min(clusters, len(inner)), seed=seed)
     return labels
 
 
 def opened(between: Array, inner: Array, clusters: int) -> Array:
-    """Squared distances `between` m points and c centres [m, c], with a column for each new centre.
+    """Add a column for each new centre to the squared distances `between` m points and c centres [m, c].
 
-    A new centre is the point farthest from all centres; centres are added until there are `clusters`, or until all
-    points are at a centre. inner: inner products [m, m] of the points.
+    A new centre is the point farthest from all centres; centres are added until there are `clusters`, or until every
+    point lies on a centre. inner: inner products [m, m] of the points.
     """
     lengths = np.diag(inner)
     while between.shape[1] < clusters:

@@ -1,4 +1,4 @@
-"""FedSim: heads are averaged, bodies stay at home; both are trained at once.
+"""FedSim: heads are averaged, bodies stay at the clients; both are trained at once.
 
 Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial model personalization. ICML 2022.
 `docs/methods/fedsim.md` says what is shared here and why.
@@ -19,7 +19,7 @@ from fedkin.views import ClientView, ServerView
 class FedSim(PartialModel):
     """u <- sum_k n_k u_k / sum_k n_k for the heads u of the clients that answered; bodies v_k are each client's own.
 
-    predict: a client's body with the "shared" head, or with the head that it trained last ("own").
+    predict: use the client's body with the "shared" head, or with the head that the client trained last ("own").
     """
 
     name = "fedsim"
@@ -35,7 +35,7 @@ class FedSim(PartialModel):
 
     @phase(params=HEAD, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Put the shared head on the own body, train both, send the head."""
+        """Put the shared head on the client's body, train both, and send the head."""
         return (yield from self.update(client, message))
 
     def offer(self, server: ServerView, id: str) -> Message:

@@ -1,4 +1,4 @@
-"""FedSR: simple representations; features are Gaussian, small, and tell little beyond the class.
+"""FedSR: simple representations: Gaussian features of small norm, with little information beyond the class.
 
 Nguyen, Torr, Lim. FedSR: a simple and effective domain generalization method for federated learning. NeurIPS 2022.
 `docs/methods/fedsr.md` says where paper, released code and this file differ.
@@ -31,9 +31,9 @@ _LOCAL = "reference."
 
 
 class GaussianBody(nn.Module):
-    """A body with one linear layer more, whose outputs are the mean and the deviation of a Gaussian feature [b, d].
+    """A body with an extra linear layer, which outputs mean and deviation of a Gaussian feature [b, d].
 
-    As a body it gives the mean. The modules of a sequential body keep their names.
+    `forward` returns the mean. The modules of a sequential body keep their names.
     """
 
     def __init__(self, body: nn.Module, width: int) -> None:
@@ -54,7 +54,7 @@ class GaussianBody(nn.Module):
 
 
 def _parts(body: nn.Module) -> dict[str, nn.Module]:
-    """The modules of a body by name; `children` would leave out one that comes again."""
+    """The modules of a body by name; `children` would skip a module that occurs twice."""
     return {name: module for name, module in body._modules.items() if module is not None}
 
 
@@ -99,10 +99,10 @@ class SimpleRepresentation:
 
 
 class FedSr(FedAvg):
-    """FedAvg of a net with Gaussian features; each client's class references never leave it.
+    """FedAvg of a net with Gaussian features; class references never leave their client.
 
     l2r: weight of the feature's norm, "squared" as in the paper or "plain" as in its code. cmi: weight of the
-    divergence to the client's class reference. weights: "samples" weighs a client by n_k, "equal" weighs all alike.
+    divergence to the client's class reference. weights: "samples" weighs a client by n_k, "equal" weighs all the same.
     aggregate: as in FedAvg.
     """
 
@@ -117,7 +117,7 @@ class FedSr(FedAvg):
     norm: Literal["squared", "plain"] = "squared"
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
-        """The net with a Gaussian layer behind the body, and class references beside it."""
+        """Add a Gaussian layer after the body, and class references."""
         if isinstance(net.module.body, GaussianBody):
             return net
         width = net.width(task)
@@ -142,7 +142,7 @@ class FedSr(FedAvg):
     # -- at the server ----------------------------------------------------------------------------------------
 
     def start(self, server: ServerView) -> None:
-        """All but the class references, which stay at the clients."""
+        """Start from all parameters but the class references, which stay at the clients."""
         server.state["params"] = _part(server.initial, local=False)
 
     def use(self, client: ClientView, message: Message) -> Params:
@@ -150,5 +150,5 @@ class FedSr(FedAvg):
 
 
 def _part(params: Params, *, local: bool) -> dict[str, Tensor]:
-    """What stays at the client, or what travels."""
+    """Return the parameters that stay at the client, or those that travel."""
     return {name: tensor for name, tensor in params.items() if name.startswith(_LOCAL) == local}

@@ -1,4 +1,4 @@
-"""FedU: personal models of one task each, pulled together along the edges of a graph by its Laplacian.
+"""FedU: one personal model per client; a graph Laplacian pulls the models of neighbours together.
 
 Dinh, Vu, Tran, Dao, Zhang. A new look and convergence rate of federated multitask learning with Laplacian
 regularization. IEEE TNNLS 35(6), 2024. `docs/methods/fedu.md` says where paper, released code and this file differ.
@@ -29,7 +29,7 @@ class StatedGraph(stages.ControlledGraph):
 
     source: "uniform" (every pair 1), "planted" (1 inside a planted group, else 0), or the similarity of models:
     "cosine", "dot", "l1", "l2", "rbf", of their "weights" or their "updates" since the common start (`vectors`).
-    layers: "all", or how many of the last. sparsify: a stage of `fedkin.graph`, for example "knn:5".
+    layers: "all", or the number of last layers. sparsify: a stage of `fedkin.graph`, for example "knn:5".
     """
 
     source: Annotated[str, stages.known_stage(graph.similarity_stage, "uniform", "planted")] = "uniform"
@@ -41,11 +41,12 @@ class StatedGraph(stages.ControlledGraph):
 class FedU(ServerMethod):
     """min over W of sum_k f_k(w_k) + lam / 2 sum over pairs of a_kl |w_k - w_l|^2.
 
-    After R local steps, w_k <- w_k - tau lam sum_l a_kl (w_k - w_l), all from the models before it.
+    After R local steps, w_k <- w_k - tau lam sum_l a_kl (w_k - w_l), all from the models before this update.
 
     lam: weight of the regulariser. tau: rate of the server's step; None: lr * R, as in the paper.
-    neighbours: l runs over those that "answered" in this round, or over "all" that ever did, by their last models.
-    welcome_steps: local steps by which a client that never took part makes the mean model its own.
+    neighbours: l runs over the clients that "answered" in this round, or over "all" that ever answered, with their last
+    models.
+    welcome_steps: local steps from the mean model that make the model of a client that never took part.
     """
 
     name = "fedu"
@@ -81,7 +82,7 @@ class FedU(ServerMethod):
 
     @phase(params=NET)
     def adapt(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """A personal model for a client that never took part."""
+        """Make a personal model for a client that never took part."""
         fitted = yield from Fit(message.params, training=client.training.with_steps(self.welcome_steps))
         return Message(params=fitted.params)
 

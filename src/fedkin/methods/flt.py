@@ -1,4 +1,4 @@
-"""FLT: clients send k centres of their encoded data once; the server finds who is related, and averages accordingly.
+"""FLT: clients send k centres of their encoded data once; the server finds related clients and averages their models.
 
 H. Jamali-Rad, M. Abdizadeh, A. Singh. Federated learning with taskonomy for non-IID data. IEEE Transactions on Neural
 Networks and Learning Systems 34(11), 2022. Line numbers are the paper's. `docs/methods/flt.md` says where paper,
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from fedkin.data.dataset import Dataset
 
 Shape = tuple[int, ...]
-Sets = Sequence[Any]  # of each client its centres [k, d], or another signature
+Sets = Sequence[Any]  # each client's centres [k, d], or another signature
 
-_MEMBERS = 10  # of each group with which a client is compared where there are too many pairs
+_MEMBERS = 10  # members of each group that a client is compared with if there are too many pairs
 _ROWS = 2000  # clients that are compared at a time
-_DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
+_DENSE = 1000  # up to this many clients, a graph is recorded as a dense matrix
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -75,13 +75,13 @@ class EncoderSettings(Settings):
     """The encoder: its kind, the data on which the server trains it, and how clients fine-tune it.
 
     kind: "grey" and "colour" convolutional autoencoders, "mlp", "linear", or "none" (the inputs themselves); "auto" is
-    "none" where no encoder is pretrained, else the one that suits the inputs.
+    "none" if no encoder is pretrained, else the kind that suits the inputs.
     dims: length of a code (None: 128, or the inputs' size if that is less).
     pretrain: name of a data source that the server owns (None: the encoder keeps its random initial values).
-    classes: only these classes of it. limit: at most this number of its training samples.
+    classes: use only these classes of it. limit: use at most this number of its training samples.
     epochs, batch_size, lr: of pretraining with Adam; batch_size and lr also of fine-tuning.
     fine_tune: J, epochs of every client on its own samples before it encodes them.
-    seed: of initial values, samples and batches; not the run's, so that one encoder serves runs of all seeds.
+    seed: of initial values, samples and batches; not the run's seed, so that runs of all seeds have one encoder.
     """
 
     kind: Literal["auto", "grey", "colour", "mlp", "linear", "none"] = "auto"
@@ -116,7 +116,7 @@ class EncoderSettings(Settings):
         return encoders.encoder_net(kind, shape, self.length(shape), self.seed)
 
     def length(self, shape: Shape) -> int:
-        """The length of a code of inputs of this shape."""
+        """The length of the code for inputs of this shape."""
         if self.raw:
             return math.prod(shape)
         return min(128, math.prod(shape)) if self.dims is None else self.dims
@@ -180,10 +180,10 @@ Gamma = Annotated[float | Literal["groups", "gap"], _at_least(0)]
 
 
 class GraphSettings(Settings):
-    """From distances between clients to their graph.
+    """How distances between clients become their graph.
 
-    gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
-    groups and that to the nearest other group, "gap" in the widest gap between all distances.
+    gamma: clients nearer than this are neighbours. "groups" puts it halfway between the mean distance inside the groups
+    and that to the nearest other group, "gap" into the widest gap between all distances.
     adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
@@ -194,14 +194,14 @@ class GraphSettings(Settings):
 
 
 class RelatednessSettings(GraphSettings):
-    """From centres to a graph of clients and to groups, Algorithm 2, lines 13 to 19.
+    """How centres become a graph of clients and groups, Algorithm 2, lines 13 to 19.
 
     embedding: "umap" (the paper's), "pca" or "none" (distances between the centres themselves), to `dims` dimensions,
     fitted on the centres of all clients. neighbours, min_dist: UMAP's.
     distance: between two clients' sets of centres, "min" (the paper's) or "matching" (the released code's).
     gamma: as in GraphSettings; the paper's 1 is a distance in UMAP's embedding. adjacency, control: as there.
-    groups: how their number is found from the hierarchy, "gap", "ratio" or "silhouette", at most `most` (None:
-    half the number of clients, and at most 30); or a number of groups. linkage: of the hierarchy.
+    groups: a number of groups, or how it is found from the hierarchy: "gap", "ratio" or "silhouette", at most `most`
+    (None: half the number of clients, and at most 30). linkage: of the hierarchy.
     cluster: the hierarchy is made from distances between the "rows" of the adjacency (the paper's), or from the
     "distances" themselves.
     """
@@ -235,8 +235,8 @@ class Taskonomy(ServerMethod):
 
     average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
     stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
-    regroup_changed: lambda, the number of clients with changed data at which these sign again and the groups are made
-    anew (None: never). regroup_every: tau, after how many rounds all do so (None: never).
+    regroup_changed: lambda; once so many clients have changed data, they sign again and groups are made again (None:
+    never). regroup_every: tau; after so many rounds all clients do so (None: never).
     """
 
     by_client: ClassVar[tuple[str, ...]] = ("signatures", "group", "model", "changed", "sizes")
@@ -264,12 +264,12 @@ class Taskonomy(ServerMethod):
         The numbers of groups and of models are counted from 0. signatures: {client id: its centres [k, d], or another
         signature}. row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else
         floats; zero diagonal; of the first 5,000 clients only. gamma: the distance below which two clients are
-        neighbours. founders: from how many clients graph and groups were made; they have the first rows, newcomers
-        those after them. group: {client id: number of its group}. models: {number as text: params}. model: {client id:
-        number as text} of the model that the client has. In Case II these are the groups' numbers. changed: {client id:
-        True} of clients whose data are no longer those of their signature (the paper's Delta). sizes: {client id: n_j},
-        with `stale` only. encoder: what clients need of the encoder. moments: count, total and squares of the inputs
-        that it was trained on, or of the clients' inputs; empty for images.
+        neighbours. founders: number of clients that graph and groups were made from; they have the first rows,
+        newcomers the rows after them. group: {client id: number of its group}. models: {number as text: params}. model:
+        {client id: number as text} of the model that the client has. In Case II these are the groups' numbers. changed:
+        {client id: True} of clients whose data are no longer those of their signature (the paper's Delta). sizes:
+        {client id: n_j}, with `stale` only. encoder: the encoder's parameters that clients need. moments: count, total
+        and squares of the inputs that it was trained on, or of the clients' inputs; empty for images.
 
         A client's state: signed, a hash of the samples that its signature stands for.
         """
@@ -279,7 +279,7 @@ class Taskonomy(ServerMethod):
         }  # fmt: skip
 
     def leave(self, server: ServerView, ids: Collection[str]) -> None:
-        """Forget clients, and their rows of the graph; if no founder is left, those who joined are the founders."""
+        """Forget clients and their rows of the graph; if no founder is left, the remaining clients become founders."""
         super().leave(server, ids)
         state = server.state
         order = sorted(state["row"], key=lambda id: state["row"][id])
@@ -291,14 +291,14 @@ class Taskonomy(ServerMethod):
         state["adjacency"] = state["adjacency"][rows][:, rows]
         state["row"], state["founders"] = {id: place for place, id in enumerate(kept)}, founders or len(kept)
 
-    # What a kind of signature has to say.
+    # Each kind of signature defines the following.
 
     @abstractmethod
     def signatures(self, server: ServerView, ids: Sequence[str], sizes: bool) -> ServerFlow[dict[str, Message]]:
         """Ask these clients for their `signature`, with `sizes` also for n (Algorithm 2, lines 1 to 11)."""
 
     def decoded(self, signature: Tensor) -> Any:
-        """A signature as the following methods take it: here the centres."""
+        """Return a signature in the form that the following methods read: here the centres."""
         return np.asarray(signature.double().numpy())
 
     @abstractmethod
@@ -306,7 +306,7 @@ class Taskonomy(ServerMethod):
         """Graph and groups of these clients, from their signatures (Algorithm 2, lines 13 to 19)."""
 
     def placed(self, fitted: Sets, new: Sets, seed: int) -> tuple[Sets, Sets]:
-        """Both lists of signatures, where distances are measured: here as they are."""
+        """Return both lists of signatures in the space where distances are measured: here unchanged."""
         return fitted, new
 
     @abstractmethod
@@ -325,7 +325,7 @@ class Taskonomy(ServerMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        """One round. Lines 21 to 27, which end a round in the paper, open the next one here."""
+        """Run one round. Lines 21 to 27 end a round in the paper; here they start the next one."""
         state, first = server.state, not server.state["row"]
         # 1: all clients in the first round; later, lines 23 and 24.
         joined = yield from self.form_relatedness(server, self.due_to_sign(server, sampled))  # 2, 25: FCR
@@ -333,7 +333,7 @@ class Taskonomy(ServerMethod):
         training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
         if not training:
             return
-        # Where all that is needed is one mean in each group, the server asks for no more.
+        # If one mean per group is enough, the server asks only for these means.
         group = {id: state["model"][id] for id in training}
         means = self.average == "groups" and not self.stale
         mean = mean_asked("samples", self.aggregate, group) if means else None
@@ -351,7 +351,7 @@ class Taskonomy(ServerMethod):
         state["models"] = cluster_means(state["models"], group, replies, "samples", self.aggregate)
 
     def due_to_sign(self, server: ServerView, sampled: Sequence[str]) -> list[str]:
-        """Line 23: clients without a signature; those whose data changed, if they are enough; all, every tau rounds."""
+        """Line 23: clients without a signature; those with changed data, if there are enough; every tau rounds, all."""
         state, tau = server.state, self.regroup_every
         if tau is not None and server.round > 1 and (server.round - 1) % tau == 0:
             return unsigned(server, sampled, ())
@@ -360,10 +360,10 @@ class Taskonomy(ServerMethod):
         return unsigned(server, sampled, [id for id in state["signatures"] if id not in flagged])
 
     def form_relatedness(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
-        """Algorithm 2 with new signatures of these clients; gives those of them that had no model before.
+        """Run Algorithm 2 with new signatures of these clients; return the clients that had no model before.
 
-        All groups are made anew before there are any; if a client signed again; once newcomers outnumber founders; and
-        with a control graph. Else newcomers join the groups that there are.
+        All groups are made again if there are none yet, if a client signed again, if newcomers outnumber founders, and
+        with a control graph. Otherwise newcomers join the existing groups.
         """
         state = server.state
         replies = yield from self.signatures(server, ids, self.stale)  # 1 to 11
@@ -374,7 +374,7 @@ class Taskonomy(ServerMethod):
         newcomers = len({*state["signatures"], *replies}) - state["founders"]
         self.take_signatures(server, replies)  # 12
         if signed_again or newcomers > state["founders"] or self.graph.control != "none":
-            # In an order that ids do not decide; of very many clients some that are drawn.
+            # In an order that does not depend on ids; of very many clients, a random sample.
             order = by_content(state["signatures"], state["signatures"])
             drawn = np.sort(rng(seed_of(server), "drawn").permutation(len(order))[: stages.LARGEST])
             self.found_groups(server, [order[row] for row in drawn.tolist()])
@@ -383,7 +383,7 @@ class Taskonomy(ServerMethod):
         return joined
 
     def take_signatures(self, server: ServerView, replies: Mapping[str, Message]) -> None:
-        """Keep the signatures that came; their senders' flags are done with, line 26."""
+        """Store the received signatures and clear the flags of their senders, line 26."""
         state = server.state
         state["signatures"] = {**state["signatures"], **{id: reply["signature"] for id, reply in replies.items()}}
         state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
@@ -409,7 +409,7 @@ class Taskonomy(ServerMethod):
         return related
 
     def attach(self, server: ServerView) -> None:
-        """Give clients without a group the group and the model of their nearest; no other client moves.
+        """Put clients without a group into the nearest group, with a model from there; no other client moves.
 
         A newcomer's group is the one whose founders are nearest on average.
         """
@@ -455,12 +455,12 @@ class Taskonomy(ServerMethod):
         return [self.decoded(server.state["signatures"][id]) for id in ids]
 
     def record(self, server: ServerView) -> None:
-        """Record the graph in this round; only rounds that change it have one."""
+        """Record the graph for this round; only rounds that change the graph have a record."""
         state = server.state
         ids = tuple(sorted(state["row"]))
         rows = np.array([state["row"][id] for id in ids])
         weights: Any = state["adjacency"].double().numpy()
-        if len(weights) < len(ids):  # of very many clients the founders' edges alone
+        if len(weights) < len(ids):  # with very many clients, only founders have edges
             weights = sp.csr_array(weights)
             weights.resize((len(ids), len(ids)))
         weights = weights[rows][:, rows]
@@ -479,7 +479,7 @@ class Taskonomy(ServerMethod):
         state = server.state
         if not state["row"]:
             return {id: self.offer(server, id) for id in ids}
-        # Who has no samples to sign with gets the mean of all clients' models.
+        # A client without samples cannot sign: it gets the mean of all clients' models.
         clients = Counter(state["model"].values())
         models, sizes = state["models"], {number: float(clients[number]) for number in state["models"]}
         signed = yield from self.signatures(server, sorted(ids), sizes=False)
@@ -495,9 +495,9 @@ def along_edges(
 ) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 
-    Returns the new models, and which of them each client has. All means are of the models as the clients sent them.
-    stale: clients that did not take part enter with the model that they have. A client without a neighbour that
-    enters keeps its model. Clients with equal rows share one model; with another rule than the mean only if they
+    Returns the new models, and the number of each client's model. All means are over the models as the clients sent
+    them. stale: clients that did not take part enter with the model that they have. A client keeps its model if neither
+    it nor a neighbour enters. Clients with equal rows share one model; with a rule other than the mean only if they
     shared one before, because updates are measured from it.
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
@@ -508,7 +508,7 @@ def along_edges(
     weights = sp.csr_array(weights[:, [state["row"][id] for id in entering]] @ sp.diags_array(n))
     weights.eliminate_zeros()
     weights.sort_indices()
-    # The number of the new model for each row of weights, with what its updates start from, or each old model kept.
+    # {(row of weights, old model unless the mean replaces it): number of the new model}.
     numbers: dict[tuple[bytes, str], str] = {}
     models: dict[str, Params] = {}
     model: dict[str, str] = {}
@@ -528,9 +528,9 @@ def along_edges(
 
 
 def with_absent(state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
-    """The replies, and one more for the members of each group that did not take part: with the group's model.
+    """Return the replies, and one more per group for its absent members, with the group's model.
 
-    Returns also the group of each reply. To rules that weigh all alike, the absent members count as one.
+    Also returns the group of each reply. Rules that weigh all the same count the absent members as one.
     """
     group = {id: state["model"][id] for id in replies}
     absent = dict.fromkeys(group.values(), 0.0)
@@ -544,10 +544,10 @@ def with_absent(state: dict[str, Any], replies: Mapping[str, Message]) -> tuple[
 
 
 def adopt_models(server: ServerView, ids: Sequence[str], found: Related) -> None:
-    """Case I: a client without a model takes that of its strongest neighbour that has one.
+    """Case I: a client without a model takes the model of its strongest neighbour that has one.
 
-    Without such a neighbour it takes that of the nearest client of its group that has one, and in a group without any
-    model the initial one.
+    Without such a neighbour it takes the model of the nearest client in its group that has one; if no member has one,
+    the initial model.
     """
     state = server.state
     if not state["model"]:
@@ -572,13 +572,13 @@ def adopt_models(server: ServerView, ids: Sequence[str], found: Related) -> None
 
 
 def stored(weights: Array) -> Tensor:
-    """The adjacency for the state: booleans if all weights are 0 or 1, else floats."""
+    """The adjacency as the state stores it: booleans if all weights are 0 or 1, else floats."""
     tensor = torch.from_numpy(weights)
     return tensor.bool() if bool(((tensor == 0) | (tensor == 1)).all()) else tensor.float()
 
 
 def seed_of(server: ServerView) -> int:
-    """The seed of embeddings and of control graphs: the same in every round, so that a fit can be made again."""
+    """The seed of embeddings and of control graphs: the same in every round, so that a fit can be repeated."""
     return key(server.seed, "", "relatedness") >> 32
 
 
@@ -611,7 +611,7 @@ def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
 def adjacency(between: Array, gamma: float, form: Literal["hard", "soft"] = "hard") -> Array:
     """Line 17: 1 where two clients are nearer than gamma, or the soft form exp(-(distance / gamma)^2).
 
-    The diagonal is kept. With gamma 0 nothing is linked, in the soft form as in the hard one.
+    The diagonal is kept. With gamma 0 nothing is linked, in both forms.
     """
     if form == "hard":
         return (between < gamma).astype(np.float64)
@@ -652,10 +652,10 @@ _DISTANCES = {"matching": graph.matching, "min": graph.minimum}
 
 
 class Flt(Taskonomy):
-    """Centres of encoded samples once, from which the server makes a graph and groups; then averages along these.
+    """Clients send centres of encoded samples once; the server makes a graph and groups, and averages along these.
 
-    k: centres that a client sends, at most as many as it has distinct samples. encoder: what they are centres of.
-    graph: from centres to graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
+    k: number of centres that a client sends, at most its number of distinct samples. encoder: makes the codes. graph:
+    how centres become graph and groups. average, stale, aggregate, regroup_changed, regroup_every: see Taskonomy.
     """
 
     name = "flt"
@@ -712,7 +712,7 @@ class Flt(Taskonomy):
         if not ids or not (yield from self.encoder_made(server, ids)):
             return {}
         fields = {"encoder": server.state["encoder"], "moments": server.state["moments"]}
-        # An empty field does not travel.
+        # Empty fields are not sent.
         message = Message(**{name: value for name, value in fields.items() if value})
         replies = yield from Ask("sign", dict.fromkeys(ids, message))
         return {
@@ -721,7 +721,7 @@ class Flt(Taskonomy):
         }
 
     def encoder_made(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[bool]:
-        """Make the encoder, once; False if the moments that it needs did not come."""
+        """Make the encoder once; return False if the moments that it needs did not arrive."""
         state, shape = server.state, server.task.numbers("method.encoder")
         if "encoder" in state:
             return True
@@ -733,7 +733,7 @@ class Flt(Taskonomy):
             in_order = [reply for _, reply in sorted(replies.items())]
             sums = {name: sum(reply[name] for reply in in_order) for name in ("count", "total", "squares")}
         params, pretrained_on = self.encoder.trained(shape, server.public)
-        # The decoder is needed to fine-tune only.
+        # Only fine-tuning needs the decoder.
         sent = {name: t for name, t in params.items() if self.encoder.fine_tune or name.startswith("body.")}
         state["encoder"], state["moments"] = sent, pretrained_on or sums
         return True
@@ -749,12 +749,12 @@ class Flt(Taskonomy):
 
 
 def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> encoders.View:
-    """What the encoder sees of these samples: brightness of images, else standardised features."""
+    """How the encoder reads these samples: brightness of images, else standardised features."""
     return encoders.pixels(samples.scale) if len(shape) == 3 else encoders.standardised(**sums)
 
 
 def centres_of(points: Tensor, k: int, seed: int, starts: int = 5) -> Tensor:
-    """k-means centres [k, d] of points [n, d] (k-means++, the best of some starts), in the order of their coordinates.
+    """k-means centres [k, d] of points [n, d] (k-means++, the best of `starts`), in the order of their coordinates.
 
     If there are at most k distinct points, they are the centres.
     """
@@ -766,7 +766,7 @@ def centres_of(points: Tensor, k: int, seed: int, starts: int = 5) -> Tensor:
     if len(distinct) > k:
         # Sums over several threads differ in the last bits from run to run.
         with _threads().limit(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # points that differ, but by rounding only
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points that differ only by rounding
             distinct = KMeans(k, n_init=starts, random_state=seed).fit(x).cluster_centers_
         distinct = distinct[np.lexsort(distinct.T[::-1])]
     return torch.from_numpy(distinct).to(points.dtype)
@@ -774,7 +774,7 @@ def centres_of(points: Tensor, k: int, seed: int, starts: int = 5) -> Tensor:
 
 @cache
 def _threads() -> Any:
-    """The libraries with threads; looking for them takes longer than a small k-means."""
+    """The libraries with threads; cached, because finding them takes longer than a small k-means."""
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()
@@ -799,7 +799,7 @@ def relate(sets: Sets, how: RelatednessSettings, seed: int, planted: Any = None)
 def embedded(fitted: Sets, how: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
     """Lines 13 and 14: the sets of centres in an embedding that is fitted on `fitted`.
 
-    new: other sets to place in this embedding; None: those that it is fitted on.
+    new: other sets to place in this embedding; None: place `fitted`.
     """
     wanted = fitted if new is None else new
     if how.embedding == "none" or not wanted:

@@ -1,8 +1,8 @@
-"""FLT-same, ours: FLT's averages inside groups of clients that no test of their signatures tells apart.
+"""FLT-same, a method of fedkin: FLT's averages inside groups of clients whose signatures no test tells apart.
 
-It has the rounds of FLT (Algorithm 3 of Jamali-Rad et al., 2022; `flt.py`), and neither its signatures nor its groups:
-clients sign with moments of random features (`fedkin.graph.sign`), labels included, and groups come from
-`fedkin.graph.find`. No encoder, no k-means, no UMAP, and no number of groups. `docs/methods/flt-same.md` says more.
+The rounds are those of FLT (Algorithm 3 of Jamali-Rad et al., 2022; `flt.py`). Signatures and groups differ: clients
+send moments of random features (`fedkin.graph.sign`), labels included, and groups come from `fedkin.graph.find`. There
+is no encoder, no k-means, no UMAP, and no number of groups. `docs/methods/flt-same.md` says more.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from fedkin.views import ClientView, ServerView
 
 
 class FltSame(flt.Taskonomy, SigningMethod):
-    """Signatures of moments once; groups are clients that no test of these tells apart; then averages as in FLT.
+    """Clients send signatures of moments once; groups are clients that no test tells apart; then averages as in FLT.
 
-    alpha: how often clients of one distribution may be told apart. average, stale, aggregate, regroup_changed,
-    regroup_every, graph: as in FLT; edges are between clients nearer than gamma (`fedkin.graph.apart`).
+    alpha: how often clients with the same distribution may be split. average, stale, aggregate, regroup_changed,
+    regroup_every, graph: as in FLT; edges link clients nearer than gamma (`fedkin.graph.apart`).
 
-    States are those of FLT, and at the server signatures: {client id: [bytes] uint8}.
+    States are those of FLT, except at the server signatures: {client id: [bytes] uint8}.
 
-    tests: those behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
+    tests: the tests behind the groups, None with a control graph. verdict: {group as text: its verdict} by these tests.
     watched: {client id: doubts about its membership}.
     """
 
@@ -77,7 +77,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
         return signature_in(signature)
 
     def related(self, server: ServerView, ids: Sequence[str], sets: flt.Sets) -> flt.Related:
-        """Groups from tests; two clients are neighbours where they are nearer than gamma."""
+        """Find groups by tests; clients nearer than gamma are neighbours."""
         seed, how = flt.seed_of(server), self.graph
         between = self.distances(sets, sets)
         tested = find_groups({str(row): one for row, one in enumerate(sets)}, self.alpha, LEAST, seed)
@@ -95,7 +95,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
 
     def found_groups(self, server: ServerView, ids: Sequence[str]) -> flt.Related:
         related = super().found_groups(server, ids)
-        # From the labels of the tests to the numbers that groups keep over time.
+        # Verdicts have the labels of the tests; the state needs the numbers that groups keep over time.
         number = {str(label): str(server.state["group"][id]) for id, label in zip(ids, related.groups, strict=True)}
         server.state["verdict"] = {number[label]: said for label, said in server.state["verdict"].items()}
         return related
@@ -109,7 +109,7 @@ class FltSame(flt.Taskonomy, SigningMethod):
         state, tests = server.state, server.state.get("tests")
         if not tests or server.graph is None:
             return
-        # Who was alone is so no more once a newcomer has joined.
+        # A client that was alone no longer is once a newcomer has joined it.
         members = Counter(state["group"].values())
         verdicts = {}
         for id, group in state["group"].items():

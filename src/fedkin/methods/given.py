@@ -1,7 +1,8 @@
-"""Groups and neighbours that are written down: who shares a model with whom, and who keeps its own.
+"""Given groups and neighbours: the settings say which clients share a model and which keep their own.
 
 What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McMahan et al., AISTATS 2017), and along
-`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022). Heads of clients' own are those of `kin`.
+`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022). The own heads of clients are those of
+`kin`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from fedkin.views import ClientView, ServerView
 
 
 class Given(ServerMethod):
-    """Groups of clients that share a model, by id; who is in none trains alone.
+    """Groups of clients that share a model, by id; a client in no group trains alone.
 
-    groups: {name: ids}; a client is in one at most. near: {id: ids}, clients in no group whose model is the mean of
-    their own and these others', weighted by samples. pull_weights, pull_bias: clients that share a model use it with
-    heads of their own, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`; None: it is
-    shared). keep_own: ids of clients that share, and train and use a model of their own beside it. own_lr: the rate of
-    models of one client (None: that of `[training]`).
+    groups: {name: ids}; a client is in at most one. near: {id: ids}, for clients in no group: the client's model is the
+    mean of its own and these clients' models, weighted by samples. pull_weights, pull_bias: clients that share a model
+    use it with their own heads, pulled to the shared head with these strengths (`fedkin.methods.blocks.pulled_head`;
+    None: it is shared). keep_own: ids of clients that share a model but also train their own, and use that one. own_lr:
+    the rate of models of one client (None: that of `[training]`).
     """
 
     name = "given"
@@ -54,7 +55,7 @@ class Given(ServerMethod):
         return self
 
     def check(self, federation: Federation) -> None:
-        """Raise ConfigError for an id that is no client's."""
+        """Raise ConfigError for an id that belongs to no client."""
         told = {
             "groups": [id for members in self.groups.values() for id in members],
             "near": [each for id, others in self.near.items() for each in (id, *others)],
@@ -66,13 +67,13 @@ class Given(ServerMethod):
                     raise ConfigError(f"method.{setting}: no client {id!r}; {nearest(id, federation)}")
 
     def rows(self) -> dict[str, tuple[str, ...]]:
-        """{client id: all whose models are averaged for it, itself included}, of clients that share; sorted."""
+        """Return {client id: sorted ids whose models are averaged for it, its own included} of clients that share."""
         found: dict[str, tuple[str, ...]] = {}
         for members in self.groups.values():
             if len(members) > 1:
                 found |= dict.fromkeys(members, tuple(sorted(members)))
         near = {id: tuple(sorted({id, *others})) for id, others in self.near.items() if {id} != {id, *others}}
-        # Whose model others need shares it, also if it takes nobody's.
+        # A client whose model others need shares it, even if it uses no other model.
         needed = {other: (other,) for row in near.values() for other in row if other not in found}
         found |= needed | near
         return dict(sorted(found.items()))
@@ -80,7 +81,7 @@ class Given(ServerMethod):
     def start(self, server: ServerView) -> None:
         """Set the server's state.
 
-        models: {client id: params} of clients that share a model; members of one group hold one object.
+        models: {client id: params} of clients that share a model; members of a group have the same object.
 
         A client's state: own, the model that the client trains by itself; absent if it has none.
         """
@@ -92,7 +93,7 @@ class Given(ServerMethod):
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the shared model, and the client's own."""
         reply = Message(n=client.size)
-        # First the shared one: its draws are then those of FedAvg, whoever keeps a model beside it.
+        # The shared model trains first, so that its random draws are those of FedAvg with and without own models.
         if not message["alone"]:
             fitted = yield from Fit(message.params)
             reply = Message(params=fitted.params, n=client.size)
@@ -139,12 +140,12 @@ class Given(ServerMethod):
         if id in models:
             return Message(params=models[id], alone=False, own=id in self.keep_own)
         if id not in server.clients and models:
-            # Never took part: of nobody's group, so it has the mean of all that share.
+            # A client that never took part is in no group: it gets the mean of all shared models.
             return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), alone=False, own=False)
         return Message(alone=True, own=True)
 
     def graph(self, server: ServerView) -> Graph:
-        """Weights of 1 between clients that share, in the direction in which models travel, and the groups."""
+        """Return the groups, with weight 1 from each client to those whose models are averaged for it."""
         ids, rows = server.clients, self.rows()
         place = {id: number for number, id in enumerate(ids)}
         weights = np.zeros((len(ids), len(ids)))

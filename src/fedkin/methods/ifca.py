@@ -28,13 +28,13 @@ from fedkin.views import ClientView, ServerView
 class Ifca(Clustered, SigningMethod):
     """C models; a client belongs to the one with the smallest loss on its training samples.
 
-    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
+    clusters: C, or "same[:alpha]": the number of groups found from signatures (`fedkin.graph.find`).
     weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
     aggregate: as in FedAvg, inside a cluster.
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).
-    redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
+    redraw: which part of models 1 .. C-1 is initialised again at the start: the complete "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
-    choose: a client that is evaluated uses the cluster of its "last" training, or chooses "anew".
+    choose: at evaluation, a client uses the cluster of its "last" training, or chooses again ("anew").
     """
 
     name = "ifca"
@@ -60,7 +60,7 @@ class Ifca(Clustered, SigningMethod):
             self.open_clusters(server)
 
     def wanted(self, server: ServerView) -> int:
-        """C; 1 while it is not known."""
+        """C; 1 while C is not known."""
         return group_count(self.clusters, server.state["same"]) or 1
 
     def open_clusters(self, server: ServerView) -> None:
@@ -120,13 +120,13 @@ class Ifca(Clustered, SigningMethod):
     # -- the model that a client uses ---------------------------------------------------------------------------
 
     def offer(self, server: ServerView, id: str) -> Message:
-        """The model of the client's cluster; all models while it has none, or where it chooses anew."""
+        """Offer the model of the client's cluster; all models if it has no cluster or chooses again."""
         models, cluster = server.state["models"], server.state["cluster"]
         last = self.choose == "last" and id in cluster
         return Message(models={cluster[id]: models[cluster[id]]} if last else models)
 
     def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
-        """The model with the smallest loss on the client's training samples; without samples, the members' mean."""
+        """The model with the smallest loss on the client's training samples; without samples, the mean of all."""
         models = _received(message)
         if client.size == 0 and len(models) > 1:
             common: Params = message["common"]
@@ -151,7 +151,7 @@ def _received(message: Mapping[str, Any]) -> dict[str, Params]:
 
 
 def _best(client: ClientView, models: Mapping[str, Params]) -> ClientFlow[str]:
-    """The cluster whose model has the smallest mean loss on the client's training samples, the first of equals.
+    """The cluster whose model has the smallest mean loss on the client's training samples; on ties the first.
 
     A loss that is not a number counts as infinite. A single model is not tried.
     """

@@ -1,12 +1,12 @@
 """Kin: tests propose which clients may share, held-out samples choose the level and how personal each head is.
 
-A method of fedkin's own; nothing is told to it. `docs/methods/kin.md` says what it rests on.
+A method of fedkin that needs no information about groups. `docs/methods/kin.md` gives the reasons.
 
-    once         every client sends a signature of 2 KB; the server tests who can be told apart: a tree of groups
-    levels       "all": one model; "branches": one for each part of the tree whose clients differ by degrees only;
-                 "groups": one for each group that no test tells apart, and local training for who is like nobody else
+    once         every client sends a signature of 2 KB; the server tests which clients differ: a tree of groups
+    levels       "all": one model; "branches": one for each part of the tree whose clients differ only by degrees;
+                 "groups": one for each group that no test tells apart, and local training for clients unlike all others
     trial        in the first half of the rounds every level trains, on four fifths of each client's samples
-    heads        each client solves its own head; their mean is a second shared head of each level
+    heads        each client fits its own head; their mean is a second shared head of each level
     choice       (level, shared head, strength) with the smallest loss on the held-out samples, pooled over clients
     afterwards   the chosen level trains on all samples; a client uses its model with a head pulled to the shared one:
                  min_V sum loss(F V, y) + strength / 2 |V - W|^2     (`fedkin.methods.blocks.pulled_head`)
@@ -57,21 +57,22 @@ from fedkin.methods.blocks.watching import watch_members
 from fedkin.views import ClientView, ServerView
 
 LEVELS = ("all", "branches", "groups")  # from one model to the most models
-MIN_TRIAL = 3  # rounds, below which nothing is chosen: groups, shared heads
-MIN_HOLDOUT = 30  # held-out samples of all clients together, below which nothing is chosen
-FOLD, BLOCKS = 5, 25  # one block of stored samples in FOLD is held out; a client's samples are BLOCKS blocks
-DOUBT = 1.0  # standard errors within which groups and a stronger pull are taken
-OWN = Strength(1.0, 1.0)  # of the heads whose mean is a level's second shared head
-CUT = 0.25  # of the clients' differences in cost, at either end, are cut to the next ones
+MIN_TRIAL = 3  # with fewer trial rounds nothing is chosen: groups with shared heads
+MIN_HOLDOUT = 30  # with fewer held-out samples of all clients together nothing is chosen
+FOLD, BLOCKS = 5, 25  # a client's samples are BLOCKS blocks in stored order, and one block in FOLD is held out
+DOUBT = 1.0  # within so many standard errors, groups and a stronger pull are preferred
+OWN = Strength(1.0, 1.0)  # pull of the heads whose mean is a level's second shared head
+CUT = 0.25  # share of the clients' differences in cost that is clipped at either end
 
 
 class Kin(SigningMethod):
     """Groups from tests, and a level and a degree of sharing from held-out samples.
 
-    alpha: how often clients of one distribution may be told apart, over all looks. least: groups that differ by less
-    share a model all the same (`fedkin.graph.find`). regroup_every: after how many rounds all sign again, and groups
-    and level are found anew (None: never). degrees: "auto" chooses; "groups" always trains the groups, with shared
-    heads. ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
+    alpha: how often clients with the same distribution may be split, over all searches for groups. least: groups that
+    differ by less still share a model (`fedkin.graph.find`). regroup_every: after so many rounds all clients sign
+    again, and groups and level are found again (None: never). degrees: "auto" chooses; "groups" always trains the
+    groups, with shared heads. ordered: the order of samples may carry information (`fedkin.graph.sign`). weights,
+    aggregate: as in FedAvg.
     """
 
     name = "kin"
@@ -106,10 +107,10 @@ class Kin(SigningMethod):
         Groups are numbered from 0, as text. watched: {client id: doubts about its membership}. signatures: {client id:
         [bytes] uint8}. group: {client id: group} of every client with a signature. verdict: {group: "same", "shares",
         "offsets" or "alone"}, from the tests. branch: {group: its branch}. placed: {client id: True} of clients that
-        joined groups found before. looks: how often groups were found. tests: those of the last look. trial_end: the
-        last round of its trial. models: {level: {node: params}} of the levels that train now; a client alone keeps its
-        model itself. choice: {"level", "weights", "bias", "leads"}: the level and the strengths that were chosen, and
-        `leads_of` them; empty during the trial.
+        joined existing groups. looks: number of searches for groups. tests: those of the last search. trial_end: last
+        round of its trial. models: {level: {node: params}} of the levels that train now; a client that is alone keeps
+        its own model. choice: {"level", "weights", "bias", "leads"}: the chosen level and strengths, and their
+        `leads_of`; empty during the trial.
 
         A client's state: own, the model that it trains by itself; trial, the same on four fifths of its samples.
         """
@@ -119,7 +120,7 @@ class Kin(SigningMethod):
         }  # fmt: skip
 
     def leave(self, server: ServerView, ids: Collection[str]) -> None:
-        """Forget clients; if none is left of those that groups were found from, those who joined stand for them."""
+        """Forget clients; if no founder of the groups is left, the clients that joined later replace them."""
         super().leave(server, ids)
         state = server.state
         if len(state["placed"]) == len(state["group"]):
@@ -143,7 +144,7 @@ class Kin(SigningMethod):
         if not message["alone"]:
             fitted = yield from Fit(message.params, data=kept, training=training)
             return Message(n=client.size if kept is None else len(kept), params=fitted.params)
-        # The model that the client will use if it stays alone sees all samples from the first round.
+        # A client that stays alone will use this model, so it trains on all samples from the first round.
         fitted = yield from Fit(own_model(client, message))
         client.state["own"] = fitted.params
         if kept is not None:
@@ -153,7 +154,7 @@ class Kin(SigningMethod):
 
     @phase(n=COUNT, params=HEAD)
     def solve_head(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Return the client's own head, from the samples that it trains on while levels are on trial."""
+        """Return the client's own head, fitted to the samples that it trains on during the trial."""
         kept = client.train.take(held_out(client.size)[0])
         features = yield from Infer(message.params, "features", data=kept)
         (head,) = pulled_heads(message.params, features, kept.labels(), [OWN], client.task)
@@ -171,7 +172,7 @@ class Kin(SigningMethod):
         if message["alone"] or not can_pull(params, client.task):
             outputs = yield from Infer(params, "logits", data=held)
             cost = loss(outputs.double(), targets).double().mean()
-            # Without a head to pull all strengths are one candidate.
+            # Without a head to pull, all strengths have the same cost.
             costs = torch.full((len(tried),), float(cost), dtype=torch.float64)
             return Message(n=len(held), costs=costs)
         features = yield from Infer(params, "features", data=kept)
@@ -191,7 +192,7 @@ class Kin(SigningMethod):
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
-        # Once: whoever has not signed does; groups are found, and newcomers placed in them.
+        # Clients without a signature sign; groups are found, and newcomers are placed in them.
         every = self.regroup_every
         again = every is not None and server.round > 1 and (server.round - 1) % every == 0
         signed = yield from collect_signatures(
@@ -209,7 +210,7 @@ class Kin(SigningMethod):
     def train_level(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[None]:
         """FedAvg inside each node of a level."""
         state, nodes = server.state, nodes_of(server.state, level)
-        # Who is alone in branches too trains once, at the level of groups, where both train.
+        # If both levels train, a client that is alone at both trains once, at the level of groups.
         twice = level == "branches" and "groups" in state["models"]
         asked = [id for id in ids if not twice or not alone(state, level, id)]
         if not asked:
@@ -218,7 +219,7 @@ class Kin(SigningMethod):
         messages = {id: self.message(server, level, id) for id in asked}
         replies = yield from Ask("train", messages, mean_asked(self.weights, self.aggregate, sharing))
         shared = {id: reply for id, reply in replies.items() if id in sharing} if self.aggregate != "mean" else replies
-        # Who trained alone has started from the model that it was sent.
+        # A client that trained alone now keeps its model itself, so the server drops its start.
         started = {nodes[id] for id in replies if alone(state, level, id)}
         models = {node: model for node, model in state["models"][level].items() if node not in started}
         state["models"] = {
@@ -226,7 +227,7 @@ class Kin(SigningMethod):
         }  # fmt: skip
 
     def choose(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
-        """Choose a level, its shared head and a strength; without costs the trial goes on."""
+        """Choose a level, its shared head and a strength; without costs the trial continues."""
         state = server.state
         trained = state["models"]
         costs, sizes = yield from self.judged(server, ids, trained)
@@ -236,7 +237,7 @@ class Kin(SigningMethod):
             for level in trained:
                 solved[level] = yield from self.mean_heads(server, level, ids)
             again, _ = yield from self.judged(server, ids, solved)
-        # In doubt the earlier one is taken: of models with mean heads, those with heads of one's own come last.
+        # In doubt the earlier candidate wins; models with mean heads and own heads come last.
         first, later = strengths(server.task)[0], strengths(server.task)[1:]
         candidates = [(solved, first), *((trained, one) for one in (first, *later)), *((solved, one) for one in later)]
         both = {
@@ -254,7 +255,7 @@ class Kin(SigningMethod):
     def mean_heads(self, server: ServerView, level: str, ids: Sequence[str]) -> ServerFlow[dict[str, Params]]:
         """A level's models, with the mean of its clients' own heads in place of each shared head.
 
-        A shared head that is not trained out yet would lose to heads of one's own also among clients that are alike.
+        A shared head that has not converged would lose to the clients' own heads even if clients are alike.
         """
         models: dict[str, Params] = server.state["models"][level]
         nodes = nodes_of(server.state, level)
@@ -286,7 +287,7 @@ class Kin(SigningMethod):
     def message(
         self, server: ServerView, level: str, id: str, models: Mapping[str, Mapping[str, Params]] | None = None
     ) -> Message:
-        """What a client needs to train, judge or use its model of a level; models: others than those that train."""
+        """What a client needs to train, judge or use its model of a level; models: in place of those in training."""
         state = server.state
         model = (models or state["models"])[level].get(node_of(state, level, state["group"][id]))
         fields = {} if model is None else {"params": model}
@@ -308,7 +309,7 @@ class Kin(SigningMethod):
         return Message(**message, weights=choice["weights"], bias=choice["bias"])
 
     def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part sign, and get the chosen level's model at the group that they belong to."""
+        """Clients that never took part sign, and get the chosen level's model for their group."""
         offers = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return offers
@@ -342,14 +343,14 @@ def alone(state: dict[str, Any], level: str, id: str) -> bool:
 
 
 def own_model(client: ClientView, message: Message) -> Params:
-    """The model of a client that is alone: sent to start from, or its own."""
+    """Return the model of a client that is alone: the one sent to start from, or its own."""
     return message.params if "params" in message else client.state.get("own", client.initial)
 
 
 def held_out(n: int) -> tuple[list[int], list[int]]:
-    """(samples to train on, samples held out) of n in stored order: one block in FOLD, of BLOCKS blocks.
+    """Return (training rows, held-out rows) of n samples in stored order: one of BLOCKS blocks in FOLD is held out.
 
-    Blocks, so that neighbours in time are held out together, at the same places for all clients.
+    Blocks keep neighbours in time together. Their places are the same for all clients.
 
     >>> held_out(6)
     ([0, 1, 3, 4, 5], [2])
@@ -360,7 +361,7 @@ def held_out(n: int) -> tuple[list[int], list[int]]:
 
 
 def in_proportion(training: Training, kept: int, n: int) -> Training:
-    """Batches smaller by the share of samples that is kept, so that a pass has no more steps than on all samples.
+    """Scale the batch size by the share of samples kept, so that a pass has no more steps than on all samples.
 
     65 of 80 samples in batches of 32 would end each pass with a step on a single sample.
 
@@ -375,7 +376,7 @@ def in_proportion(training: Training, kept: int, n: int) -> Training:
 def best_candidate(
     costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], levels: Sequence[str]
 ) -> tuple[str, int]:
-    """The level and the column of the smallest pooled cost; in doubt more models and the earlier column.
+    """Return level and column of the smallest pooled cost; in doubt, more models and the earlier column.
 
     In doubt: within DOUBT standard errors over clients.
     costs: {client id: [levels, columns]} mean held-out losses; sizes: held-out samples.
@@ -384,7 +385,7 @@ def best_candidate(
     columns = next(iter(costs.values())).shape[1]
 
     def doubted(candidate: int, best: int) -> bool:
-        """Whether a candidate costs no more than the best one, as far as can be told."""
+        """Whether a candidate's cost is above the best one's by at most the doubt."""
         mean, error = excess(candidate, best)
         return mean <= DOUBT * error
 
@@ -399,10 +400,10 @@ def best_candidate(
 def excess_in(
     costs: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int]
 ) -> Callable[[int, int], tuple[float, float]]:
-    """How much more a candidate costs than another (numbers in a raveled table of costs), and its standard error.
+    """Return f(candidate, other) = (excess cost, its standard error), by place in the flattened table of costs.
 
-    Differences are cut at their lower and upper CUT quantile over clients, and a client's size at the median, so that
-    no few clients decide for all.
+    Differences are clipped at their lower and upper CUT quantiles over clients, and a client's size at the median, so
+    that a few clients cannot decide for all.
     """
     ids = sorted(costs)
     table = np.stack([costs[id].ravel() for id in ids])  # [clients, candidates]
@@ -424,9 +425,9 @@ def leads_of(
 ) -> dict[str, list[float]]:
     """{other level: [lead, low, high]}: how much less the choice costs than that level's best candidate.
 
-    low, high: a 95 % interval over clients. It is Student's on the clients that are not cut, with the standard error of
-    a cut mean (Dixon and Tukey, Technometrics 1968), which is larger than the one that the choice is made with. There
-    are none with fewer than 4 clients.
+    low, high: a 95 % interval over clients. It is Student's on the clients that are not clipped, with the standard
+    error of a clipped mean (Dixon and Tukey, Technometrics 1968), which is larger than the one used in the choice. With
+    fewer than 4 clients the result is empty.
     """
     excess, columns, count = excess_in(costs, sizes), next(iter(costs.values())).shape[1], len(costs)
     free = count - 2 * int(CUT * count) - 1
@@ -443,12 +444,12 @@ def leads_of(
 
 
 def chosen(level: str, strength: Strength, leads: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
-    """A choice as the state holds it."""
+    """Return a choice as the state stores it."""
     return {"level": level, "weights": strength.weights, "bias": strength.bias, "leads": dict(leads or {})}
 
 
 def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
-    """{group: branch} (`Evidence.branches`); a group below no spread is a branch of its own."""
+    """{group: branch} (`Evidence.branches`); a group that is below no spread is its own branch."""
     found = evidence_of(tests).branches(group)
     return {number: number if found[number] is None else f"branch {found[number]}" for number in sorted(found, key=int)}
 
@@ -457,7 +458,7 @@ def branches(tests: Tests, group: Mapping[str, str]) -> dict[str, str]:
 
 
 def level_of_look(alpha: float, look: int) -> float:
-    """alpha of this look, 1, 2, ..: alpha / (look (look + 1)), so that all looks together spend at most alpha.
+    """Level of search number `look` = 1, 2, ..: alpha / (look (look + 1)), so that all searches use at most alpha.
 
     >>> sum(level_of_look(0.001, look) for look in range(1, 1000)) < 0.001
     True
@@ -466,16 +467,16 @@ def level_of_look(alpha: float, look: int) -> float:
 
 
 def verdicts(server: ServerView, ids: Iterable[str], how: Kin) -> Verdicts:
-    """What these clients' signatures say, at the level of the last look."""
+    """Test these clients' signatures at the level of the last search."""
     state = server.state
     signatures = {id: state["signatures"][id] for id in ids}
     return verdicts_of(server, signatures, level_of_look(how.alpha, state["looks"]), how.least)
 
 
 def take(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> None:
-    """Keep these signatures. They make all groups anew, or their senders join the groups that there are.
+    """Store these signatures; then find all groups again, or let their senders join the existing groups.
 
-    Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
+    Groups are found at first, if a client signed again, and once more clients have joined than groups were found from.
     """
     state = server.state
     watch_members(server, state["group"], how.alpha)
@@ -492,7 +493,7 @@ def take(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> None:
 def _look(server: ServerView, how: Kin) -> None:
     """Find all groups and the levels above them, and put the levels on trial.
 
-    Each group goes on from the model of the old group that most of its members come from, if groups were trained.
+    If groups were trained, each group continues from the model of the old group of most of its members.
     """
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
@@ -504,7 +505,7 @@ def _look(server: ServerView, how: Kin) -> None:
     models: dict[str, Params] = {}
     for label, ((number, parent), verdict) in enumerate(zip(numbers, tested.verdicts, strict=True)):
         first = tested.members(label)[0]
-        # Who stays alone, or is new and alone, goes on from what it has; others start from a model of the server's.
+        # A client that stays alone, or is new and alone, keeps its model; others start from a model of the server.
         if verdict != "alone" or (first in state["group"] and (first not in by_itself or str(parent) in old)):
             models[str(number)] = old.get(str(parent), whole)
     state["group"] = {id: str(numbers[label][0]) for id, label in tested.groups.items()}
@@ -524,7 +525,7 @@ def _look(server: ServerView, how: Kin) -> None:
 
 
 def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
-    """The levels that make different groups, from one model to the most; "groups" alone if nothing is chosen."""
+    """The levels that make different groups, from one model to the most; only "groups" if nothing is to be chosen."""
     if degrees == "groups":
         return ["groups"]
     count = {level: len(set(nodes_of(state, level).values())) for level in LEVELS}
@@ -536,7 +537,7 @@ def levels_of(state: dict[str, Any], degrees: str) -> list[str]:
 
 
 def _join(server: ServerView, ids: Sequence[str], how: Kin) -> None:
-    """Place newcomers in the groups; no other client is moved. Who belongs to none is alone, from the common model."""
+    """Place newcomers in groups; no other client moves. A newcomer without a group is alone, with the common model."""
     state, whole = server.state, common(server)
     group, verdict, branch = dict(state["group"]), dict(state["verdict"]), dict(state["branch"])
     models = {level: dict(nodes) for level, nodes in state["models"].items()}
@@ -557,7 +558,7 @@ def _join(server: ServerView, ids: Sequence[str], how: Kin) -> None:
 
 
 def nearest(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> dict[str, str | None]:
-    """The group that each of these newcomers belongs to, or None: tested against every group found."""
+    """Test these newcomers against every group; return {client id: its group, or None}."""
     group, placed = server.state["group"], server.state["placed"]
     tested = verdicts(server, [id for id in group if id not in placed], how)
     number = [group[tested.members(label)[0]] for label in range(len(tested.verdicts))]
@@ -566,7 +567,7 @@ def nearest(server: ServerView, signed: Mapping[str, Tensor], how: Kin) -> dict[
 
 
 def common(server: ServerView) -> Params:
-    """The mean of the models in use, each weighted by its clients: for clients of whom nothing is known."""
+    """Return the mean of the models in use, weighted by their clients: the model for unknown clients."""
     state = server.state
     if not state["models"]:
         return server.initial
@@ -588,7 +589,7 @@ def graph_of(server: ServerView) -> Graph:
 
 
 def figures(state: dict[str, Any]) -> dict[str, float | None]:
-    """For the records: groups of several clients, clients alone, what was chosen, smallest p, leads (`leads_of`)."""
+    """For the records: groups of several clients, clients alone, the choice, the smallest p, leads (`leads_of`)."""
     verdicts = [state["verdict"][number] for number in state["group"].values()]
     p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
     choice = state["choice"]

@@ -22,9 +22,9 @@ from fedkin.views import ClientView, ServerView
 class LGFedAvg(WholeModel):
     """FedAvg for the first rounds; then u <- sum_k n_k u_k / n for the heads u, and each body stays at its client.
 
-    The second phase is FedSim with the head as the shared part. LG-FedAvg's own is the start from a common model,
-    which its released code loads. warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. weights,
-    aggregate: as in FedAvg. A client predicts with its own body, or the common one before it has any, and the head.
+    The second phase is FedSim. LG-FedAvg adds the start from a common model, which its released code loads. warmup:
+    rounds of FedAvg; below 1 it is a fraction of `training.rounds`. weights, aggregate: as in FedAvg. A client predicts
+    with the common head and its own body; before it has its own, with the common body.
     """
 
     name = "lg-fedavg"
@@ -40,7 +40,7 @@ class LGFedAvg(WholeModel):
 
     @phase(params=HEAD, n=COUNT)
     def train_own_body(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the own body with the common head, keep both, send the head."""
+        """Train the client's body with the common head, keep both, and send the head."""
         fitted = yield from Fit(self.use(client, message))
         client.state["params"] = fitted.params
         return Message(params=head_of(fitted.params), n=client.size)
@@ -66,5 +66,5 @@ class LGFedAvg(WholeModel):
         return Message(params=head_of(params) if id in server.state["began"] else params)
 
     def use(self, client: ClientView, message: Message) -> Params:
-        # The common body comes with the head until a reply of this client has arrived.
+        # The server sends the common body with the head until a reply of this client has arrived.
         return {**message.params, **client.state.get("params", {}), **head_of(message.params)}

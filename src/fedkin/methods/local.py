@@ -1,4 +1,4 @@
-"""Local training: no client hears of another. The baseline that says who gains by collaborating."""
+"""Local training: clients exchange nothing. This baseline shows which clients gain by collaboration."""
 
 from __future__ import annotations
 

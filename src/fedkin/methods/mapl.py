@@ -1,13 +1,13 @@
-"""MAPL: peers with unlike models align their features by shared prototypes and learn whom to share them with.
+"""MAPL: peers with different models align their features by shared prototypes and learn whom to share them with.
 
 Mukherjee, Simonetto, Jamali-Rad. MAPL: Model agnostic peer-to-peer learning, 2024. Equations, algorithms and lines are
 the paper's. MAPL+ is for peers with equal models, which mix their bodies too (the paper's Table 9).
 `docs/methods/mapl.md` says where paper, released code and this file differ.
 
-Edges: the paper sends nothing along an edge of weight 0 and does not say how the sender gets to know. Here the receiver
-decides, because w_ij is its interest in neighbour j. A neighbour sends until it is asked to stop, and again once it is
-asked to (the paper's future work on exploration). A request that is lost does no harm: an unwanted neighbour goes on
-sending and is asked to stop again, and a probe can be repeated in a later round.
+Edges: the paper sends nothing along an edge of weight 0 and does not say how the sender learns of this. Here the
+receiver decides, because w_ij is its interest in neighbour j. A neighbour sends until it is asked to stop, and sends
+again when asked to (the paper's future work on exploration). A lost request does no harm: an unwanted neighbour
+continues to send and is asked to stop again, and a probe can be repeated in a later round.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class CollaborationSettings(Settings):
 
     on: false keeps equal weights in all rounds.
     terms: what speaks for a peer in Eq. 7: similarity s and confidence gamma ("both"), or one of them (Table 3).
-    "similarity" takes all counts of samples as equal, "confidence" all heads as alike (s = 1).
+    "similarity" treats all counts of samples as equal, "confidence" all heads as equal (s = 1).
     step: "solve": the optimum of the graph objective, every round; "paper": Algorithm 2, `steps` (E_g) projected
     gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma; "released": the released
     code's sign step of `rate`.
-    similarity: of two heads, the cosine of how they changed since the common start ("change"), of their weights
-    ("weights"), or the mean cosine of the weights' rows ("rows"). None: step "solve" takes "change", "paper"
-    "weights", "released" "rows".
+    similarity: of two heads, the cosine of their changes since the common start ("change"), of their weights
+    ("weights"), or the mean cosine of the weights' rows ("rows"). None: step "solve" takes "change", "paper" "weights",
+    "released" "rows".
     mu1, mu2, beta: weights of similarity, of both regularisers, and of the norm (Eq. 7, 8); None: 0.01 and 20 for
     "solve", 0.1 and 0.5 (the paper's) for the others. eps: inside the logarithm (Eq. 8).
-    alike: for "solve", the similarity from which the best neighbour counts as much as the peer itself.
+    alike: for "solve"; from this similarity on, the best neighbour counts as much as the peer itself.
     threshold: a weight of 0, or below threshold / (number of neighbours + 1), is no edge, and nothing is sent on it.
     None: 0.1 for "solve", 0 for "paper"; "released" keeps every edge.
     probe: probability, each round, that a neighbour without an edge is asked for a message again.
@@ -84,10 +84,10 @@ class CollaborationSettings(Settings):
         self, own: str, heads: Mapping[str, Params], start: Params, counts: Mapping[str, int],
         last: Mapping[str, float],
     ) -> Row:  # fmt: skip
-        """w_i over these peers, `own` among them, by id; it sums to 1.
+        """Return w_i over these peers, `own` included, by id; it sums to 1.
 
         start: the head that all peers began with; counts: numbers of training samples;
-        last: the weights before, 0 for peers that it lacks.
+        last: the previous weights, 0 for missing peers.
         """
         ids = sorted(heads)
         place = ids.index(own)
@@ -116,8 +116,8 @@ class CollaborationSettings(Settings):
         """The weights [m] that step "solve" gives for similarities s and sample counts n, both [m]."""
         s, trust = relative_similarity(s, own, alike=self.alike), n / n.mean()
         mu2, beta = self._weights
-        # About how many peers are similar: equal weights on that number have the norm 1 / sqrt(count). In this unit
-        # the result depends neither on the number of peers nor on the number of clusters.
+        # `count` is about the number of similar peers. Equal weights on so many have the norm 1 / sqrt(count): in this
+        # unit the result depends neither on the number of peers nor on the number of clusters.
         count = float((trust * np.square(np.maximum(s, 0.0))).sum())
         return collaboration_weights(
             s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
@@ -141,7 +141,7 @@ class CollaborationSettings(Settings):
         return mu2 if self.mu2 is None else self.mu2, beta if self.beta is None else self.beta
 
 
-# What travels along an edge in every round; a neighbour that is wanted no more gets the request alone.
+# Sent along an edge in every round; a neighbour that wants no messages gets only a request, if there is one.
 SHARED: Fields = {
     "prototypes": Shaped("classes", "width"), "owned": Shaped("classes", dtype=torch.bool), "want": Flag() | None,
 }  # fmt: skip
@@ -155,9 +155,9 @@ class Mapl(PeerMethod):
     temperature: of both contrasts; spread: of uniformity in the released form, as the released code has it.
     variant: "paper", or "released": the losses as the released code has them.
     hidden: hidden width of the projection; None: 8 times the features' width.
-    absent: weight of a peer's prototype of a class that the peer has no samples of, where one with samples has 1;
-    1 is the paper's plain sum. A class that nobody near has samples of keeps its own prototype.
-    warmup: T_thr: the round from which on weights are learned; before it they are equal. Below 1 it is a fraction of
+    absent: weight of a peer's prototype of a class of which the peer has no samples; with samples it is 1. Setting 1
+    is the paper's plain sum. If no neighbour has samples of a class either, its own prototype stays.
+    warmup: T_thr: the first round that learns weights; before it they are equal. Below 1 it is a fraction of
     `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.
     """
@@ -193,7 +193,7 @@ class Mapl(PeerMethod):
         self.augment.check(federation.task)
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
-        """Body and head, with a projection f_psi and prototypes xi [K, d] beside them (Section 4.1)."""
+        """Add a projection f_psi and prototypes xi [K, d] to body and head (Section 4.1)."""
         width = net.width(task)
 
         def made() -> dict[str, nn.Module]:
@@ -223,7 +223,7 @@ class Mapl(PeerMethod):
             # Line 4: share the classifier head with the neighbours.
             head = Message(head=head_of(fitted.params), n=peer.size)
             heads = yield from Share(dict.fromkeys(to, head), phase="head")
-            # Line 5, local step 2 (CGL, Algorithm 2): learn w_i, Eq. 9. An edge of weight 0 is gone.
+            # Line 5, local step 2 (CGL, Algorithm 2): learn w_i, Eq. 9. Edges of weight 0 are dropped.
             learned = self.weights(peer, {peer.id: head, **heads})
             row = kept(learned, peer.id, self.graph.least(len(peer.neighbours)))
             wants = requests(
@@ -234,7 +234,7 @@ class Mapl(PeerMethod):
         own = self.message(peer, fitted.params)
         inbox = yield from Share(outbox(to, own, wants), phase="prototypes")
         remember(peer.state, inbox)
-        # Line 8, local step 3: xi_i <- w_ii xi_i + sum_j w_ij xi_j, over the neighbours j that were heard.
+        # Line 8, local step 3: xi_i <- w_ii xi_i + sum_j w_ij xi_j, over the neighbours j whose message arrived.
         messages = {peer.id: own, **{id: message for id, message in inbox.items() if "prototypes" in message}}
         row = uniform(messages) if row is None else among(row, peer.id, messages)
         peer.state.update({"params": self.mixed(peer, fitted.params, messages, row), "weights": row})
@@ -246,7 +246,7 @@ class Mapl(PeerMethod):
         )
 
     def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
-        """This round's weights of the peer itself and all that it heard, before any edge is dropped, Eq. 6-9."""
+        """Return this round's weights of the peer and of all peers in `heads`, before edges are dropped, Eq. 6-9."""
         return self.graph.row(
             peer.id, {id: message["head"] for id, message in heads.items()}, head_of(peer.initial),
             {id: message["n"] for id, message in heads.items()},
@@ -254,11 +254,11 @@ class Mapl(PeerMethod):
         )  # fmt: skip
 
     def message(self, peer: PeerView, params: Params) -> Message:
-        """What travels along an edge in every round: prototypes [K, d] and which classes the peer owns [K]."""
+        """Return what is sent along an edge in every round: prototypes [K, d] and which classes the peer owns [K]."""
         return Message(prototypes=params["prototypes.weight"], owned=owned_classes(peer))
 
     def mixed(self, peer: PeerView, params: Params, messages: Mapping[str, Message], row: Row) -> Params:
-        """The peer's parameters with the prototypes mixed: all else stays its own."""
+        """Return the peer's parameters with mixed prototypes; all other parameters stay its own."""
         sets = {id: messages[id]["prototypes"] for id in row}
         owned = {id: messages[id]["owned"] for id in row}
         return {**params, "prototypes.weight": mixed_prototypes(peer.id, sets, owned, row, self.absent)}
@@ -282,7 +282,7 @@ class Mapl(PeerMethod):
 class MaplPlus(Mapl):
     """MAPL, with theta_i <- sum_j w_ij theta_j for the bodies; projection and head stay a peer's own.
 
-    aggregate: another rule than the mean for bodies; updates are measured from the peer's own
+    aggregate: the rule that combines bodies; updates are measured from the peer's own body
     (`fedkin.learning.aggregate.aggregated`). The other settings are those of MAPL.
     """
 
@@ -303,7 +303,7 @@ class MaplPlus(Mapl):
         return Message(**super().message(peer, params), body=body)
 
     def mixed(self, peer: PeerView, params: Params, messages: Mapping[str, Message], row: Row) -> Params:
-        """The peer's parameters with prototypes and body mixed."""
+        """Return the peer's parameters with mixed prototypes and a mixed body."""
         bodies = {id: messages[id]["body"] for id in row}
         mixed = aggregated(bodies, row, self.aggregate, bodies[peer.id])
         return {**super().mixed(peer, params, messages, row), **mixed}
@@ -383,7 +383,7 @@ def _plain(tensor: Tensor) -> Array:
 
 
 def released_similarity(s: Array, own: int) -> Array:
-    """The released code's: `s` over the largest value among the others, whatever its sign; 1 with itself."""
+    """Divide `s` by the largest value of the others, whatever its sign, as the released code does; own entry 1."""
     others = np.delete(s, own)
     scaled = s / others.max() if others.size and others.max() != 0 else s.copy()
     scaled[own] = 1.0
@@ -396,9 +396,9 @@ def uniform(ids: Collection[str]) -> Row:
 
 
 def previous(own: str, heard: Collection[str], weights: Mapping[str, float], dropped: Iterable[str]) -> Row:
-    """The weights that this round's step begins with: the last ones, and an equal share for peers heard anew.
+    """Return the weights that this round's step starts from: the last ones, and an equal share for new peers.
 
-    Peers that were dropped begin with 0. A peer that has mixed with nobody yet begins with equal weights.
+    Dropped peers start with 0. A peer that has not mixed with others yet starts with equal weights.
     """
     last = weights if weights.keys() - {own} else {}
     return dict.fromkeys(heard, 1 / len(heard)) | dict.fromkeys(dropped, 0.0) | dict(last)
@@ -474,10 +474,10 @@ def requests(
     state: dict[str, Any], neighbours: Sequence[str], heard: AbstractSet[str], kept: AbstractSet[str],
     probes: Callable[[str], bool],
 ) -> dict[str, bool]:  # fmt: skip
-    """What to ask of whom: False, stop sending; True, send again. Renews `state["dropped"]`.
+    """Return {neighbour: False to ask it to stop sending, True to send again}; update `state["dropped"]`.
 
-    heard: who sent a head in this round; kept: those of them with an edge of enough weight;
-    probes(id): whether to ask a neighbour, dropped in an earlier round, for a message now.
+    heard: peers that sent a head in this round; kept: those of them with an edge of enough weight;
+    probes(id): whether to ask a neighbour that was dropped in an earlier round for a message now.
     """
     dropped, before = heard - kept, set(state["dropped"]) - heard
     state["dropped"] = sorted(before | dropped)
@@ -486,7 +486,7 @@ def requests(
 
 
 def outbox(to: Iterable[str], message: Message, wants: Mapping[str, bool]) -> dict[str, Message]:
-    """One message for each receiver, and the requests: with that message, or alone where there is none."""
+    """Return one message per receiver; a request travels with that message, or alone if there is none."""
     out = dict.fromkeys(to, message)
     for id, want in wants.items():
         out[id] = Message(**out.get(id, Message()), want=want)
@@ -494,7 +494,7 @@ def outbox(to: Iterable[str], message: Message, wants: Mapping[str, bool]) -> di
 
 
 def remember(state: dict[str, Any], inbox: Mapping[str, Message]) -> None:
-    """Take in the neighbours' requests: renews `state["refused_by"]`."""
+    """Update `state["refused_by"]` with the neighbours' requests."""
     wants = {id: message["want"] for id, message in inbox.items() if "want" in message}
     still = set(state["refused_by"]) - wants.keys()
     state["refused_by"] = sorted(still | {id for id, want in wants.items() if not want})

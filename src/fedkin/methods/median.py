@@ -1,4 +1,4 @@
-"""Coordinate-wise median: one model for all, each parameter the median of the clients', robust to a few outliers.
+"""Coordinate-wise median: one model for all; each parameter is the median over clients. It is robust to a few outliers.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-robust distributed learning: towards optimal statistical rates. ICML 2018.
 """
@@ -15,7 +15,7 @@ from fedkin.views import ClientView, ServerView
 
 
 class Median(OneModel):
-    """w_i <- median over the clients that answered of w_k,i; of an even number, the mean of the two in the middle."""
+    """w_i <- median over the clients that answered of w_k,i; for an even number, the mean of the middle two."""
 
     name = "median"
     title = "Coordinate median"

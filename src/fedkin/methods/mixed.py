@@ -1,4 +1,4 @@
-"""Mixed: the linear mixed-effects model of pooled rows, from one message of sums of each client.
+"""Mixed: the linear mixed-effects model of pooled rows, fitted from one message of sums per client.
 
 Luo, Islam, Sheils, et al. DLMM as a lossless one-shot algorithm for collaborative multi-site distributed linear mixed
 models. Nature Communications 13, 1678, 2022. For two classes: penalised quasi-likelihood, Breslow and Clayton, JASA 88,
@@ -25,12 +25,12 @@ from fedkin.methods.blocks.vectors import Array
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-# Ratios of variances (between clients over within) that are searched; a ratio below the first is zero.
+# Search range of the ratio of variances (between clients / within); a ratio below the first limit is zero.
 _SMALLEST, _LARGEST = 1e-8, 1e6
 
 
 class Site(NamedTuple):
-    """The sums of one client: X'X [p, p], X'y [p], y'y, with rows weighted by W where there are weights, and n."""
+    """The sums of one client: X'X [p, p], X'y [p], y'y, with rows weighted by W if there are weights, and n."""
 
     xx: Array
     xy: Array
@@ -55,10 +55,10 @@ class Mixed(ServerMethod):
         u_k = (sigma^2 D^-1 + X'X)^-1 X'(y - X beta)
 
     For two classes: y is replaced by eta + (y - mu) / (mu (1 - mu)) with weights mu (1 - mu), eta = X beta + X u_k, and
-    sigma^2 = 1; one message of each client in each round.
+    sigma^2 = 1; each client sends one message per round.
 
-    slopes: random slopes with one variance for all inputs ("common", which suits standardised columns) or one variance
-    "each"; "none": a random intercept alone. Needs the model "linear", or another with no trainable body.
+    slopes: random slopes with one variance for all inputs ("common", which suits standardised columns) or a variance
+    for "each"; "none": only a random intercept. Needs the model "linear", or another without a trainable body.
     """
 
     name = "mixed"
@@ -203,14 +203,14 @@ def blups(xx: Array, residual: Array, ratios: Array) -> Array:
 def reml(
     sites: Sequence[Site], slopes: Literal["none", "common", "each"] = "common", sigma2: float | None = None
 ) -> Components:
-    """Fit by restricted maximum likelihood from sums; the same as on pooled rows.
+    """Fit by restricted maximum likelihood from sums; the result is the same as on pooled rows.
 
     With V_k = I + X D X' (D the diagonal of ratios), minimises
 
         sum_k log |V_k| + log |sum_k X'V_k^-1 X| + (N - p) log sigma^2,   sigma^2 = sum_k r'V_k^-1 r / (N - p)
 
-    sigma2: a known sigma^2, whose quadratic term then takes the place of the last one. Combinations of columns that are
-    constant zero in all clients' rows get no fixed effect.
+    sigma2: a known sigma^2; the last term is then sum_k r'V_k^-1 r / sigma2. Combinations of columns that are constant
+    zero in all clients' rows get no fixed effect.
     """
     xx, xy = np.stack([s.xx for s in sites]), np.stack([s.xy for s in sites])
     yy, rows = sum(s.yy for s in sites), sum(s.n for s in sites)

@@ -31,8 +31,8 @@ class Pacfl(Clustered):
     """U_k: the first `vectors` left singular vectors of each class's samples [d, n_c] at client k, as one subspace.
 
     Clients are grouped by agglomerative clustering of the angles between U_k and U_l, cut at `threshold` degrees. A
-    client sends U_k before it first trains; later ones join the group that is nearest on average, or begin their own
-    beyond the threshold.
+    client sends U_k before it first trains. A later client joins the group that is nearest on average; if all are
+    beyond the threshold, it starts a new group.
 
     measure: the "smallest" principal angle, or the "sum" of all. linkage: of the hierarchy. weights, aggregate: as in
     FedAvg, inside a group. The server's state: `bases`, {client id: [d, r] orthonormal}; `cluster`, {client id:
@@ -100,7 +100,7 @@ class Pacfl(Clustered):
         state.update({"bases": bases, "cluster": cluster, "models": models})
 
     def distances(self, state: Any, basis: Tensor) -> dict[str, float]:
-        """The mean angle to the members of each group."""
+        """Return {group: mean angle between `basis` and its members}."""
         known = sorted(state["cluster"])
         row = angles([basis], [state["bases"][id] for id in known], self.measure)[0]
         return {
@@ -132,7 +132,7 @@ def directions(x: Array, y: npt.NDArray[np.int64], vectors: int) -> Array:
 
 
 def angles(one: Sequence[Tensor], other: Sequence[Tensor], measure: str = "smallest") -> Array:
-    """Angles in degrees [m, n] between subspaces with orthonormal bases [d, r]: the smallest principal one, or the sum.
+    """Principal angles in degrees [m, n] between subspaces with orthonormal bases [d, r]: the smallest, or their sum.
 
     The cosines of the principal angles are the singular values of U'V.
     """

@@ -1,4 +1,4 @@
-"""PCA+kM+HC: the linear baseline of FLT; centres of principal components once, a hierarchy of them, FedAvg per group.
+"""PCA+kM+HC: the linear baseline of FLT; clients send k-means centres once, a hierarchy groups them, FedAvg per group.
 
 The baseline of FLT (Jamali-Rad, Abdizadeh, Singh. Federated learning with taskonomy for non-IID data. IEEE TNNLS 2022),
 after one-shot federated clustering (Dennis, Li, Smith. Heterogeneity for the win. ICML 2021). Its rounds are FLT's.
@@ -30,12 +30,12 @@ RANK = 64  # rows of the factor that a client sends
 
 
 class PcaKmHc(flt.Taskonomy, SigningMethod):
-    """Centres of principal components once, groups by a hierarchy of their distances; then averages as in FLT.
+    """Clients send centres of principal components once; a hierarchy groups them; then averages as in FLT.
 
-    clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.find`); None finds it
-    where the merge heights jump the most. components: dimensions that are kept, of one PCA of all clients' samples.
-    centres: k of the clients' k-means. The hierarchy has average linkage, and its distances are best matchings.
-    average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
+    clusters: C; "same[:alpha]" is the number of groups found from signatures (`fedkin.graph.find`); None cuts the
+    hierarchy at the largest jump of the merge heights. components: the number of components kept, of one PCA of all
+    clients' samples. centres: k of the clients' k-means. The hierarchy has average linkage and uses distances of best
+    matchings. average, stale, aggregate, regroup_changed, regroup_every: as in FLT.
     """
 
     name = "pca-km-hc"
@@ -120,7 +120,7 @@ def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values [r], falling, and right singular vectors [r, d] of rows [n, d].
 
     Values below 1e-7 of the largest are rounding and left out; at least one stays. Computed from the eigenvectors of
-    the smaller of rows rows' and rows'rows, which takes about a fifth of the time of a decomposition of the rows.
+    the smaller of rows rows' and rows'rows, in about a fifth of the time of an SVD of the rows.
     """
     wide = len(rows) <= rows.shape[1]
     values, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
@@ -158,12 +158,12 @@ def pooled(
 ) -> tuple[Tensor, Tensor]:
     """(mean [d], axes [r, d]) of the PCA of several clients' samples together, in double precision.
 
-    n, means, factors: of each client its number of samples and what `factor` gives; exact if the factors are.
+    n, means, factors: each client's number of samples and the results of `factor`; exact if the factors are.
     """
     counts = torch.tensor(n, dtype=torch.float64)
     centres = torch.stack([mean.double() for mean in means])
     mean = counts @ centres / counts.sum()
-    # The scatter around the common mean is each client's around its own, plus that of the means.
+    # Scatter around the common mean is the clients' scatter around their own means, plus that of these means.
     between = counts.sqrt()[:, None] * (centres - mean)
     rows = torch.cat([*(rows.double() for rows in factors), between])
     return mean, principal(rows, components)

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a common model from which one step of a client's own gives a good model.
+"""Per-FedAvg: one gradient step at a client turns the common model into a good model for it.
 
 Fallah, Mokhtari, Ozdaglar. Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
 approach. NeurIPS 2020. `docs/methods/per-fedavg.md` says where paper, released code and this file differ.
@@ -27,10 +27,10 @@ from fedkin.views import ClientView
 
 @dataclass(frozen=True)
 class AfterOneStep:
-    """f(w - alpha grad f(w; D1); D2), with D1 and D2 every other sample of the batch.
+    """f(w - alpha grad f(w; D1); D2), where D1 has the samples at even places of the batch, D2 the others.
 
-    second_order: differentiate through the inner gradient too; else it is a constant (FO). A batch of one sample is
-    both D1 and D2.
+    second_order: also differentiate through the inner gradient; otherwise the gradient is a constant (FO). A batch of
+    one sample is both D1 and D2.
     """
 
     task: Task
@@ -57,7 +57,7 @@ class AfterOneStep:
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
-    """These samples of a batch."""
+    """Return these rows of a batch."""
     weight = None if batch.weight is None else batch.weight[rows]
     return Batch(pytree.tree_map(lambda x: x[rows], batch.x), batch.y[rows], batch.mask[rows], batch.whole, weight)
 
@@ -67,9 +67,9 @@ class PerFedAvg(FedAvg):
 
     A client predicts with w after one gradient step of rate alpha on its own training samples.
 
-    alpha: rate of that step; 0 is FedAvg. order: "second" takes the whole gradient,
-    (I - alpha hessian f(w; D1)) grad f(w - alpha grad f(w; D1); D2), which the paper's HF approximates by differences;
-    "first" leaves out the Hessian, FO. weights, aggregate: as in FedAvg.
+    alpha: rate of that step; 0 is FedAvg. order: "second" uses the full gradient, (I - alpha hessian f(w; D1)) grad f(w
+    - alpha grad f(w; D1); D2), which the paper's HF approximates by differences; "first" leaves out the Hessian, FO.
+    weights, aggregate: as in FedAvg.
     """
 
     name = "per-fedavg"
@@ -81,7 +81,7 @@ class PerFedAvg(FedAvg):
     order: Literal["first", "second"] = "second"
 
     def fit(self, client: ClientView, params: Params) -> Fit:
-        """Local training of the common model for use after one step."""
+        """Train the common model for use after one gradient step."""
         return Fit(params, AfterOneStep(client.task, self.alpha, self.order == "second"))
 
     def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:

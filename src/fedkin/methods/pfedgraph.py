@@ -48,11 +48,12 @@ class PFedGraph(OwnModels):
     """w_i = argmin over the simplex of alpha |w - p|^2 - sum_j w_j s_ij, Eq. (5); theta_hat_i = sum_j w_ij theta_j.
 
     p: the clients' shares of the samples. s_ij: cosine of theta_i - theta_0 and theta_j - theta_0, with the common
-    start theta_0. Client i trains from theta_hat_i on f_i(theta) - lam cos(theta, theta_hat_i), and predicts with what
-    it trained.
+    start theta_0. Client i trains from theta_hat_i on f_i(theta) - lam cos(theta, theta_hat_i), and predicts with the
+    result.
 
-    alpha: pull of a row to p, which is FedAvg's; large values give every client the same mean. lam: pull of a client
-    to its aggregate. A client that never answered gets the mean by samples. The server's state also has `sizes`.
+    alpha: pull of each row to p, the weights of FedAvg; large values give every client the same mean. lam: pull of a
+    client to its aggregate. A client that never answered gets the mean weighted by samples. The server's state also has
+    `sizes`.
     """
 
     name = "pfedgraph"
@@ -102,7 +103,7 @@ class PFedGraph(OwnModels):
         return ids, similar, collaboration(similar, [sizes[id] for id in ids], self.alpha)
 
     def common(self, server: ServerView) -> Message:
-        """The mean by samples of all models so far; at first the common start."""
+        """Return the mean of all models so far, weighted by samples; at first the common start."""
         models = server.state["models"]
         return Message(params=weighted_mean(models, server.state["sizes"]) if models else server.initial)
 

@@ -24,13 +24,13 @@ from fedkin.views import ClientView, ServerView
 class PFedMe(OneModel):
     """min over w of sum_k min over theta of f_k(theta) + lam / 2 |theta - w|^2, Eq. (2, 3).
 
-    In each of R local steps one batch is drawn; `inner_steps` (K) steps of the experiment's optimiser on it bring
-    theta near its minimiser, then w <- w - eta lam (w - theta), Eq. (6, 7). The server: (1 - beta) w + beta mean w_k.
+    Each of R local steps draws one batch. On it, `inner_steps` (K) steps of the experiment's optimiser bring theta near
+    its minimiser; then w <- w - eta lam (w - theta), Eq. (6, 7). The server: (1 - beta) w + beta mean w_k.
 
     lam: lambda; the inner steps need lam * training.lr below 2. eta: rate of w.
     evaluate: "personal" (theta, the paper's PM) or "global" (w, its GM).
     aggregate: as in FedAvg.
-    welcome_steps: proximal steps by which a client that never took part makes its theta.
+    welcome_steps: proximal steps that make theta for a client that never took part.
     """
 
     name = "pfedme"
@@ -52,7 +52,7 @@ class PFedMe(OneModel):
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """R local steps; theta stays here, w goes to the server."""
+        """Take R local steps; theta stays here, w goes to the server."""
         w = theta = message.params
         inner, names = client.training.with_steps(self.inner_steps, whole=True), client.net.trainable
         for rows in client.training.batches(client.size, client.rng("batches")):
@@ -64,7 +64,7 @@ class PFedMe(OneModel):
 
     @phase(params=NET)
     def personalise(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Theta of a client that never took part."""
+        """Make theta for a client that never took part."""
         steps = client.training.with_steps(self.welcome_steps)
         fitted = yield from fit_near(client, message.params, message.params, self.lam, training=steps)
         return Message(params=fitted.params)
@@ -78,7 +78,7 @@ class PFedMe(OneModel):
             return
         old, mean = server.state["params"], mean_model(replies, self.weights, self.aggregate, server.state["params"])
         if self.beta != 1:
-            # Running statistics are averaged only: beyond 1, beta would make a variance negative.
+            # Running statistics are only averaged: a beta above 1 could make a variance negative.
             mean |= {name: torch.lerp(old[name], mean[name], self.beta) for name in server.net.trainable}
         server.state["params"] = mean
 

@@ -30,10 +30,10 @@ class PFedSim(ServerMethod):
     """FedAvg for the first rounds; then body_i <- sum_j a_ij body_j with a_ij in proportion to -log(1 - s_ij).
 
     s_ij is the cosine of the heads i and j, at least 0 and at most `ceiling`, which is also s_ii. Heads stay local.
-    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. aggregate: in these, as in FedAvg.
+    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. aggregate: their rule, as in FedAvg.
     cosine: mean over the cosines of the heads' class "rows", or the cosine of the "whole" heads.
-    predict: with the model that the client "trained" last, or with its head on the body that the server would mix for
-    it now ("mixed").
+    predict: with the model that the client "trained" last, or with its head on the body that the server would now mix
+    for it ("mixed").
     """
 
     name = "pfedsim"
@@ -57,7 +57,7 @@ class PFedSim(ServerMethod):
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model that came and send all of it. A client with a model of its own keeps that model's head."""
+        """Train the received model and send all of it. A client with its own model keeps that model's head."""
         fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})
         if message["personal"]:
             client.state["params"] = fitted.params
@@ -120,7 +120,7 @@ class PFedSim(ServerMethod):
 
 
 def head_cosines(heads: Sequence[Params], whole: bool = False) -> Array:
-    """Cosine of every two heads [n, n]: mean over the rows of their weights, or of all their numbers at once.
+    """Cosine of each pair of heads [n, n]: the mean cosine of weight rows, or the cosine of the `whole` heads.
 
     A row of zeros has cosine 0 with every other.
     """
@@ -151,7 +151,7 @@ def similarity_weights(similar: Array, ceiling: float) -> Array:
 
 
 def mixed_bodies(bodies: Sequence[Params], weights: Array) -> list[dict[str, Tensor]]:
-    """sum_j weights[i, j] body_j for each row i of weights [m, n]; counters take the largest value."""
+    """sum_j weights[i, j] body_j for each row i of weights [m, n]; integer counters take the largest value."""
     mixed: list[dict[str, Tensor]] = [{} for _ in weights]
     by = torch.from_numpy(np.ascontiguousarray(weights))
     for name, first in bodies[0].items():

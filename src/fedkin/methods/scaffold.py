@@ -43,11 +43,11 @@ class Corrected:
 class Scaffold(FedAvg):
     """w_k <- w_k - lr (grad f_k(w_k) - c_k + c) for K local steps, c_k <- c_k - c + (w - w_k) / (K lr), Eq. (3, 4).
 
-    The server: w <- w + rate (mean_k w_k - w), and c <- c + |S| / N mean_k (change of c_k), Eq. (5), over the clients S
-    that answered, of N. A reply has the change of c_k.
+    The server: w <- w + rate (mean_k w_k - w), and c <- c + |S| / N mean_k (change of c_k), Eq. (5), where S are the
+    clients that answered, of N. A reply contains the change of c_k.
 
     rate: the server's step. weights: "equal" as in the paper, or "samples"; aggregate: as in FedAvg, of models.
-    Refuses momentum and Adam, for which K lr is not the length of the local step.
+    Momentum and Adam are refused, because K lr is not the length of their local steps.
     """
 
     name = "scaffold"
@@ -60,7 +60,7 @@ class Scaffold(FedAvg):
 
     @phase(params=NET, control=TRAINABLE, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Corrected local steps, and the change of the client's variate."""
+        """Take corrected local steps; send the model and the change of c_k."""
         training, names = client.training, client.net.trainable
         if training.optimiser != "sgd" or training.momentum or training.clip is not None:
             raise MethodError(

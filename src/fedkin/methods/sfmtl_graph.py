@@ -46,12 +46,12 @@ SENT: Fields = {
     "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
     "n": COUNT,
 }  # fmt: skip
-_OWN = ("both", "heads", "anchors")  # similarities of this method, beside those of fedkin.graph
-MOST = 20_000  # clients of whom all pairs of heads are compared
-_NEAR = 16  # neighbours of a client of more than 5,000, where no stage says how many
-_ROWS = 512  # of a matrix of all pairs, sorted at a time
+_OWN = ("both", "heads", "anchors")  # similarities of this method, besides those of fedkin.graph
+MOST = 20_000  # up to this many clients, all pairs of heads are compared
+_NEAR = 16  # neighbours per client above 5,000 clients, if no stage gives a number
+_ROWS = 512  # rows of a matrix of all pairs that are sorted at a time
 _KEPT = ("none", "epsilon", "knn", "mutual")
-_OF_NEIGHBOURS = ("louvain", "leiden", "components", "planted", "single", "alone", "same")  # groups of a sparse graph
+_OF_NEIGHBOURS = ("louvain", "leiden", "components", "planted", "single", "alone", "same")  # for sparse graphs
 
 
 # -- settings, states and the client's loss ---------------------------------------------------------------------------
@@ -86,9 +86,9 @@ class GraphSettings(Settings):
 class AnchoredCrossEntropy:
     """f_k + weight * g_k: cross-entropy plus the squared distance of each feature to its class anchor, Eq. (5, 6).
 
-    carry: anchors [C, d] and known [C]; a class without an anchor pulls nothing. With a `rate`, each step
+    carry: anchors [C, d] and known [C]; a class without an anchor adds no pull. With a `rate`, each step
     moves the anchors of its classes by `rate` towards their mean feature in the batch (a first anchor is that
-    mean itself); without one, the anchors stay.
+    mean); without a rate, anchors stay.
     """
 
     weighted = True
@@ -119,10 +119,10 @@ class SfmtlGraph(SigningMethod):
 
     alpha: weight of head similarity against anchor similarity, Eq. (7).
     lam: lambda, of the anchor loss (6) and of the head update (15).
-    anchor_weight: weight of the anchor loss if it is to differ from lam.
+    anchor_weight: weight of the anchor loss; None: lam.
     tau: server rate; None: lr * R, as in the paper.
-    share: what is exchanged inside communities, beside anchors: the "head", by Eq. (15), as in the paper; the "body",
-    as its members' mean weighted by samples, and no head; or the "model", which is both. "body" and "model" are ours.
+    share: what communities exchange besides anchors: the "head", by Eq. (15), as in the paper; only the "body", as the
+    members' mean weighted by samples; or the "model", which is both. "body" and "model" are not in the paper.
     anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
     """
 
@@ -152,7 +152,7 @@ class SfmtlGraph(SigningMethod):
         same: signatures and groups from the test, None unless `graph.groups` is "same".
 
         A client's state: params, its own model. anchors: a feature vector per class [C, d], zero for a class that was
-        never seen. known: which rows are seen [C].
+        never seen. known: which classes were seen [C].
         """
         server.state = {"same": None}
 
@@ -187,7 +187,7 @@ class SfmtlGraph(SigningMethod):
 
     @phase()
     def update(self, client: ClientView, message: Message) -> Message:
-        """Take the community's anchors and what it shares for the next round."""
+        """Take over the community's anchors and shared parameters for the next round."""
         anchors = client.state["anchors"].clone()
         anchors[message["classes"]] = message["anchors"]
         client.state["anchors"] = anchors
@@ -197,7 +197,7 @@ class SfmtlGraph(SigningMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        check_round(len(sampled), self.graph)  # before anybody has trained for nothing
+        check_round(len(sampled), self.graph)  # before clients train in vain
         if self.graph.from_test:
             held = server.state["same"]
             server.state["same"] = yield from ask_for_groups(server, held, sampled, self.graph.groups)
@@ -225,7 +225,7 @@ class SfmtlGraph(SigningMethod):
     def affinity(self, server: ServerView, replies: Sequence[Message]) -> Any:
         """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7).
 
-        Of more than 5,000 clients a csr_array that links each with its nearest only, K of them for knn:K, else 16.
+        For more than 5,000 clients: a csr_array that links each only with its nearest, K for knn:K, else 16.
         """
         how = self.graph
         similar = similarity(server, replies, how, self.alpha)
@@ -275,7 +275,7 @@ def similarity(server: ServerView, replies: Sequence[Message], how: GraphSetting
 def stacked_anchors(server: ServerView, replies: Sequence[Message], match: str) -> tuple[Tensor, npt.NDArray[np.bool_]]:
     """(anchors [n, C, d], owned [n, C]); rows of classes that a client does not own are zero.
 
-    For the released code's `match="rows"`, which compares these rows too, they hold what they hold there: the
+    With `match="rows"` these rows are compared too, as in the released code. They then hold its values there: the
     common random start, rows of unit length.
     """
     classes, width = server.task.classes, replies[0]["anchors"].shape[1]
@@ -293,7 +293,7 @@ def stacked_anchors(server: ServerView, replies: Sequence[Message], match: str) 
 def head_outputs(
     server: ServerView, replies: Sequence[Message], anchors: Tensor, owned: Any, match: str
 ) -> Callable[[int, Labels], Array]:
-    """What head k says of some of the anchors [n, C, d] that are used: [m, outputs]; see `response_similarity`."""
+    """Return a function of head k and m places of used anchors: outputs [m, outputs]; see `response_similarity`."""
     module = server.net.scratch().eval()
     places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     used = anchors[torch.from_numpy(np.ones_like(owned) if match == "rows" else owned)].to(server.net.dtype)
@@ -309,7 +309,7 @@ def head_outputs(
 
 
 def check_round(clients: int, how: GraphSettings) -> None:
-    """Raise ConfigError for what is not computed of a round of more than 5,000 clients, or at all of so many."""
+    """Raise ConfigError for settings that a round of more than 5,000 clients cannot have, and above MOST."""
     if clients <= stages.LARGEST:
         return
     too_many = f"{clients:,} clients in a round, and above {stages.LARGEST:,}"
@@ -326,7 +326,7 @@ def check_round(clients: int, how: GraphSettings) -> None:
 
 
 def nearest_only(similar: Any, sparsify: str) -> sp.csr_array:
-    """From similarities of all pairs [n, n] the graph in which each client is linked with its nearest.
+    """Return the graph that links each client with its nearest, from similarities of all pairs [n, n].
 
     Only positive similarities count. knn:K and mutual:K take the K nearest, other stages the 16 nearest.
     """
@@ -372,9 +372,9 @@ def community_anchors(replies: Sequence[Message], labels: Labels, classes: int) 
 
 
 def community_bodies(replies: Mapping[str, Message], labels: Labels) -> list[Params]:
-    """For each client, the n_k-weighted mean body of its community, as Eq. (14) for anchors; ours.
+    """For each client, the n_k-weighted mean body of its community, as Eq. (14) for anchors; not in the paper.
 
-    labels: community of each client [n], in the order of `replies`. A client alone has its own body, bit for bit.
+    labels: community of each client [n], in the order of `replies`. A client alone keeps its body, bit for bit.
     """
     members: dict[int, list[str]] = {}
     for id, label in zip(replies, labels.tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""TFL: a graph of the clients, learned from their models, says who is central; lambda is pulled towards them.
+"""TFL: a graph of the clients, learned from their models, pulls the weights lambda to central clients.
 
 Ma, Li, Peng. Beyond the federation: topology-aware federated learning for generalization to unseen clients. ICML 2024.
-Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open and how that is closed here.
+Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open and what is done here.
 
     min over theta, max over lambda of  sum_k lambda_k f_k(theta) - q D(lambda | p)                        (6)
     W_kl = similarity of theta_k and theta_l, 0 below epsilon;  p = softmax(centrality of W)               (4)
@@ -30,22 +30,22 @@ from fedkin.methods.blocks.vectors import Array, Labels, Layers, as_points, as_v
 from fedkin.settings import Settings, one_of, span
 from fedkin.views import ClientView, ServerView
 
-LARGEST_EXACT = 1000  # clients up to which betweenness is exact; of more it is estimated from SOURCES of them
+LARGEST_EXACT = 1000  # up to this many clients betweenness is exact; above, it is estimated from SOURCES clients
 SOURCES = 200
-_LARGEST_WRITTEN_OUT = 1000  # clients up to which a graph of clusters is recorded client by client
+_LARGEST_WRITTEN_OUT = 1000  # up to this many clients, a graph of clusters is recorded client by client
 _KL_FLOOR = 1e-3
 
 
 class Topology(Settings):
     """How the graph of clients is made, Eq. (4).
 
-    similarity: "dot", "cosine", "l1", "l2" or "rbf", min-max scaled over pairs; of `vectors`: the clients' "weights",
-    or their "updates" (weights minus those they were sent). layers: "all", or how many of the last.
+    similarity: "dot", "cosine", "l1", "l2" or "rbf", min-max scaled over pairs. vectors: the clients' "weights", or
+    their "updates" (weights minus the received weights). layers: "all", or the number of last layers.
     epsilon: pairs below it have no edge. every: rounds from one graph to the next.
-    clusters: number of k-means groups of vectors; the graph then joins groups, and the members of a group share its
+    clusters: number of k-means groups of vectors; the graph then links groups, and the members of a group share its
     centrality. centrality: with "raw" or "normalised" `scale` (betweenness, degree and current flow have both).
-    temperature: of the softmax that makes the prior. control: replace the learned graph: "random", "uniform",
-    "oracle", "shuffled", "self"; "none" keeps it.
+    temperature: of the softmax that makes the prior. control: replace the learned graph: "random", "uniform", "oracle",
+    "shuffled", "self"; "none" keeps it.
     """
 
     similarity: stages.SimilarityStage = "dot"
@@ -63,7 +63,7 @@ class Topology(Settings):
 
 
 class Learned(NamedTuple):
-    """edges [n, n] between clients, centrality [n] of each, and its cluster [n] where clusters were asked for."""
+    """Edges [n, n] between clients; of each client its centrality [n] and, if `clusters` is set, its cluster [n]."""
 
     edges: Any
     centrality: Array
@@ -73,12 +73,12 @@ class Learned(NamedTuple):
 class Tfl(Minimax):
     """min over theta, max over lambda of sum_k lambda_k f_k(theta) - q D(lambda | p), p = softmax(centrality), Eq. (6).
 
-    eta_lambda: rate of lambda; 0 leaves it as it is, and nothing is sent for losses. q: weight of the divergence.
+    eta_lambda: rate of lambda; 0 keeps lambda, and no losses are requested. q: weight of the divergence.
     divergence: "euclidean", |lambda - p|^2 / 2, or "kl", KL(lambda | p) with entries of at least 1e-3.
 
     The server's state: params, lam, drawn as in `blocks.minimax`.
 
-    vectors: of each client that ever answered, what the graph compares of its last model, {id: [d]}.
+    vectors: {id: [d]}, of each client that ever answered the vector of its last model that the graph compares.
     prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.
     """
 
@@ -132,7 +132,7 @@ class Tfl(Minimax):
         }  # fmt: skip
 
     def remember(self, server: ServerView, models: Mapping[str, Params], old: Params) -> None:
-        """Keep what the graph compares of each client's last model; these were trained from `old`."""
+        """Store the vector of each client's last model for the graph; the models were trained from `old`."""
         names = last_layers(server.net.trainable, self.graph.layers)
         start = old if self.graph.vectors == "updates" else None
         vectors = {id: as_vector(models[id], names, start) for id in sorted(models)}
@@ -176,7 +176,7 @@ def learned(
     vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
-    # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
+    # With very many clients use the vectors themselves: `rows` may need a matrix of all pairs.
     x = as_points(vectors) if len(vectors) > stages.LARGEST else rows(vectors, how.similarity)
     labels = np.arange(len(vectors))
     if how.clusters is not None:
@@ -215,8 +215,8 @@ def centralities(edges: Any, how: Topology, seed: int = 0) -> Array:
 
 
 def grouped(x: Array, clusters: int, seed: int) -> Labels:
-    """k-means labels [n] of the rows of x [n, d], numbered by falling size; the order of the rows does not matter."""
-    # k-means starts from rows that it draws by number: in the order of their lengths the draw knows no client.
+    """k-means labels [n] of the rows of x [n, d], numbered by decreasing size; the order of rows does not matter."""
+    # k-means draws its start by row number: with rows sorted by length, the draw does not depend on ids.
     order = np.argsort(np.square(x).sum(axis=1), kind="stable")
     centred = x - x.mean(axis=0)
     labels = np.empty(len(x), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The interface of every scenario, and what all of them offer: unseen clients, and all clients as one."""
+"""The interface of all scenarios, and their common features: unseen clients, and pooling of all clients into one."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Scenario(Settings):
     planted: ClassVar[str] = "none"
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
-        """`build`, then sets the unseen clients apart: those of `unseen`, or of the groups that the data set names.
+        """Build the federation and mark unseen clients: those of `unseen`, or of the groups that the data set excluded.
 
-        With `pooled` the remaining clients are joined. Raises ConfigError also if `unseen` differs from the
+        With `pooled` the remaining clients are joined into one. Raises ConfigError also if `unseen` differs from the
         groups that the data set excluded when it was prepared.
         """
         apart = self._apart(dataset, seed)
@@ -79,10 +79,10 @@ class Scenario(Settings):
         groups: Sequence[str] | None = None, about: Sequence[Mapping[str, Any]] | None = None,
         classes: Sequence[Sequence[int]] | None = None, ids: Sequence[str] | None = None,
     ) -> Federation:  # fmt: skip
-        """The federation of these clients, one for each entry: its training and test rows, or samples.
+        """Assemble a federation from each client's training and test rows, or samples.
 
-        classes: of each client; they are told in `about`, and make the groups where none are given. ids: `shuffled_ids`
-        by default. Clients that have one array of rows share one `Samples`.
+        classes: of each client; they are stored in `about`, and name the groups if `groups` is None. ids: by default
+        `shuffled_ids`. Clients with the same array of rows share one `Samples`.
         """
         if classes is not None:
             about = [{"classes": list(own)} for own in classes]
@@ -155,7 +155,7 @@ def groups_of(federation: Federation) -> list[str]:
 
 
 def _named(federation: Federation, unseen: Sequence[str]) -> set[str]:
-    """Clients by id, or by their group."""
+    """The ids of the clients that `unseen` names by id or by group."""
     ids: set[str] = set()
     for name in unseen:
         wanted = name.removeprefix(GROUP)
@@ -207,7 +207,7 @@ def pooled(federation: Federation) -> Federation:
 
 
 def _joined(parts: Sequence[Samples], what: str) -> Samples:
-    """Samples one after another; not copied if all are rows of the same arrays."""
+    """Concatenate samples; they are not copied if all are rows of the same arrays."""
     first = parts[0]
     if any(part.scale != first.scale for part in parts):
         raise ConfigError(f"{what}: cannot be joined, since they are on unlike scales")

@@ -1,4 +1,4 @@
-"""Steps that several scenarios share: random parts, sizes with a given sum, sets of classes, tests like training."""
+"""Functions that several scenarios share: random parts, sizes with a given sum, sets of classes, matching test sets."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     Uses logarithms of gamma variables, because for small alpha these variables are too small for a float:
     Gamma(a) is Gamma(a + 1) U^(1/a).
     """
-    # Below this the logarithms overflow; one share is 1 long before.
+    # Smaller values overflow in the logarithms, and at this value one share already is 1.
     alpha = max(alpha, 1e-300)
     logs = np.log(draw.standard_gamma(alpha + 1, shape)) + np.log1p(-draw.random(shape)) / alpha
     shares: Shares = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -164,7 +164,7 @@ def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
 
 
 def checked_sets(sets: Sets, apart: bool = False) -> Sets:
-    """These sets of classes; raises ValueError unless all are different; apart: unless no class is in two of them."""
+    """Return `sets`; raises ValueError unless all are different; with `apart`, also if two have a class in common."""
     if not sets or any(not one or len(set(one)) < len(one) or min(one) < 0 for one in sets):
         raise ValueError("expected a list of lists of classes, none empty, no class twice in a list")
     labels = [label for one in sets for label in one]
@@ -175,7 +175,7 @@ def checked_sets(sets: Sets, apart: bool = False) -> Sets:
     return sets
 
 
-# Settings: a list of classes for each group; the same with no class in two lists.
+# Types of settings: a list of classes for each group; in DisjointSets no class is in two lists.
 ClassSets = Annotated[Sets, AfterValidator(checked_sets)]
 DisjointSets = Annotated[Sets, AfterValidator(partial(checked_sets, apart=True))]
 
@@ -199,6 +199,6 @@ def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) ->
 
 
 def dealt(pools: Sequence[Rows], counts: Rows) -> list[Rows]:
-    """The rows of every client, ascending: of each pool the next so many; counts: [clients, pools]."""
+    """The rows of every client, ascending: the next counts[client, pool] rows of each pool."""
     parts = [np.split(pool, np.cumsum(own))[:-1] for pool, own in zip(pools, counts.T, strict=True)]
     return [np.sort(np.concatenate(own)) for own in zip(*parts, strict=True)]

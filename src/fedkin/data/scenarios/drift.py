@@ -20,7 +20,7 @@ from fedkin.settings import choose, parse
 
 
 def _inner(given: Any) -> Any:
-    """A table with a name, or a name, as a scenario."""
+    """Parse the setting `of`: a scenario's name, or a table with its name and settings."""
     from fedkin.data.scenarios import SCENARIOS
 
     table = {"name": given} if isinstance(given, str) else given
@@ -36,13 +36,13 @@ class Drift(Scenario):
     of: the other scenario, as a section [scenario.of] with its name and settings. Of the clients that it makes:
 
     drifting: this number of clients moves to another planted group, in the rounds of `rounds`, over which they are
-    spread evenly. From then on, their training and test samples are those of the same number of additional clients,
-    which are not in the federation: it is smaller than `of` by that number, and no other client has these samples.
+    spread evenly. From then on, each has the training and test samples of another client of `of`, which is left out
+    of the federation: it is smaller than `of` by that number, and no other client has these samples.
     newcomers: this number of clients joins in the rounds of `joins`, over which they are spread evenly.
 
-    No client is both, and unseen clients are neither. They are drawn at random, from the planted groups as evenly as
-    the groups allow. A client's first group is the planted one. `Client.about["role"]` is "drifting", "newcomer" or
-    "stays".
+    No client both drifts and joins later, and unseen clients do neither. Drifting clients and newcomers are drawn at
+    random, as evenly over the planted groups as possible. A client's first group is the planted one.
+    `Client.about["role"]` is "drifting", "newcomer" or "stays".
 
     >>> from fedkin.data import federate
     >>> of = {"name": "label-swap", "clients": 12, "groups": 2}
@@ -63,7 +63,7 @@ class Drift(Scenario):
     planted: ClassVar[str] = "those of the other scenario; drifting clients start in one and end in another"
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
-        """`build`, after the unseen clients are set apart: none of them drifts or joins later."""
+        """Build the federation after the unseen clients are set apart: none of them drifts or joins later."""
         if self.unseen is None:
             return super().federation(dataset, seed)
         if self.of.unseen is not None:
@@ -106,7 +106,7 @@ class Drift(Scenario):
         return Federation(clients, inner.task, f"{inner.name}-{self.name}")
 
     def _drifted(self, inner: Federation, left: _Groups) -> tuple[dict[str, Change], set[str]]:
-        """(the change of every drifting client, the clients whose samples it takes)."""
+        """(the change of every drifting client, the ids of the clients whose samples these take)."""
         if self.drifting and (inner.planted is None or len(set(inner.planted.values())) < 2):
             lacks = f"{self.of.name} plants no two groups between which a client could move"
             raise ConfigError(f"scenario.drifting: {lacks}; expected drifting = 0, or another scenario")
@@ -122,7 +122,7 @@ class Drift(Scenario):
 
 
 class _Groups:
-    """Clients not drawn yet, by group; draws are from the largest groups, so that they are even."""
+    """Clients not drawn yet, by group; each draw is from a largest group, so that draws are spread evenly."""
 
     def __init__(self, inner: Federation, draw: np.random.Generator) -> None:
         self._draw = draw

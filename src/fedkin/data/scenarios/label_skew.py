@@ -1,4 +1,4 @@
-"""Clients with their own shares of the classes, of very different sizes, all alike, or in groups with their classes."""
+"""Clients with their own class proportions, of very different sizes, all alike, or in groups with their own classes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Dirichlet(Scenario):
     """Every client has its own class proportions, drawn from a Dirichlet distribution.
 
     sizes = "drawn": each class is divided among all clients by shares from Dirichlet(alpha) (Yurochkin et al., 2019),
-    so sizes differ too. Clients below `min_size` are filled up with samples of the largest clients: these are cut down
-    to a common level, by samples drawn at random, which are given away class after class, so that a small client's
-    samples are of one or two classes. sizes = "equal": every client has the same number of samples; one client after
-    another draws them by class proportions from Dirichlet(alpha) (Hsu et al., 2019), among the classes not used up.
-    No draw is repeated, whatever the number of clients.
+    so sizes differ too. The largest clients are cut down to a common level to fill up clients below `min_size`: their
+    surplus, drawn at random, is given away class after class, so that a small client receives samples of one or two
+    classes. sizes = "equal": every client has the same number of samples; one client after another draws them by class
+    proportions from Dirichlet(alpha) (Hsu et al., 2019), among the classes not used up. No draw is repeated, whatever
+    the number of clients.
 
     Test samples follow the proportions of a client's training labels: each class of the test split is divided among
     its owners; or, with `test_per_client`, each client draws that number, and two clients may draw the same sample.
@@ -115,9 +115,9 @@ def _sequential(draw: np.random.Generator, count: int, proportions: npt.NDArray[
     while (short := count - int(taken.sum())) > 0:
         open_ = taken < left
         weights = np.where(open_, proportions, 0.0)
-        # All its proportions may be on classes that are used up: then the remaining samples decide.
+        # All classes with a positive proportion may be used up: then draw by the numbers of remaining samples.
         weights = weights if weights.sum() > 0 else (left - taken).astype(np.float64)
-        # Every repetition uses up at least one class, so there are at most as many as classes.
+        # Every repetition uses up at least one class, so there are at most as many repetitions as classes.
         taken = np.minimum(taken + draw.multinomial(short, weights / weights.sum()), left)
     return taken
 
@@ -305,7 +305,7 @@ class QuantitySkew(Scenario):
 
 # -- groups of clients that own the same few classes --------------------------------------------------------------
 
-# The paper's sets of digits; used for other data sets of ten classes too.
+# The sets of digits in the FLT paper; used for other data sets of ten classes too.
 CLASSES = {
     "disjoint": ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8)),
     "ring": ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8)),
@@ -313,7 +313,7 @@ CLASSES = {
 
 
 class GroupedClasses(Scenario):
-    """Groups of clients with their own classes (FLT, Jamali-Rad et al., 2022), the same ones for all of a group.
+    """Groups of clients; all clients of a group own the same few classes (FLT, Jamali-Rad et al., 2022).
 
     classes: "disjoint" (scenario 1: five pairs of classes), "ring" (scenario 2: five triples; neighbours share a
     class), or a list of classes for each group. Every class's training samples are distributed evenly over the clients
@@ -365,10 +365,10 @@ class GroupedClasses(Scenario):
 class Mapl(Scenario):
     """Clusters of consecutive classes, disjoint or overlapping, with a fixed number of samples per class and client.
 
-    clusters: their number, each with about equally many consecutive classes, of which neighbours have `shared` in
-    common; or a list of classes for each. The clients are spread evenly over them. A client gets `per_class` training
-    samples of each of its cluster's classes (two numbers: drawn between them, for each class and client), and
-    `test_per_class` test samples of each; no sample goes to two clients. Raises ConfigError if there are too few.
+    clusters: their number, each with about equally many consecutive classes, where neighbours have `shared` classes in
+    common; or a list of classes for each. The clients are spread evenly over the clusters. A client gets `per_class`
+    training samples of each of its cluster's classes (two numbers: drawn between them, for each class and client), and
+    `test_per_class` test samples of each; no sample goes to two clients. Raises ConfigError for too few samples.
 
     With ten classes and the paper's 20 clients: scenario 1 is the default (0-4 | 5-9, 300 of each class), 2 has
     shared = 4 (0-6 | 3-9), 3 has per_class = [100, 300], 4 has both.
@@ -452,13 +452,13 @@ def _name(classes: Sequence[int]) -> str:
 class Structured(Scenario):
     """Clusters of clients with their own classes; in each cluster a few clients have most of the samples.
 
-    clusters: their number, each with the same number of consecutive classes (the last cluster gets what is left), or
-    a list of classes for each cluster, no class in two. The clients are spread evenly over the
-    clusters. The training samples of a cluster's classes (at most `per_class` of each) are shuffled and divided among
-    its n clients; the i-th, i = 0..n-1, gets floor(F + exp(x i^2)), with F half the mean size and x such that the
-    sizes add up; the last client gets what rounding leaves. So a client may have only some of its cluster's classes.
-    All clients of a cluster are tested on the same samples: the test split's samples of the cluster's classes (of
-    which `test_per_client` are drawn). Settings that leave a client fewer than `min_size` are refused.
+    clusters: their number, each with the same number of consecutive classes (the last cluster gets the rest), or a list
+    of classes for each cluster, no class in two lists. The clients are spread evenly over the clusters. The training
+    samples of a cluster's classes (at most `per_class` of each) are shuffled and divided among its n clients; the i-th,
+    i = 0..n-1, gets floor(F + exp(x i^2)), with F half the mean size and x such that the sizes add up; the last client
+    also gets the rounding remainder. So a client may have only some of its cluster's classes. All clients of a cluster
+    are tested on the same samples: the test split's samples of the cluster's classes (of which `test_per_client` are
+    drawn). Settings that leave a client fewer than `min_size` are refused.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", Structured(clients=20), seed=0)

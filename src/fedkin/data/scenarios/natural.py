@@ -1,4 +1,4 @@
-"""Clients and groups as the data set states them: as they are, small ones joined, or groups divided into clients."""
+"""The data set's own clients and groups: unchanged, with small clients joined, or with groups divided into clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _OwnClients(Scenario):
     """Clients as the data set states them."""
 
     def _stated(self, dataset: Dataset) -> tuple[dict[str, Rows], dict[str, Rows], dict[str, str]]:
-        """The rows of each client of both splits, and the groups of clients, if the data set states them."""
+        """(each client's training rows, its test rows, its group); no groups if the data set states none."""
         train, test = dataset.train, dataset.test
         if train.client is None or test.client is None:
             raise DataError(
@@ -82,8 +82,8 @@ class Regions(_OwnClients):
     """The data set's own clients, such as hospitals; small ones are joined within their group.
 
     Clients with fewer than `min_size` training samples are taken in random order within their group and joined until
-    they have that number; the remaining ones join the last of them (if all small clients of a group together have
-    fewer, they still become one client). A joined client is named after its group: "Midwest-0", ...;
+    they have that number; clients that remain are added to the last joined client (if all small clients of a group
+    together have fewer, they still become one client). A joined client is named after its group: "Midwest-0", ...;
     `Client.about["members"]` lists the clients in it.
     """
 

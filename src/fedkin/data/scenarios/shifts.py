@@ -1,4 +1,4 @@
-"""Groups of clients with the same classes that look or mean something else: permuted labels, turned images."""
+"""Groups of clients that have the same classes, but permuted labels or rotated images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of every source, and what several of them do with files."""
+"""The interface of all sources, and functions for files that several sources share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Source(Settings):
 
     @abstractmethod
     def load(self, root: Path) -> Dataset:
-        """Read it from the folder of data sets; raises DataError naming the file and what was expected."""
+        """Read the data set from the folder `root`; raises DataError naming the file and what was expected."""
 
 
 class Published(Source):
@@ -32,7 +32,7 @@ class Published(Source):
     path: Path | None = None
 
     def place(self, root: Path) -> Path:
-        """The file or folder that it is read from."""
+        """The file or folder to read."""
         return root / self.below if self.path is None else locate(root, self.path)
 
 

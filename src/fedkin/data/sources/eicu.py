@@ -54,10 +54,10 @@ class EicuDemo(Source):
     treatment, each as .csv or .csv.gz; the full database has the same tables. A sample is a stay that has APACHE
     variables: x [d] holds 43 of these, standardised with means and deviations of the training stays (a missing value
     is 0, with a flag column if `min_count` stays lack it), and, as 0 and 1, admission diagnoses and treatments begun
-    in the first `hours`, each of which `min_count` training stays have. y: 1 if the patient died. Groups are the
+    in the first `hours`, each present in at least `min_count` training stays. y: 1 if the patient died. Groups are the
     regions. unseen: regions (Midwest, Northeast, South, West, unknown) whose hospitals are unseen; all means,
-    deviations and columns are found without them. test_fraction: of every hospital's patients, drawn by `seed`; no
-    patient is in both splits.
+    deviations and columns are computed without them. test_fraction: share of every hospital's patients to hold out,
+    drawn by `seed`; no patient is in both splits.
     """
 
     source: Literal["eicu-demo"] = "eicu-demo"
@@ -97,7 +97,7 @@ class EicuDemo(Source):
 
 
 def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
-    """Those of these stays whose outcome is known: id, person, hospital, region, died."""
+    """The stays in `ids` with a known outcome, as columns: id, person, hospital, region, died."""
     names = dict.fromkeys(("hospitalid", "uniquepid", "hospitaldischargestatus"), "text")
     patient = read_csv(folder, "patient", {_STAY: "id", **names})
     hospital = read_csv(folder, "hospital", {"hospitalid": "text", "region": "text"})
@@ -118,7 +118,7 @@ def _stays(folder: Path, ids: Ids) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Ids) -> Floats:
-    """[stays, columns] of a table with a row for each of these stays; NaN for -1 and for empty cells."""
+    """The rows of these stays in a table, as [stays, columns]; NaN for -1 and for empty cells."""
     row = {int(id): number for number, id in enumerate(table[_STAY])}
     values = np.stack([table[column] for column in table if column != _STAY], axis=1)[[row[int(id)] for id in stays]]
     return np.where(values == -1, np.nan, values)
@@ -141,7 +141,7 @@ def _treatments(folder: Path, hours: float) -> tuple[Ids, Names]:
 
 
 def _has(ids: Ids, names: Names, stays: Ids, fit: Flags, least: int) -> Floats:
-    """Which stays have what, from pairs of a stay and a name."""
+    """[stays, kept] 1 if a stay has a name, from pairs of a stay and a name; see `indicators`."""
     order = np.argsort(stays)
     place = np.minimum(np.searchsorted(stays[order], ids), len(order) - 1)
     here = stays[order][place] == ids
@@ -206,7 +206,7 @@ def filled(values: Floats, fit: Flags, least: int) -> Floats:
 
 
 def indicators(rows: Ids, names: npt.NDArray[Any], fit: Flags, least: int) -> Flags:
-    """Which rows have which name [n, kept], from pairs of a row and a name; names in their order.
+    """[n, kept] whether a row has a name, from pairs of a row and a name; the names are sorted.
 
     A name is kept if at least `least` of the rows `fit` [n] have it.
 

@@ -31,12 +31,12 @@ class Folder(Source):
     """Images in folders DOMAIN/CLASS/*.jpg, .jpeg or .png, such as PACS and OfficeHome; needs Pillow.
 
     path: the folder of the domains, absolute or below the data root. x [N, 3, size, size] bytes: each image in colour,
-    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. size = "same" takes images as they
-    are, and refuses one of another size by its name. grey: one channel, whose mean and std are the first ones. y: the
-    class, numbered in alphabetical order, or that of `classes`, which then names all of them; a class may be missing in
-    a domain. folders: "domains" are groups, which the
-    scenario "domains" divides into clients; "clients" are one client each, for the scenario "natural". domains: use
-    only these (default: all). Of every class of every domain, `test_fraction` is held out, drawn by `seed`.
+    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. size = "same" reads images
+    unchanged, and raises an error that names the first image of another size. grey: one channel, with the first mean
+    and std. y: the class, numbered in alphabetical order, or in the order of `classes`, which must then name all; a
+    class may be missing in a domain. folders: "domains": each folder DOMAIN is a group, which the scenario "domains"
+    divides into clients; "clients": each is one client, for the scenario "natural". domains: use only these (default:
+    all). Of every class of every domain, `test_fraction` is held out, drawn by `seed`.
     """
 
     source: Literal["folder"] = "folder"
@@ -64,7 +64,7 @@ class Folder(Source):
         return self._dataset(place, self.files(place))[0]
 
     def of_one(self, name: str, place: Path) -> tuple[Dataset, tuple[str, ...]]:
-        """Read a single client's folder of CLASS/*.jpg, as `load` reads it in a folder of clients, and its classes."""
+        """(data set, classes) of one client's folder CLASS/*.jpg, read as `load` reads it in a folder of clients."""
         need_folder(place, "a folder of images for each class in it")
         files = [(name, file) for file in _images(place)]
         if not files:
@@ -111,7 +111,7 @@ class Folder(Source):
 
 
 def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
-    """Say which pictures of these folders are not read: deeper or higher than expected, or of another format."""
+    """Log a warning about pictures that are not read, since they are in another folder level or of another format."""
     every = {file for domain in domains for file in (place / domain).rglob("*") if file.suffix.lower() in _PICTURES}
     if left_out := sorted(file for file in every - read if not file.name.startswith(".")):
         logging.getLogger("fedkin").warning(
@@ -140,17 +140,17 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def read_image(path: Path, size: tuple[int, int], *, resize: bool = True, grey: bool = False) -> npt.NDArray[Any]:
-    """[3, height, width] uint8 colours of an image file, or [1, ...] its grey values; size: (height, width).
+    """uint8 colours [3, height, width] of an image file, or grey values [1, height, width]; size: (height, width).
 
-    Grey images get three equal channels of colours; greys of 16 bits are divided by 257, and turns that a camera has
-    noted are made. An image of another size is resized bilinearly, without keeping its
-    aspect ratio, or refused if `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
+    Grey images get three equal colour channels; greys of 16 bits are divided by 257. The rotation stored in EXIF data
+    is applied. An image of another size is resized bilinearly, without keeping its aspect ratio, or refused if `resize`
+    is False. Raises DataError naming the file, ConfigError without Pillow.
     """
     image_module = _pillow()
     height, width = size
     try:
         with warnings.catch_warnings(), image_module.open(path) as file:
-            # Pillow only warns of an image that is far larger packed out than in its file.
+            # Pillow only warns about an image that is far larger unpacked than in its file.
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             if 3 * math.prod(file.size) > most(path.stat().st_size):
                 raise Refused(f"{file.size[1]} x {file.size[0]} pixels, too many for a file of its size")
@@ -173,7 +173,7 @@ def _pillow() -> Any:
 
 
 def as_bytes(image: Any) -> Any:
-    """A Pillow image whose values fit into bytes: greys of 16 bits are divided by 257; raises Refused for others."""
+    """A Pillow image with values 0..255: greys of 16 bits are divided by 257; raises Refused for other values."""
     if not image.mode.startswith(("I", "F")):
         return image
     values = np.asarray(image)

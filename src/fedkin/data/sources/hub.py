@@ -24,18 +24,18 @@ from fedkin.federation.datasets import picture
 from fedkin.federation.table import Reading, Target
 from fedkin.untrusted import error_text
 
-_SPLIT, _WHOSE = "(split)", "(client)"  # columns that are added
+_SPLIT, _WHOSE = "(split)", "(client)"  # names of added columns
 
 
 class Hub(Rows):
     """A Hugging Face dataset: from a folder that `save_to_disk` wrote (path), or by its name on the Hub (hub).
 
     path: absolute, or below the data root, or else below the current folder. hub, config, revision: the dataset's name,
-    its configuration, and the commit or branch of it. train, test: its splits; without the split `test`, and in a
-    dataset without splits, samples are held out as of a table. Inputs are the column `image` (bytes, channels first,
-    divided by 255; of unlike sizes only with size, to which all are stretched), the column `tokens` (whole numbers that
-    stay so, cut to `length` and filled up with `padding`), or else all other columns, as of a table. What the other
-    settings mean is said at `Federation.from_frame`. A name is looked up on the Hub, or read from its cache if
+    its configuration, and its commit or branch. train, test: names of its splits; without the split `test`, and in a
+    dataset without splits, samples are held out as with a table. Inputs are the column `image` (bytes, channels first,
+    divided by 255; images of different sizes need `size`, to which all are stretched), the column `tokens` (whole
+    numbers, cut to `length` and filled up with `padding`), or else all other columns, as with a table.
+    `Federation.from_frame` explains the other settings. A name is looked up on the Hub, or read from its cache if
     HF_HUB_OFFLINE is set; no code of a dataset is run.
     """
 
@@ -62,7 +62,7 @@ class Hub(Rows):
         return self
 
     def load(self, root: Path) -> Dataset:
-        """Read it; raises DataError naming the dataset, the column and the row, ConfigError without datasets."""
+        """Read the dataset; raises DataError naming it, the column and the row, ConfigError without datasets."""
         where = self._where(root)
         held, is_test = self._splits(self.opened(root), where)
         for role in ("target", "client", "group", "image", "tokens"):
@@ -78,7 +78,7 @@ class Hub(Rows):
         named = getattr(held.features[self.target], "names", ())
         numeric = pa.types.is_floating(table.schema.field(self.target).type)
         kind = self.kind or ("regression" if numeric else "classification")
-        if self.client is None:  # of each class a share is held out
+        if self.client is None:  # hold out a share of each class
             classes = pc.fill_null(table.column(self.target).cast(pa.string()), "(unknown)")
             whose = pa.array(["(all)"] * len(table)) if kind == "regression" else classes
             table = table.append_column(_WHOSE, whose)
@@ -105,13 +105,13 @@ class Hub(Rows):
             if self.path is not None:
                 return datasets.load_from_disk(self._where(root))
             return datasets.load_dataset(self.hub, self.config, revision=self.revision)
-        except Exception as error:  # of files, of the network, of what the Hub answers
+        except Exception as error:  # errors of files, of the network, of the Hub
             what = "a folder that save_to_disk wrote" if self.path is not None else "the name of a dataset on the Hub"
             reason = f"{type(error).__name__}: {error_text(error)}"
             raise DataError(f"{self._where(root)}: cannot be opened ({reason}); expected {what}") from None
 
     def _splits(self, opened: Any, where: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
-        """(all samples, which of them are test samples; None: the source says nothing)."""
+        """(all samples, [n] True for test samples; None without a test split)."""
         import datasets
 
         if not isinstance(opened, Mapping):
@@ -131,7 +131,7 @@ class Hub(Rows):
     def _with_split(
         self, table: pa.Table, changes: dict[str, Any], is_test: npt.NDArray[np.bool_] | None
     ) -> tuple[pa.Table, Reading]:
-        """The table, and what its columns are for: with one more if the dataset has a split for testing."""
+        """(the table, the roles of its columns), with an added split column if the dataset has a test split."""
         if is_test is not None and self.split is None:
             table = table.append_column(_SPLIT, pa.array(np.where(is_test, "test", "train")))
             changes = {**changes, "split": _SPLIT}

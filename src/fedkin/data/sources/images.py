@@ -130,8 +130,8 @@ class Qmnist(Published):
     Below the data root: the files of `mnist`, and QMNIST/raw/qmnist-{train,test}-labels-idx2-int[.gz], whose
     first rows describe MNIST's digits in their order; `path` and `mnist` name the two folders instead.
 
-    split = "writers": all 70,000 digits, of 539 + 297 writers; `test_fraction` of every writer's is held out, drawn by
-    `seed`. split = "mnist": MNIST's own split, in which no writer is in both parts. Clients are the writers,
+    split = "writers": all 70,000 digits, of 539 + 297 writers; `test_fraction` of every writer's digits is held out,
+    drawn by `seed`. split = "mnist": MNIST's own split, in which no writer is in both parts. Clients are the writers,
     "w" and NIST's number of four digits; x [N, 1, 28, 28] uint8; 10 classes.
     """
 
@@ -215,7 +215,7 @@ def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") ->
             header = file.read(4 + 4 * dims)
             shape = tuple(int.from_bytes(header[at : at + 4]) for at in range(4, len(header), 4))
             size = math.prod(shape) * dtype.itemsize
-            # No more memory than may come of this file, whatever the header says.
+            # The file's size limits the memory, whatever the header says.
             body = file.read(min(size, most(stored) if packed else stored) + 1)
     except (OSError, EOFError, zlib.error) as error:
         expected = f"{'a gzipped' if packed else 'an'} idx file"
@@ -373,7 +373,7 @@ def _records(files: Sequence[Path], expected: str, labels: tuple[int, ...], whic
             expected = f"expected records of {length} bytes"
             raise DataError(f"{path}: {values.size} bytes, truncated or another file; {expected}")
         parts.append(values.reshape(-1, length))
-        # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
+        # Check all label bytes: in another kind of file one of them may be valid by chance, but hardly both.
         for place, count in enumerate(labels):
             check_labels(parts[-1][:, place], range(count), path)
     records = np.concatenate(parts)

@@ -134,7 +134,7 @@ def opened(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise DataError(f"{path}: no array {name}; it holds {escaped(', '.join(names), 100) or 'nothing'}")
     for name in names:
         meant = name.lower().rstrip("s")
-        # Other arrays are ignored, but a misspelt partition must not be.
+        # Other arrays are ignored, but a misspelt name must not be.
         if name not in _NAMES and meant in _NAMES and meant not in names:
             raise DataError(f"{path}: array {name} is not one of {', '.join(_NAMES)}; expected {meant}")
     return arrays

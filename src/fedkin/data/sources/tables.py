@@ -1,4 +1,4 @@
-"""Your own tables, as CSV or Parquet: settings that say what the columns are for, and the way to a data set."""
+"""Your own tables, as CSV or Parquet: settings for the roles of the columns, and the conversion to a data set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("fedkin")
 
 
 class Rows(Reading, Source):
-    """Rows with columns, of which one may have token ids: cut to `length`, and filled up with `padding`."""
+    """Settings of a table; its column `tokens`, if set, has token ids, cut to `length` and filled up with `padding`."""
 
     client: str | None = None  # type: ignore[assignment]
     tokens: str | None = None
@@ -46,14 +46,14 @@ class TableSource(Rows):
     """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
 
     path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the
-    column of clients; in a folder, without it, a client is a file by its name. tokens: the column of token ids, then
-    the only input: lists of whole numbers, or texts of them such as "101 7592 102", cut to `length` and filled up with
-    `padding`. What the other settings mean is said at `Federation.from_frame`.
+    column of clients; in a folder, without it, each file is a client with the file's name. tokens: the column of token
+    ids, which is then the only input: lists of whole numbers, or texts of them such as "101 7592 102", cut to `length`
+    and filled up with `padding`. `Federation.from_frame` explains the other settings.
     """
 
     path: Path
 
-    # Endings of the files that this source reads, in small letters.
+    # Endings of the files that this source reads, in lower case.
     endings: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -62,7 +62,7 @@ class TableSource(Rows):
 
     @property
     def coded(self) -> list[str]:
-        """The columns whose numbers are names: of categories, and of classes."""
+        """The columns whose numbers are names: the categories, and a target of classes."""
         return [*self.categories, *([self.target] if self.kind in ("classification", "risk") else [])]
 
     def rows(self, root: Path) -> tuple[pa.Table, str | None]:
@@ -86,7 +86,7 @@ class TableSource(Rows):
         return table, client
 
     def reading(self, client: str) -> Reading:
-        """What the columns are for; client: the column of the clients."""
+        """The roles of the columns; client: the column of the clients."""
         return self.model_copy(update={"client": client})
 
     def load(self, root: Path) -> Dataset:
@@ -112,14 +112,14 @@ class TableSource(Rows):
 class Csv(Written, TableSource):
     """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
 
-    The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
-    are missing values, and what `missing` names; ids of clients and groups are the texts of the file, so that 01 is not
-    1; so are the columns in `categories`, and the target if `kind` says that it is classes, with numbers such as 007 or
-    250.00. Without `kind` numbers of the target are numbers: 01 is the class 1. Files may be packed (.csv.gz).
+    The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are detected. Empty cells, NA, NaN
+    and the texts in `missing` are missing values. Ids of clients and groups stay texts, so that 01 is not 1. Columns in
+    `categories`, and the target if `kind` says that it holds classes, stay texts if they have numbers such as 007 or
+    250.00. Without `kind` numbers of the target are numbers: 01 is the class 1. Files may be compressed (.csv.gz).
     delimiter: what separates the cells; without it a comma, or, if the first line has none, the semicolon, tab or bar
-    that is most often in it. decimal, thousands: the marks in numbers; without them decimal commas and marks between
-    thousands are found where they can mean one thing, and refused where they can mean two. dates:
-    the order of day, month and year, where dates are not written 2026-11-22 or 22.11.2026.
+    that is most often in it. decimal, thousands: the decimal sign and the thousands separator; without them, decimal
+    commas and separators are detected where they are unambiguous, and refused where they are ambiguous. dates: the
+    order of day, month and year, unless dates are written 2026-11-22 or 22.11.2026.
     """
 
     source: Literal["csv"] = "csv"
@@ -142,18 +142,18 @@ class Parquet(TableSource):
         return read_parquet(path, lists=() if self.tokens is None else (self.tokens,))
 
 
-# -- what is said of a table ---------------------------------------------------------------------------------------
+# -- warnings about a table ----------------------------------------------------------------------------------------
 
 
 def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
-    """Inputs that are read as numbers and written like codes, each with such a value."""
+    """Return {column: example} for inputs that are read as numbers but written like codes."""
     no_inputs = {reading.target, reading.client, reading.time, reading.group, reading.person, reading.split}
     named = {*no_inputs, *reading.leave_out, *reading.categories}
     return {name: value for name, value in code_like(table).items() if name not in named}
 
 
 def warn(table: pa.Table, reading: Reading, where: str) -> None:
-    """Warn of columns that look like codes and are read as numbers, and say which columns were not read plainly."""
+    """Warn about columns of numbers that look like codes, and about columns that needed interpretation."""
     if codes := unnamed_codes(table, reading):
         columns = first_few([f"{escaped(name, 60)} ({escaped(value, 40)})" for name, value in codes.items()])
         _LOG.warning("%s: whole numbers with leading zeros are read as numbers: %s; if they are codes, name them in "
@@ -169,9 +169,9 @@ def warn(table: pa.Table, reading: Reading, where: str) -> None:
 
 
 def dataset_of(table: pa.Table, reading: Reading, where: str, shared: SharedEncoding | None = None) -> Dataset:
-    """The data set of a table from the path `where`; raises DataError naming that, the column and the row.
+    """The data set of a table; raises DataError naming its path `where`, the column and the row.
 
-    shared: the encoding of a whole federation, of which these are the rows of one participant.
+    shared: the common encoding of a federation, if the table is that of one participant.
     """
     arrays = encoded(table, reading, where, None if shared is None else (shared.encoding, shared.target))
     dataset = _dataset(torch.from_numpy(arrays.x), arrays.y, arrays.columns, arrays.target, where)
@@ -182,7 +182,7 @@ def dataset_beside(
     x: torch.Tensor, table: pa.Table, reading: Reading, where: str, target: Target | None = None,
     scale: Scale | None = None,
 ) -> Dataset:  # fmt: skip
-    """The data set of inputs with a row for each row of a table, whose columns say all but the inputs.
+    """The data set of inputs x [n, ...] and a table with n rows, whose columns give targets, clients and split.
 
     target: what the target means (None: found in the table). Raises DataError naming `where`, the column and the row.
     """
@@ -199,8 +199,8 @@ def _dataset(x: torch.Tensor, y: npt.NDArray[Any], columns: Columns, target: Tar
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
     """Return [n, length] int64 token ids of lists of whole numbers, of single ones, or of texts such as "101 7592 102".
 
-    Longer rows are cut; length: None is that of the longest row. Raises DataError that names `where`, the row and the
-    column.
+    length: longer rows are cut to it (None: the length of the longest row). Raises DataError that names `where`, the
+    row and the column.
     """
     lists: list[list[int]] = []
     for number, given in enumerate(rows):
@@ -229,7 +229,7 @@ def _token_ids(row: Any) -> list[int] | None:
         row = [row]
     if isinstance(row, str):
         words = row.split()
-        # 20 digits are too many for an id, and Python takes no more than 4,300.
+        # 20 digits are too many for an id, and Python refuses to convert more than 4,300.
         ids = [int(w.lstrip("0")[:20] or 0) for w in words if w.isascii() and w.isdigit()]
         return ids if words and len(ids) == len(words) else None
     return row if isinstance(row, list) and all(type(one) is int and one >= 0 for one in row) else None

@@ -1,4 +1,4 @@
-"""Nets that users write as torch modules: parted into body and head; classes of modules as named nets."""
+"""Nets that users write as torch modules: split into body and head; classes of modules as named nets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedkin.learning.models.nets import Model
 from fedkin.untrusted import error_text, escaped
 
 Pair: TypeAlias = tuple[nn.Module, nn.Module]
-# A net as its user hands it over; a function makes it for a task.
+# The forms in which a user may pass a net; a function makes a net for a task.
 Modules: TypeAlias = Pair | nn.Module | Callable[[Task], Pair | nn.Module]
 
 _LOG = logging.getLogger("fedkin")
@@ -34,7 +34,7 @@ _VALUES = (bool, int, float, str)
 
 
 def pair_of(modules: Modules, task: Task, head: str | None = None) -> Pair:
-    """Return (body, head) of modules in any of the forms of `Modules`; raises ConfigError for what is none of them."""
+    """Return (body, head) of modules in any of the forms of `Modules`; raises ConfigError for anything else."""
     pair: object = modules if isinstance(modules, (tuple, nn.Module)) or not callable(modules) else modules(task)
     if isinstance(pair, nn.Module):
         return parted(pair, task, head)
@@ -49,11 +49,11 @@ def pair_of(modules: Modules, task: Task, head: str | None = None) -> Pair:
 
 
 def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
-    """Return copies (body, head) of a module, such that head(body(x)) is what the module gives for x.
+    """Return copies (body, head) of a module, such that head(body(x)) equals module(x).
 
-    head: the name of the submodule that is the head, such as "fc" or "classifier.1"; without it the last Linear that a
-    sample meets (for segmentation the last Linear or Conv2d), which is logged once. Raises ConfigError if there is
-    none, or if the module computes more after its head.
+    head: the name of the submodule that is the head, such as "fc" or "classifier.1"; without it the last Linear through
+    which a sample passes (for segmentation the last Linear or Conv2d); this choice is logged once. Raises ConfigError
+    without such a layer, or if the module computes more after its head.
 
     >>> import torch
     >>> body, head = parted(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), Task(2, (4,)), head="2")
@@ -65,7 +65,7 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
     training = {part: part.training for part in whole.modules()}
     sample = sample_inputs(task, next((p.dtype for p in whole.parameters() if p.is_floating_point()), torch.float32))
     whole.eval()
-    # What each part returned last, in the order of the passes, and how often that had been written to.
+    # The last output of each part, in the order of the passes, and how often this output had been written to.
     outputs: dict[str, tuple[Any, int]] = {}
 
     def note(_: nn.Module, __: Any, output: Any, *, name: str) -> None:
@@ -76,7 +76,7 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
     try:
         with torch.no_grad():
             expected = whole(sample)
-    except Exception as error:  # whatever a module of the user's does
+    except Exception as error:  # a user's module may raise anything
         reason = f"{type(error).__name__}: {escaped(' '.join(str(error).split()), 300)}"
         raise ConfigError(f"model: {kind} does not take inputs of shape {task.shape} ({reason})") from error
     for hook in hooks:
@@ -98,7 +98,7 @@ def parted(module: nn.Module, task: Task, head: str | None = None) -> Pair:
 
 
 def cut(module: nn.Module, name: str) -> nn.Module:
-    """Put nothing in place of the submodule of this name, and return it."""
+    """Replace the submodule of this name by nn.Identity, and return the submodule."""
     parent, _, field = name.rpartition(".")
     part = module.get_submodule(name)
     setattr(module.get_submodule(parent), field, nn.Identity())
@@ -135,7 +135,7 @@ def _head_name(module: nn.Module, passed: list[str], task: Task, head: str | Non
 def _ends_with(body: nn.Module, head: nn.Module, sample: Any, expected: Any, output: Any, version: int) -> bool:
     """Whether the module returns what its head gives: the same memory, not written to since, and head(body(x)).
 
-    Values of made-up samples alone do not tell: a clamp or a scale that begins at 1 may leave them as they are.
+    The values of made-up samples prove nothing: a clamp, or a scale that begins at 1, may leave them unchanged.
     """
     if not isinstance(output, Tensor) or not isinstance(expected, Tensor) or output.shape != expected.shape:
         return False
@@ -172,7 +172,7 @@ class Plain(Model):
             arguments["task"] = task
         try:
             module = self.module(**arguments)
-        except Exception as error:  # whatever a class of the user's does
+        except Exception as error:  # a user's class may raise anything
             raise ConfigError(f"model: {self.module.__name__}: {type(error).__name__}: {error_text(error)}") from error
         return parted(module, task, self.head)
 
@@ -181,11 +181,11 @@ _PLAIN: dict[type[nn.Module], type[Model]] = {}
 
 
 def plain(module: type[nn.Module]) -> type[Model]:
-    """Return settings for a class of torch modules: a field for each argument that has a plain value, or no default.
+    """Return settings for a class of torch modules: a field for each argument with a plain default, or without one.
 
-    The name is the class's own `name` if it has one, else that of the class. An argument `task` is the task; another
-    one that has a default which is no number, text, truth value or list of these is not a setting. Raises ConfigError
-    for arguments that cannot be settings.
+    Plain defaults are numbers, texts, truth values and lists of these; arguments with other defaults are not settings.
+    The name is the class's own `name` if it has one, else the name of the class. An argument `task` gets the task.
+    Raises ConfigError for arguments that cannot be settings.
 
     >>> class Narrow(nn.Module):
     ...     def __init__(self, width: int = 8):
@@ -199,7 +199,7 @@ def plain(module: type[nn.Module]) -> type[Model]:
     name = own_name if isinstance(own_name, str) else module.__name__
     try:
         hints = typing.get_type_hints(module.__init__)
-    except Exception:  # a name that is there for type checkers only
+    except Exception:  # a name that only type checkers know
         hints = {}
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for argument in inspect.signature(module).parameters.values():
@@ -216,7 +216,7 @@ def plain(module: type[nn.Module]) -> type[Model]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             settings = create_model(module.__name__, __base__=Plain, __module__=module.__module__, **fields)
-    except Exception as error:  # names that pydantic keeps for itself, types that it does not know
+    except Exception as error:  # names that pydantic reserves, types that it does not know
         raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {error_text(error)}") from error
     _PLAIN[module], settings.module = settings, module
     settings.__doc__ = inspect.cleandoc(module.__dict__.get("__doc__") or f"The torch module {module.__name__}.")
@@ -230,7 +230,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _setting_type(hint: Any, default: object) -> Any:
-    """The type of a setting: as annotated if values in a file can have it, else as its default."""
+    """The type of a setting: the annotated one if values in a file can have it, else that of its default."""
     if _in_files(hint):
         return hint
     if type(default) is int:

@@ -24,10 +24,10 @@ MODELS: dict[str, type[Model]] = {model.model_fields["name"].default: model for 
 
 
 class Mixed(Model):
-    """Clients with different bodies, one after another in the alphabetical order of their ids, and heads of one shape.
+    """Clients get the bodies in turn, in the alphabetical order of their ids; all heads have the same shape.
 
-    bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. width: width of
-    every body's features, which no table in `nets` sets.
+    bodies: names of nets, or names in `nets`. nets: tables with the settings of a net and its `name`, each under a name
+    of your own. width: width of every body's features; no table in `nets` may set it.
     """
 
     name: Literal["mixed"] = "mixed"
@@ -38,7 +38,7 @@ class Mixed(Model):
     @field_validator("nets")
     @classmethod
     def _complete(cls, tables: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        """Fill in what a net finds out about itself, such as the hash of its files."""
+        """Fill in settings that a net computes by itself, such as the hash of its files."""
         complete = {}
         for body, table in tables.items():
             place = f"model.nets.{body}"

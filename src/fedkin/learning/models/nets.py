@@ -1,7 +1,7 @@
 """Named nets: settings that build (body, head) for a task, with PyTorch's initialisation.
 
 Convolution nets pool before ReLU, which gives the same bits for a quarter of the work: the maximum of ReLUs is the ReLU
-of the maximum. No net but the deep ones of `vision` has running statistics, which would be averaged over clients.
+of the maximum. Only the deep nets of `vision` have running statistics, which are averaged over clients.
 """
 
 from __future__ import annotations
@@ -326,9 +326,9 @@ def _two_convolutions(inside: int, outside: int) -> nn.Sequential:
 class TextMean(Model):
     """Texts as token ids [length], in any order: the mean of the words' vectors, Linear `width`, ReLU | head.
 
-    words: how many different vectors there are; ids from there on share them, by their remainder. width: of a vector,
-    and of the feature. padding: the id that fills texts up, which counts for nothing. Inputs are one array of whole
-    numbers, or a dict with `input_ids` and perhaps `attention_mask`.
+    words: the number of vectors; larger ids share them, by their remainder. width: of a vector, and of the feature.
+    padding: the id that fills texts up, which is ignored. Inputs are one array of whole numbers, or a dict with
+    `input_ids` and perhaps `attention_mask`.
     """
 
     name: Literal["text-mean"] = "text-mean"
@@ -354,7 +354,7 @@ class TextMean(Model):
 class _MeanOfWords(nn.Module):
     """Token ids [n, length] to the mean [n, width] of their vectors, without those that are padding.
 
-    Of a dict it takes `input_ids`, and `attention_mask` if that is there. A text that is all padding becomes 0.
+    From a dict it takes `input_ids`, and `attention_mask` if present. A text of padding alone becomes 0.
     """
 
     def __init__(self, words: int, width: int, padding: int) -> None:

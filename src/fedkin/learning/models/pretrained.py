@@ -1,4 +1,4 @@
-"""Bodies with values of their own: nets of Hugging Face transformers, of timm, and others, cut before their head.
+"""Pretrained bodies: nets of Hugging Face transformers, of timm, and others, cut before their head.
 
     fedkin.run("fedavg", federation, model=transformer(model, head="classifier", adapters=True))
 
@@ -29,7 +29,7 @@ Pool = Literal["mean", "first", "last", "own"]
 @cache
 def library(name: str) -> Any:
     """Return the package transformers, peft or timm; raises ConfigError if it cannot be imported."""
-    # They import torchvision if it is there; after this, also one that is built for another torch can be imported.
+    # They import torchvision if it is installed; after this call, even one that is built for another torch works.
     with suppress(ConfigError):
         torchvision_models()
     return imported(name, "model", "transformers")
@@ -42,8 +42,8 @@ class Adapters(Settings):
     """LoRA adapters of the package peft (Hu et al., 2022): W x + (alpha / rank) B A x; only A and B are trained.
 
     rank: rows of A. alpha: None is the rank, so that the scale is 1. dropout: of the inputs of A. on: endings of the
-    names of the layers that get adapters; None: those that peft names for the architecture (mostly query and value),
-    and every Linear layer where it names none.
+    names of the layers that get adapters; None: the layers that peft names for the architecture (mostly query and
+    value), or every Linear layer if it names none.
     """
 
     rank: int = Field(8, ge=1)
@@ -56,15 +56,15 @@ def transformer(
     model: nn.Module, head: str | nn.Module = "classifier", *, adapters: Adapters | Mapping[str, Any] | bool = False,
     frozen: bool = False, padding: int | None = None, pool: Pool = "mean",
 ) -> tuple[nn.Module, nn.Module]:  # fmt: skip
-    """Return (body, head) of a Hugging Face model; it is changed, and must not be used otherwise.
+    """Return (body, head) of a Hugging Face model; the model is changed, and must not be used elsewhere.
 
     head: the name of the module from features to outputs, such as "classifier" or "score", whose outputs are the
     model's `logits`; or a module of your own for features [batch, d], which are then pooled: the "mean" over tokens
-    that are no padding (over places of an image), the "first" or "last" of these, or the model's "own" (pooler_output).
+    without padding (over positions of an image), the "first" or "last" of these, or the model's "own" (pooler_output).
     adapters: train LoRA adapters and the head only. frozen: train the head only; the features of each sample are
     computed once and kept. Inputs are token ids [batch, length], of which `padding` (None: the model's own
-    padding id, or 0) is masked; images; or a dict of what the model takes (input_ids, attention_mask, ..). Raises
-    ConfigError for a head that is not there.
+    padding id, or 0) is masked; images; or a dict of the model's inputs (input_ids, attention_mask, ..). Raises
+    ConfigError for an unknown head.
     """
     top = head if isinstance(head, nn.Module) else _cut_head(model, head)
     return _assembled(Tokens(model, padding, pool if top is head else None), top, adapters, frozen)
@@ -76,7 +76,7 @@ def backbone(
 ) -> tuple[nn.Module, nn.Module]:  # fmt: skip
     """Return (body, head) of any other net, such as one of timm; settings as of `transformer`.
 
-    head: the name of the module from features to outputs ("head", "fc"), or a module of your own behind the net.
+    head: the name of the module from features to outputs ("head", "fc"), or a module of your own after the net.
 
     >>> body, head = backbone(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)), "2", frozen=True)
     >>> body(torch.zeros(5, 4)).shape, head
@@ -136,7 +136,7 @@ def _add_adapters(model: nn.Module, adapters: Adapters) -> None:
 
 
 class Packaged(nn.Module):
-    """A net of an extra package, as it is: another process imports the package in the way that `library` does."""
+    """A net of an extra package, unchanged; a process that unpickles it first imports the package by `library`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Packaged(nn.Module):
 
 
 def _empty(kind: type[Packaged], package: str) -> Packaged:
-    """Return an object without contents, after importing the package that these need."""
+    """Return an object without contents, after importing the package that its contents need."""
     if package in ("transformers", "timm"):
         library(package)
     module = kind.__new__(kind)
@@ -160,7 +160,7 @@ def _empty(kind: type[Packaged], package: str) -> Packaged:
 
 
 class Tokens(Packaged):
-    """Inputs to the features [batch, d] of a Hugging Face model; see `transformer`. pool: None takes its `logits`."""
+    """Maps inputs to features [batch, d] of a Hugging Face model; see `transformer`. pool: None: its `logits`."""
 
     def __init__(self, net: nn.Module, padding: int | None, pool: Pool | None) -> None:
         super().__init__(net)
@@ -175,7 +175,7 @@ class Tokens(Packaged):
         ids = inputs.get("input_ids")
         if ids is not None and "attention_mask" not in inputs:
             words = ids != self.padding
-            # A text that is all padding is taken as it is: a mean over nothing has no value.
+            # A text of padding alone is not masked: a mean over no tokens has no value.
             inputs["attention_mask"] = (words | ~words.any(1, keepdim=True)).long()
         try:
             out: Any = self.net(**inputs, return_dict=True)

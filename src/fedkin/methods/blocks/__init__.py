@@ -1,1 +1,1 @@
-"""What several methods share; each module is independent of the methods that use it."""
+"""Building blocks that several methods share; each module is independent of the methods that use it."""

@@ -1,4 +1,4 @@
-"""One global model: the server averages the clients' models, weighted by their samples or all alike."""
+"""One global model: the server averages the clients' models, weighted by their samples or equally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
-# How a client's model is weighed in a mean: by its number of samples, or all alike.
+# How a client's model is weighed in a mean: by its number of samples, or equally.
 Weights = Literal["samples", "equal"]
 
 
@@ -23,9 +23,9 @@ def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, 
 
 
 def mean_asked(weights: Weights, aggregate: Rule, group: Mapping[str, str] | None = None) -> Mean | None:
-    """What an Ask says where `mean_model` of its answer is all that is made of `params`; None: single models count.
+    """`mean` of an Ask whose answer is used only through `mean_model`; None if single models are needed.
 
-    group: {client id: group} for `cluster_means` of the answer.
+    group: {client id: group}, if the answer is used through `cluster_means`.
     """
     return Mean("params", "n" if weights == "samples" else None, group) if aggregate == "mean" else None
 
@@ -35,7 +35,7 @@ def mean_model(
 ) -> dict[str, Tensor]:
     """sum_k n_k w_k / sum_k n_k over the replies, which have `params` and `n`; with "equal" weights every n_k is 1.
 
-    aggregate: another rule than the mean, and `start` what the clients started from; see `aggregated`.
+    aggregate: the rule in place of the mean; start: the model that clients started from; see `aggregated`.
     """
     asked = mean_asked(weights, aggregate)
     if asked is not None:
@@ -50,7 +50,7 @@ def mean_model(
 
 
 class WholeModel(ServerMethod):
-    """Clients train the whole model that they are sent, and use the one that they are offered."""
+    """Clients train the complete model that they receive, and use the model that they are offered."""
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -76,8 +76,8 @@ class OneModel(WholeModel):
 class AveragedModel(OneModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
 
-    weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: another rule than the mean
-    (`fedkin.learning.aggregate.aggregated`).
+    weights: "samples" weighs a client by n_k, "equal" gives all clients the same weight. aggregate: the rule that
+    combines the models, by default the mean (`fedkin.learning.aggregate.aggregated`).
     """
 
     weights: Weights = "samples"
@@ -87,7 +87,7 @@ class AveragedModel(OneModel):
         yield from self.average(server, {id: self.offer(server, id) for id in sampled})
 
     def average(self, server: ServerView, asked: Mapping[str, Message]) -> ServerFlow[None]:
-        """Ask clients to train, and keep the mean of the models that come."""
+        """Ask clients to train, and keep the mean of the returned models."""
         replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
             server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])

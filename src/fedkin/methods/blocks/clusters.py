@@ -1,4 +1,4 @@
-"""What clustered methods share: one model per cluster, distances between parameters, the graph of a partition."""
+"""Parts of clustered methods: one model per cluster, distances between parameters, the graph of a partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster_means(
     """One model per cluster: the weighted mean of its members' replies. A cluster without replies keeps its model.
 
     models: {cluster: params}; cluster: {client id: cluster} of every reply, or of the answer to
-    Ask(..., mean_asked(weights, aggregate, cluster)). aggregate: another rule than the mean.
+    Ask(..., mean_asked(weights, aggregate, cluster)). aggregate: the rule in place of the mean.
     """
     if (asked := mean_asked(weights, aggregate, cluster)) is not None and isinstance(replies, AveragedReplies):
         return {**models, **asked.by_group(replies)}
@@ -39,7 +39,7 @@ def cluster_means(
 def train_clusters(
     server: ServerView, sampled: Sequence[str], weights: Weights, aggregate: Rule
 ) -> ServerFlow[bool]:  # fmt: skip
-    """FedAvg inside the clusters of the server's state, `cluster` and `models`; False if no model has come."""
+    """FedAvg inside the clusters of the server's state, `cluster` and `models`; return False if no model arrived."""
     state = server.state
     cluster = {id: state["cluster"][id] for id in sampled if id in state["cluster"]}
     asked = {id: Message(params=state["models"][number]) for id, number in cluster.items()}
@@ -69,7 +69,7 @@ class Clustered(WholeModel):
         server.graph = members_graph(server.state["cluster"], models, server.round)
 
     def offer(self, server: ServerView, id: str) -> Message:
-        """The model of the client's cluster; while it has none, the members' mean of all."""
+        """Offer the model of the client's cluster; without a cluster, the mean of all clusters."""
         models, cluster = server.state["models"], server.state["cluster"]
         if id in cluster:
             return Message(params=models[cluster[id]])
@@ -80,7 +80,7 @@ def mean_of_clusters(models: Mapping[str, Params], cluster: Mapping[str, str]) -
     """The mean of the clusters' models, each weighted by its number of members.
 
     models: {cluster: params}; cluster: {client id: cluster}. While no client has a cluster, all models weigh the
-    same. With one model to average, the result is this very object.
+    same. With one model to average, the result is that same object.
     """
     size = {number: sum(1 for own in cluster.values() if own == number) for number in models}
     present = {number: model for number, model in models.items() if size[number] or not cluster}
@@ -118,11 +118,12 @@ def numbered_by_size(labels: npt.ArrayLike, *keys: npt.ArrayLike) -> Labels:
 
 
 def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterable[int]) -> list[tuple[int, int | None]]:
-    """(number, parent) of each new group, in the order of its label, when groups are made anew.
+    """(number, parent) of each new group, in the order of its label, when groups are made again.
 
-    labels: new group of each client. before: its old group (None: it had none). used: the old groups' numbers.
-    A new group's parent is the old group of most of its members (None: it has only new members). Of several groups
-    with one parent, that with most members from it has the parent's number; the others get new ones, above all `used`.
+    labels: new group of each client. before: its old group (None: it had none). used: the old groups' numbers. A new
+    group's parent is the old group of most of its members (None: it has only new members). Of several groups with the
+    same parent, the one with most members from it keeps the parent's number; the others get new numbers, above all
+    `used`.
     """
     count = max(labels) + 1
     shared: dict[tuple[int, int], int] = {}

@@ -27,7 +27,7 @@ from fedkin.views import ClientView, ServerView
 
 
 def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:
-    """A distribution over `ids` from one over `known`: each new id has 1 / K; the others share the rest as before.
+    """A distribution over `ids` from one over `known`: each new id gets 1 / K; the others keep their proportions.
 
     >>> filled({"a": torch.tensor(0.25), "b": torch.tensor(0.75)}, ["a", "b", "c", "d"]).tolist()
     [0.125, 0.375, 0.25, 0.25]
@@ -57,11 +57,12 @@ def tensors_by_id(ids: Sequence[str], values: Array) -> dict[str, Tensor]:
 class Minimax(OneModel):
     """Clients drawn by lambda, the mean of their models, and a second broadcast that asks for losses.
 
-    Where fewer than all take part, they are drawn by lambda with replacement and averaged plainly, and a client that
-    is drawn twice counts twice: in expectation the mean is sum_k lambda_k theta_k. Where all take part, it is that sum.
+    If fewer than all clients take part, they are drawn by lambda with replacement and averaged without weights; a
+    client that is drawn twice counts twice. In expectation the mean is sum_k lambda_k theta_k. If all take part, it is
+    that sum.
 
     ask_losses: the second broadcast goes to "all" clients, or to as many as train, "sampled" uniformly. A loss is
-    scaled by K / the number of answers; a client without an answer has loss 0. floor: the least lambda_k;
+    scaled by K / the number of answers; a client without an answer has loss 0. floor: the smallest lambda_k;
     1 / (2 K) if that is smaller.
     """
 
@@ -74,7 +75,7 @@ class Minimax(OneModel):
         """Set the server's state.
 
         params: the global model. lam: lambda_k of each client, {id: 0-d float64 tensor}; 1 / K at first. drawn: how
-        often each client was drawn for this round, {id: count}; absent where all take part.
+        often each client was drawn for this round, {id: count}; absent if all take part.
         """
         super().start(server)
         self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
@@ -82,7 +83,7 @@ class Minimax(OneModel):
     # -- at a client ------------------------------------------------------------------------------------------
 
     def leave(self, server: ServerView, ids: Collection[str]) -> None:
-        """The others share what those had who have left."""
+        """Rescale the weights of the remaining clients to sum to 1."""
         super().leave(server, ids)
         state = server.state
         for name in {"lam", "prior"} & state.keys():
@@ -104,7 +105,7 @@ class Minimax(OneModel):
         return server.training.count(len(server.clients)) == len(server.clients)
 
     def sample(self, server: ServerView) -> list[str]:
-        """This round's clients, each once; the draw itself stays in the state, for `drawn`."""
+        """This round's clients, each once; the state keeps the draw for `drawn`."""
         if self.full(server):
             return list(server.clients)
         server.state["drawn"] = self.draw(server)
@@ -119,7 +120,7 @@ class Minimax(OneModel):
         return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
 
     def drawn(self, server: ServerView, sampled: Sequence[str]) -> Mapping[str, float]:
-        """The clients that train, and what each counts: as often as it was drawn; lambda_k where all take part."""
+        """{client that trains: its weight}: how often it was drawn, or lambda_k if all take part."""
         if self.full(server) and sampled:
             weights = self.weights(server)
             # Relative to the largest, so that equal weights are exactly 1.
@@ -140,7 +141,7 @@ class Minimax(OneModel):
     # -- lambda -----------------------------------------------------------------------------------------------
 
     def weights(self, server: ServerView) -> Array:
-        """lambda [K] in the order of `server.clients`; a client that is new starts at 1 / K."""
+        """lambda [K] in the order of `server.clients`; a new client starts at 1 / K."""
         return filled(server.state["lam"], server.clients)
 
     def keep(self, server: ServerView, weights: Array) -> None:
@@ -148,7 +149,7 @@ class Minimax(OneModel):
         server.state["lam"] = tensors_by_id(server.clients, weights)
 
     def heard(self, server: ServerView, model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
-        """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none came."""
+        """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none answered."""
         messages = {id: Message(params=model) for id in self.audience(server, sampled)}
         replies = yield from Ask("losses", messages)
         if not replies:
@@ -168,6 +169,6 @@ class Minimax(OneModel):
 
 
 def mean(models: Mapping[str, Params], drawn: Mapping[str, float]) -> Params | None:
-    """The mean of the models that came, by what each drawn client counts; None where that is 0 for all of them."""
+    """The mean of the returned models with the weights `drawn`; None if all these weights are 0."""
     counted = {id: drawn[id] for id in models}
     return weighted_mean(models, counted) if sum(counted.values()) > 0 else None

@@ -37,9 +37,8 @@ def mixing_matrix(rows: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, .
 def laplacian_mixing(weights: Any, labels: Any, rate: float, what: str) -> Any:
     """I - rate L [n, n], L the Laplacian of `weights` [n, n] inside the groups `labels` [n] (None: one group).
 
-    Of a csr_array it is one.
-
-    rate: lambda tau. Warns where rate times a client's degree is above 1. what: "heads" or "models", for the warning.
+    rate: lambda tau. Warns if rate times a client's degree is above 1. what: "heads" or "models", for the warning.
+    The result is a csr_array if `weights` is one.
     """
     mixing: Any = graph.laplacian_step(weights, labels, rate)
     if mixing.min() < -1e-12:

@@ -1,4 +1,4 @@
-"""Methods in which each client has a model of its own, and the server the last one of each client."""
+"""Methods in which each client has its own model, and the server keeps each client's last one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedkin.views import ClientView, ServerView
 
 
 class OwnModels(ServerMethod):
-    """The server's state has `models`, {client id: params} of each client that answered; a client's has `params`.
+    """The server's state has `models`, {client id: params} of clients that answered; a client's state has `params`.
 
-    All tables of `by_client` begin empty. A client uses its own model; one that never trained uses the mean of all.
+    All tables of `by_client` start empty. A client uses its own model; before it trains, the mean of all.
     """
 
     kind = "personalised"
@@ -41,7 +41,7 @@ class OwnModels(ServerMethod):
 
 
 def held_out_fifth(client: ClientView) -> tuple[Samples, Samples]:
-    """The samples that a client trains on, and every fifth, by which it judges models."""
+    """Return (the samples that a client trains on, every fifth sample, on which it judges models)."""
     held = np.arange(client.size) % 5 == 4
     return client.train.take(np.flatnonzero(~held)), client.train.take(np.flatnonzero(held))
 

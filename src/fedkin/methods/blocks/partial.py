@@ -1,4 +1,4 @@
-"""Models of which one part is shared and averaged, and the rest stays with each client."""
+"""Models with one part that is shared and averaged; the rest stays at each client."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from fedkin.views import ClientView, ServerView
 class PartialModel(AveragedModel):
     """u <- sum_k n_k u_k / sum_k n_k for the shared part u; the other parameters v_k are each client's own.
 
-    A method says which parameters are shared (`shared_names`), declares its phase `train`, and may train otherwise
-    than both parts at once (`trained`). weights: "samples" weighs a client by n_k, "equal" weighs all alike.
-    aggregate: another rule than the mean (`fedkin.learning.aggregate.aggregated`).
+    A method defines the shared parameters (`shared_names`) and its phase `train`. Both parts are trained at once,
+    unless the method overrides `trained`. weights: "samples" weighs a client by n_k, "equal" gives all clients the same
+    weight. aggregate: the rule that combines the shared parts, by default the mean
+    (`fedkin.learning.aggregate.aggregated`).
     """
 
     kind = "personalised"
 
     def shared_names(self, net: Net) -> Sequence[str]:
-        """Names of the shared parameters and buffers, in the order of the net's."""
+        """Names of the shared parameters and buffers, in the net's order."""
         raise NotImplementedError
 
     def shared(self, net: Net, params: Mapping[str, Any]) -> Params:
@@ -51,7 +52,7 @@ class PartialModel(AveragedModel):
         server.state["params"] = self.shared(server.net, server.initial)
 
     def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        # Also where a client that is evaluated is offered nothing.
+        # Not `offer`: it may be empty for evaluation, but training needs the shared part.
         yield from self.average(server, dict.fromkeys(sampled, Message(params=server.state["params"])))
 
     # -- the model that a client uses ---------------------------------------------------------------------------

@@ -44,14 +44,14 @@ class Strength(NamedTuple):
 
 SHARED = Strength(math.inf, math.inf)
 _GRID = (math.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
-_DESCENT: Any = {"maxiter": 500, "gtol": 2e-3, "ftol": 1e-8}  # so close that no choice depends on it
+_DESCENT: Any = {"maxiter": 500, "gtol": 2e-3, "ftol": 1e-8}  # close enough that no choice depends on it
 
 
 @cache
 def strengths(task: Task) -> tuple[Strength, ...]:
     """Return the strengths that are tried, the strongest pull first.
 
-    Weights and bias have one strength. For squared errors all pairs are tried, as slopes and intercepts differ there.
+    Weights and bias have the same strength. For squared errors all pairs are tried, since slopes and intercepts differ.
     """
     if task.kind == "regression":
         return tuple(Strength(weights, bias) for weights in _GRID for bias in _GRID)
@@ -86,8 +86,8 @@ def pulled_heads(
 ) -> list[Tensor]:
     """Return a client's head [d + 1, outputs] for each strength, from its features [n, d] and targets [n] or [n, t].
 
-    Computed in double precision. A net without a bias keeps none: its last row is zero. Where training has diverged, so
-    that features or the shared head are not finite, every head is the shared one.
+    Computed in double precision. For a net without a bias the last row is zero. If training has diverged, so that
+    features or the shared head are not finite, every head is the shared one.
     """
     weight, bias = params["head.weight"].double(), params.get("head.bias")
     shared = torch.cat([weight.T, (torch.zeros(len(weight)) if bias is None else bias).double()[None]])
@@ -96,11 +96,11 @@ def pulled_heads(
     x = torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
     heads: dict[Strength, Tensor] = {}
     for alike in _alike(tried):
-        # Columns over the square root of their strength: then all coordinates are pulled with strength 1.
+        # Columns are divided by the square root of their strength: then all coordinates are pulled with strength 1.
         scale = torch.tensor([[one.weights] * (len(shared) - 1) + [one.bias] for one in alike]).double().rsqrt()
         if bias is None:
             scale[:, -1] = 0.0
-        # Strengths of one ratio scale all columns alike, so that they share the singular vectors.
+        # Strengths with the same ratio scale all columns equally, so they share the singular vectors.
         widest = scale[scale.amax(1).argmax()]
         left, sizes, right = torch.linalg.svd(x * widest, full_matrices=False)
         factor = scale.amax(1) / max(float(widest.amax()), 1e-300)
@@ -130,7 +130,7 @@ def _solved(left: Tensor, sizes: Tensor, base: Tensor, targets: Tensor, task: Ta
     matrix, start = left.numpy(), base.numpy()
     labels = np.eye(start.shape[1])[targets.numpy()]
     step, steps = np.zeros((matrix.shape[1], start.shape[1])), []
-    for each in sizes.numpy():  # from the strongest pull on, each from the solution of the one before
+    for each in sizes.numpy():  # from the strongest pull on; each starts at the previous solution
         if each.any():
             step = _descended(matrix * each.T, start, labels, step)
         steps.append(step)

@@ -1,7 +1,7 @@
 """Groups from tests of clients' signatures (`fedkin.graph.find`): the messages, the signatures, the groups.
 
-A client tells how much its samples vary, gets the plan and sends its signature. Groups are found once; newcomers are
-placed in them. A method whose clients can send signatures is a `SigningMethod`.
+A client sends the spread of its samples, receives the plan and sends its signature. Groups are found once; newcomers
+are placed in them. A method whose clients can send signatures is a `SigningMethod`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedkin.methods.blocks.vectors import Labels
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-_WIDTH = 128  # hashed columns for codes wherever they occur, and as many for codes at their place
+_WIDTH = 128  # hashed columns for codes at any place, and as many for codes with their place
 
 
 def width_of(task: Task) -> int:
@@ -77,13 +77,13 @@ def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) ->
 
 Signatures = dict[str, Tensor]
 
-# A spread this many times the median one does not enter the plan: one client must not set the scale of all.
+# A spread this many times the median one is left out of the plan: one client must not set the scale of all.
 _FAR = 100.0
-# Noise of more deviations than this is not noise.
+# A value this many standard deviations of the noise away is not noise.
 _DEVIATIONS = 10.0
 
 
-# Shares of `privacy.signature_epsilon`: of the votes for a scale, and of the sums that a signature is made of.
+# Shares of `privacy.signature_epsilon`: for the votes for a scale, and for the sums that make a signature.
 _VOTES, _SUMS = 0.1, 0.9
 
 
@@ -117,7 +117,7 @@ SIGNED: tuple[Fields, ...] = (
     {"signature": _BYTES.when(_open), "fresh": _BYTES.when(lambda at: _open(at) and at.method.signs_again)},
     {},
 )  # fmt: skip
-# New samples that are too few to sign wait for the next signature.
+# Fewer new samples than this wait for the next signature.
 _FRESH = 10
 
 
@@ -147,7 +147,7 @@ class SigningMethod(ServerMethod):
 
     @phase(*SIGNED)
     def sign_moments(self, client: ClientView, message: Message) -> Message:
-        """The signature by the plan in the message; its own bytes are half of those of a tensor for each array."""
+        """Sign by the plan in the message; packed bytes are half the size of one tensor per array."""
         if not client.size:
             return Message()
         plan, (x, y) = Plan.from_arrays(arrays(message)), arrays_of(client.train, client.task)
@@ -171,9 +171,9 @@ def arrays_of(samples: Samples, task: Task) -> tuple[Any, Any]:
 
 
 def _new_rows(client: ClientView, x: Any, y: Any) -> npt.NDArray[np.int64]:
-    """The samples that were not there when the client signed before; none the first time, and while they are few.
+    """Rows that are new since the client's last signature; none the first time, and while they are few.
 
-    Its state has `signed_rows`, hashes of all samples that it has signed.
+    The client's state has `signed_rows`, hashes of all samples that it has signed.
     """
     labels = [b""] * len(x) if y is None else [label.tobytes() for label in y]
     hashes = [blake2b(row.tobytes() + label, digest_size=8).digest() for row, label in zip(x, labels, strict=True)]
@@ -208,8 +208,8 @@ def has_columns(task: Task) -> bool:
 def collect_signatures(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[Signatures]:
     """Ask these clients for signatures; return the valid ones, {client id: bytes}.
 
-    held: the state that keeps the plan, which is made first if there is none, and in `fresh` {client id: signature of
-    the samples that are new since its last one}, until they are looked at.
+    held: the state. It has the plan, which is made first if there is none, and `fresh`, {client id: signature of the
+    samples that are new since its last one}, until these are tested.
     """
     if not ids or not (yield from _planned(server, held, ids)):
         return {}
@@ -228,7 +228,7 @@ def collect_signatures(server: ServerView, held: dict[str, Any], ids: Sequence[s
 
 
 def _planned(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> ServerFlow[bool]:
-    """Make the plan, once; False if no spread came."""
+    """Make the plan once; return False if no spread arrived."""
     if "plan" in held:
         return True
     replies = yield from Ask("spread", {id: Message() for id in ids})
@@ -243,10 +243,10 @@ def _planned(server: ServerView, held: dict[str, Any], ids: Sequence[str]) -> Se
 
 
 def _planned_by_votes(server: ServerView, held: dict[str, Any], replies: Mapping[str, Message]) -> bool:
-    """Make the plan from votes with noise; False if none came."""
+    """Make the plan from votes with noise; return False if no votes arrived."""
     assert server.signature_noise is not None
     voted = [(reply["n"], reply["votes"].numpy()) for _, reply in sorted(replies.items()) if "votes" in reply]
-    # One client must not set the scale of all by a size that others are far from.
+    # One client must not set the scale of all by a size far above the others.
     far, noise = _FAR * float(np.median([n for n, _ in voted] or [0])), server.signature_noise / math.sqrt(_VOTES)
     sound = [votes for n, votes in voted if n <= far and np.abs(votes).max() <= n + _DEVIATIONS * noise]
     if not sound:
@@ -258,7 +258,7 @@ def _planned_by_votes(server: ServerView, held: dict[str, Any], replies: Mapping
 
 
 def _signatures_of_sums(replies: Mapping[str, Message], plan: Plan, noise: float) -> Signatures:
-    """The signatures that were sent as sums with noise, without those that no honest client can have sent."""
+    """The signatures that were sent as sums with noise, except those that no honest client can have sent."""
     signatures = {}
     for id, reply in replies.items():
         if "sums" not in reply:
@@ -310,11 +310,11 @@ def tensors(found: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def arrays(message: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What `tensors` was given."""
+    """Undo `tensors`."""
     return {name: tensor.numpy() for name, tensor in message.items()}
 
 
-# Groups nearer than this are one: a small difference costs less than the samples that are lost (docs/groups.md).
+# Groups nearer than this are merged: a small difference costs less than the lost samples (docs/groups.md).
 LEAST = 0.01
 
 
@@ -329,16 +329,16 @@ def _is_same(spec: str) -> str:
 # A setting that is a number of groups or "same[:alpha]" has the type `int | SameStage`.
 SameStage = Annotated[str, AfterValidator(_is_same)]
 
-# What the server keeps of groups from the test; None before. signatures: {client id: [bytes] uint8} of the clients that
-# the groups were made from. group: {client id: group, counted from 0} of these and of those that joined since. Also
-# plan and fresh, as `collect_signatures` says.
+# What the server stores about groups from tests; None before them. signatures: {client id: [bytes] uint8} of the
+# clients that the groups were made from. group: {client id: group, counted from 0} of these and of clients that joined
+# later. Also plan and fresh, as in `collect_signatures`.
 Held = dict[str, Any] | None
 
 
 class Tests(TypedDict):
-    """What the server keeps of the tests behind groups: {node as text: test}, {client id: its last node}, the level.
+    """What the server stores of the tests behind groups: {node as text: test}, {client id: its last node}, the level.
 
-    warnings: what makes the tests see less, in words.
+    warnings: what weakens the tests, in words.
     """
 
     tree: dict[str, Any]
@@ -356,7 +356,7 @@ def tests_of(found: Verdicts) -> Tests:
 
 
 def evidence_of(tests: Tests) -> Evidence:
-    """For the records of a graph."""
+    """Return the tests as a graph records them."""
     return Evidence.of(
         [tests["tree"][str(number)] for number in range(len(tests["tree"]))],
         tests["leaf"],
@@ -368,7 +368,7 @@ def evidence_of(tests: Tests) -> Evidence:
 def ask_for_groups(
     server: ServerView, held: Held, sampled: Sequence[str], spec: str
 ) -> ServerFlow[dict[str, Any]]:  # fmt: skip
-    """Ask clients without a group for their signature. The first make the groups; later ones join one, or open one.
+    """Ask clients without a group for their signature. The first clients make the groups; later ones join or open one.
 
     spec: "same" or "same:alpha".
     """
@@ -378,7 +378,7 @@ def ask_for_groups(
         new["signatures"] = signed
         new["group"] = verdicts_of(server, signed, same_alpha(spec), LEAST).groups
     elif signed:
-        # Nobody may be left of those that the groups were made from.
+        # All clients that the groups were made from may have left.
         found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST) if new["signatures"] else None
         group = dict(new["group"])
         for id in by_content(list(signed), signed):
@@ -399,48 +399,48 @@ def ask_for_count(
 
 
 def group_count(clusters: int | str, held: Held) -> int | None:
-    """The number of groups: given, or found from signatures; None before these came."""
+    """The number of groups: given, or found from signatures; None before these arrive."""
     if isinstance(clusters, int):
         return clusters
     return len(set(held["group"].values())) if held and held["group"] else None
 
 
 def group_labels(held: Held, ids: Sequence[str]) -> Labels:
-    """The group of each of these clients [n]; clients without a signature are each by themselves."""
+    """The group of each of these clients [n]; a client without a signature is its own group."""
     group = {} if held is None else held["group"]
     free = max(group.values(), default=-1) + 1
     return canonical([group.get(id, free + place) for place, id in enumerate(ids)])
 
 
 def unsigned(server: ServerView, sampled: Sequence[str], signed: Collection[str]) -> list[str]:
-    """Clients that are there and not in `signed`."""
-    # Where all take part in every round, whoever is not sampled is not there.
+    """The present clients that are not in `signed`."""
+    # If all clients take part in every round, a client that is not sampled is absent.
     there = sampled if server.training.clients_per_round == "all" else server.clients
     return sorted(id for id in there if id not in signed)
 
 
 def by_content(ids: Iterable[str], signatures: Mapping[str, Tensor]) -> list[str]:
-    """In the order of their signatures, so that ids decide only between equal ones."""
+    """Sort ids by signature, so that ids decide only between equal signatures."""
     return sorted(ids, key=lambda id: (_bytes(signatures[id]), id))
 
 
 def verdicts_of(server: ServerView, signatures: Mapping[str, Tensor], alpha: float, least: float) -> Verdicts:
-    """What these clients' signatures say (`fedkin.graph.find`)."""
+    """Test these clients' signatures (`fedkin.graph.find`)."""
     signed = tuple((id, _bytes(signatures[id])) for id in by_content(signatures, signatures))
     return _found(signed, alpha, least, key(server.seed, "", "kin") >> 32)
 
 
-# Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.
+# Newcomers are tested against earlier groups; each process finds these again once, from signatures in the state.
 @lru_cache(maxsize=4)
 def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
     return find_groups({id: Signature.from_bytes(data) for id, data in signed}, alpha, least, seed)
 
 
 def find_groups(signatures: Mapping[str, Signature], alpha: float, least: float, seed: int) -> Verdicts:
-    """`fedkin.graph.find`, but no client is alone for its class shares.
+    """`fedkin.graph.find`, but no client is alone because of its class shares.
 
-    Where nothing but class shares differs and some client is alone, all are one group of "shares" after all. Groups of
-    clients that have the same few classes are a little better off apart. But whose classes look as everybody else's
+    If clients differ only in class shares and one of them is alone, all are one group of "shares". Groups of clients
+    with the same few classes are slightly better off apart, but a client whose classes look like those of all others
     need not train alone.
     """
     found = find(signatures, alpha=alpha, least=least, seed=seed)
@@ -475,7 +475,7 @@ def bytes_of(signature: Signature) -> Tensor:
 
 
 def signature_in(data: Tensor) -> Signature:
-    """The signature in these bytes, which were checked when they came."""
+    """The signature in these bytes, which were checked on arrival."""
     return Signature.from_bytes(_bytes(data))
 
 

@@ -15,14 +15,14 @@ from fedkin.federation import Federation
 from fedkin.settings import Settings
 from fedkin.views import ServerView
 
-LARGEST = 5000  # clients of whom a graph of all pairs is made
+LARGEST = 5000  # up to this many clients, a graph of all pairs is made
 
 
 def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
     """A pydantic validator of text that `make` can read as a stage; `own`: more names, which the method reads itself.
 
-    A function, or what `fedkin.graph.stage` made of one, becomes a stage of its name. An unknown stage is refused when
-    the settings are read, not in the middle of a run.
+    A function, or a stage that `fedkin.graph.stage` made of one, becomes a stage of its name. An unknown stage is
+    refused when the settings are read, not in the middle of a run.
 
     >>> from fedkin.settings import Settings, parse
     >>> class Own(Settings):
@@ -46,7 +46,7 @@ def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
 
 
 def _put_among(given: Any, kind: graph.stages.Kind, own: Sequence[str]) -> str:
-    """Put a function among the stages, in place of one that it replaces in a notebook; returns its name."""
+    """Register a function as a stage, in place of its older version in a notebook; return its name."""
     try:
         stage = given if isinstance(given, graph.stages.Stage) else graph.stages.stage(kind)(given)
     except ConfigError as error:
@@ -71,8 +71,8 @@ ControlStage = Annotated[str, known_stage(graph.control_stage)]
 class ControlledGraph(Settings):
     """Settings of a method's graph that a control may replace.
 
-    A method with `graph: ControlledGraph = ControlledGraph()`, or a subclass, whose affinities pass through
-    `controlled` has the controls @one, @random and @oracle in comparisons.
+    Comparisons offer the controls @one, @random and @oracle for a method that has `graph: ControlledGraph =
+    ControlledGraph()`, or a subclass, and passes its affinities through `controlled`.
     control: "random", "uniform", "oracle", "shuffled" or "self" replaces the graph; "none" keeps it.
     """
 
@@ -97,7 +97,7 @@ def needs_planted(federation: Federation, **stages: str | None) -> None:
 
 
 def check_size(clients: int, what: str, instead: str) -> None:
-    """Raise ConfigError where all pairs of too many clients would be compared."""
+    """Raise ConfigError if all pairs of too many clients would be compared."""
     if clients > LARGEST:
         raise ConfigError(
             f"{what} compares all pairs of {clients:,} clients, and is made of at most {LARGEST:,}: {instead}"
@@ -105,7 +105,7 @@ def check_size(clients: int, what: str, instead: str) -> None:
 
 
 def planted_labels(server: ServerView, ids: Sequence[str]) -> npt.NDArray[np.str_] | None:
-    """The planted groups of these clients [n], for a stage that reads them; None where they are not known."""
+    """The planted groups of these clients [n], for a stage that reads them; None if they are not known."""
     return None if server.planted is None else np.array([server.planted[id] for id in ids])
 
 

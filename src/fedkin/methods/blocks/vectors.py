@@ -1,4 +1,4 @@
-"""Models as vectors: which layers, their inner products, and points that stand for them."""
+"""Models as vectors: chosen layers, inner products, and points with these inner products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 1 << 18  # numbers held at once in double precision: 2 MB, which stay i
 
 
 def blocks(vectors: Sequence[Tensor], origin: Tensor | None = None) -> Iterator[tuple[Tensor, slice]]:
-    """n vectors [d], minus the origin [d], as double blocks [n, some]; each with the entries that it holds."""
+    """Yield n vectors [d], minus the origin [d], as double blocks [n, b], each with the slice of its entries."""
     width = max(1, _BLOCK // len(vectors))
     for start in range(0, len(vectors[0]), width):
         part = slice(start, start + width)
@@ -58,7 +58,7 @@ def _some(layers: Literal["all"] | int) -> Literal["all"] | int:
     return layers
 
 
-# A setting: all layers, or how many of the last.
+# A setting: all layers, or the number of last layers.
 Layers = Annotated[Literal["all"] | int, AfterValidator(_some)]
 
 
@@ -88,13 +88,13 @@ def places(inner: Array) -> Array:
 
 
 def as_points(vectors: Sequence[Tensor]) -> Array:
-    """The vectors as rows [n, d] in double precision: single precision hides who is near in models that are alike."""
+    """The vectors as rows [n, d] in double precision: single precision loses distances of similar models."""
     return np.asarray(torch.stack(list(vectors)).double().numpy())
 
 
 def rows(vectors: Sequence[Tensor], similarity: str) -> Array:
-    """What this similarity of n vectors is to be computed from: points at their places [n, n], or the vectors."""
-    # Inner products do not determine l1; short vectors are their own points.
+    """Rows to compute this similarity of n vectors from: their `places` [n, n], or the vectors."""
+    # Inner products do not determine l1; short vectors need no `places`.
     if similarity == "l1" or len(vectors[0]) <= len(vectors):
         return as_points(vectors)
     return places(inner_products(vectors))

@@ -1,4 +1,4 @@
-"""Whether members still belong to their groups, by `fedkin.graph.look` at samples that nobody has seen."""
+"""Test whether members still belong to their groups: `fedkin.graph.look` at their new samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedkin.views import ServerView
 
 
 class Watched(TypedDict):
-    """What the server keeps of a member that has had new samples.
+    """What the server stores about a member that has had new samples.
 
-    group: in which it was then. looks, sum: the fields of `Doubt`. seen: signature [bytes] of all its samples so far.
+    group: its group at that time. looks, sum: the fields of `Doubt`. seen: signature [bytes] of all its samples so far.
     """
 
     group: str
@@ -25,17 +25,17 @@ class Watched(TypedDict):
 
 
 def watch_members(server: ServerView, group: Mapping[str, str], alpha: float) -> None:
-    """Look at members' new samples, if any have come, and say who has drifted away.
+    """Test members' new samples, if any have arrived, and report drifted members in `server.drifted`.
 
-    Of the server's state, `fresh` has the signatures of the new samples, `signatures` those of all before, `verdict`
-    the verdict of each group, and `watched` is kept. group: {client id: group}. alpha: how often one member of a group
-    that holds is said to have drifted, over all looks.
+    The server's state has `fresh`, signatures of the new samples, `signatures`, those of all earlier samples, and
+    `verdict`, the verdict of each group; `watched` is updated. group: {client id: group}. alpha: over all looks, how
+    often a member that did not drift is reported.
     """
     state = server.state
     fresh, signatures, verdict = state.pop("fresh", {}), state["signatures"], state.get("verdict", {})
     if not fresh:
         return
-    # A member of another group than before is watched anew.
+    # A member that has changed groups is watched from the start.
     now: dict[str, Watched] = {id: one for id, one in state.get("watched", {}).items() if group.get(id) == one["group"]}
     seen = {id: now[id]["seen"] if id in now else signatures[id] for id in group if id in signatures}
     pools: dict[str, Signature] = {}
